@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, Self
 
 from api.schemas.quota import BudgetObject
-from api.schemas.wire import WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, WholeList, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts.budgets import Quota
 from jobs.accounts.limits import NAMES
 from jobs.lines.endpoints import LineKind
@@ -49,17 +49,12 @@ class TenantObject(WireModel):
         )
 
 
-class TenantList(WireModel):
+class TenantList(WholeList[TenantObject]):
     """All of them, oldest first."""
 
-    object: Literal["list"] = "list"
-    data: list[TenantObject]
 
-
-class DeletedTenant(WireModel):
-    id: str
+class DeletedTenant(DeletedObject):
     object: Literal["tenant.deleted"] = "tenant.deleted"
-    deleted: Literal[True] = True
 
 
 class KeyObject(WireModel):
@@ -113,24 +108,16 @@ def _fields_of(key: ApiKey) -> dict[str, Any]:
     }
 
 
-class KeyList(WireModel):
+class KeyList(WholeList[KeyObject]):
     """All of them, revoked ones included, oldest first."""
 
-    object: Literal["list"] = "list"
-    data: list[KeyObject]
 
-
-class BudgetList(WireModel):
+class BudgetList(WholeList[BudgetObject]):
     """The tenant's token budget, then those of days, months and keys."""
 
-    object: Literal["list"] = "list"
-    data: list[BudgetObject]
 
-
-class DeletedBudget(WireModel):
-    id: str
+class DeletedBudget(DeletedObject):
     object: Literal["budget.deleted"] = "budget.deleted"
-    deleted: Literal[True] = True
 
 
 class AdminModelObject(WireModel):
@@ -165,11 +152,8 @@ class AdminModelObject(WireModel):
         )
 
 
-class AdminModelList(WireModel):
+class AdminModelList(WholeList[AdminModelObject]):
     """All of them, by name."""
-
-    object: Literal["list"] = "list"
-    data: list[AdminModelObject]
 
 
 class DeletedModel(WireModel):
@@ -204,11 +188,8 @@ class WorkerObject(WireModel):
         )
 
 
-class WorkerList(WireModel):
+class WorkerList(WholeList[WorkerObject]):
     """Those that are alive, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: list[WorkerObject]
 
 
 class AdminEntryObject(WireModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.forecasts.outlooks import Outlook
@@ -197,7 +197,5 @@ class ResultLine(WireModel):
     error: LineError | None
 
 
-class DeletedBatch(WireModel):
-    id: str
+class DeletedBatch(DeletedObject):
     object: Literal["batch"] = "batch"
-    deleted: Literal[True] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds
 from jobs.tables import Collection, CollectionDocument
 
 
@@ -31,10 +31,8 @@ class CollectionPage(Page[CollectionObject]):
     """Newest first."""
 
 
-class DeletedCollection(WireModel):
-    id: str
+class DeletedCollection(DeletedObject):
     object: Literal["collection"] = "collection"
-    deleted: Literal[True] = True
 
 
 class DocumentProblem(WireModel):
@@ -93,10 +91,8 @@ class AddedDocuments(WireModel):
         return cls(data=[DocumentObject.of(document) for document in documents])
 
 
-class DeletedDocument(WireModel):
-    id: str
+class DeletedDocument(DeletedObject):
     object: Literal["collection.document"] = "collection.document"
-    deleted: Literal[True] = True
 
 
 class DocumentText(WireModel):

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import Field
 
-from api.schemas.batches import BatchUsage, RequestCounts, usage_of
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.stages import CourseStage
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.extractions import lifecycle
 from jobs.extractions.stages import Stage, stage_of
-from jobs.states import BatchState, ExtractionState, Priority
+from jobs.states import ExtractionState, Priority
 from jobs.tables import Batch, Extraction, ExtractionStage
 
 
@@ -25,37 +25,9 @@ class DocumentCounts(WireModel):
     failed: int
 
 
-class StageObject(WireModel):
+class StageObject(CourseStage[Stage]):
     name: Stage
     """`ask_again` and `ground_again` come round as often as something is left to ask."""
-    batch_id: str | None
-    """Null where there was nothing to do."""
-    status: BatchState | None
-    """Of its batch; null where there is none, or it was deleted."""
-    request_counts: RequestCounts | None
-    usage: BatchUsage | None
-    begun_at: int
-    done_at: int | None
-
-    @classmethod
-    def of(cls, stage: ExtractionStage, batch: Batch | None) -> Self:
-        counts = None
-        if batch is not None:
-            counts = RequestCounts(
-                total=batch.num_requests or stage.num_lines,
-                completed=batch.num_completed,
-                failed=batch.num_failed,
-                truncated=batch.num_truncated,
-            )
-        return cls(
-            name=stage_of(stage),
-            batch_id=stage.batch_id,
-            status=None if batch is None else BatchState(batch.state),
-            request_counts=counts,
-            usage=None if batch is None else usage_of(batch),
-            begun_at=unix_seconds(stage.begun_at),
-            done_at=unix_seconds_or_none(stage.done_at),
-        )
 
 
 class ExtractionObject(ListedObject):
@@ -119,7 +91,10 @@ class ExtractionObject(ListedObject):
             examples=plan.examples_of,
             status=ExtractionState(extraction.state),
             reason=extraction.reason,
-            stages=[StageObject.of(stage, batch) for stage, batch in zip(stages, of_stages, strict=True)],
+            stages=[
+                StageObject.of(stage, batch, name=stage_of(stage))
+                for stage, batch in zip(stages, of_stages, strict=True)
+            ],
             document_counts=DocumentCounts(
                 total=extraction.num_documents,
                 completed=extraction.num_done,
@@ -146,10 +121,8 @@ class ExtractionPage(Page[ExtractionObject]):
     """Newest first."""
 
 
-class DeletedExtraction(WireModel):
-    id: str
+class DeletedExtraction(DeletedObject):
     object: Literal["extraction"] = "extraction"
-    deleted: Literal[True] = True
 
 
 class RecordProblem(WireModel):

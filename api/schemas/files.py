@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, ListedObject, Page, unix_seconds, unix_seconds_or_none
 from jobs.files import Purpose
 from jobs.tables import File
 
@@ -37,7 +37,5 @@ class FilePage(Page[FileObject]):
     """Newest first, unless `order` says otherwise."""
 
 
-class DeletedFile(WireModel):
-    id: str
+class DeletedFile(DeletedObject):
     object: Literal["file"] = "file"
-    deleted: Literal[True] = True

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from api.schemas.batches import BatchUsage, RequestCounts, usage_of
 from api.schemas.extractions import DocumentCounts
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.stages import CourseStage
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from extraction.retrieval.choosing import LeftOut
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.indexes.lifecycle import counts_of
 from jobs.indexes.searching import DroppedPassage, Found, FoundPassage
 from jobs.indexes.stages import STAGES, Stage
-from jobs.states import BatchState, IndexState, Priority
+from jobs.states import IndexState, Priority
 from jobs.tables import Batch, PassageIndex, PassageIndexStage
 
 
@@ -33,36 +33,8 @@ class PassageOrder(StrEnum):
     SCORE = "score"  # the best first
 
 
-class IndexStageObject(WireModel):
-    name: Stage
-    batch_id: str | None
-    """Null where there was nothing to do."""
-    status: BatchState | None
-    """Of its batch; null where there is none, or it was deleted."""
-    request_counts: RequestCounts | None
-    usage: BatchUsage | None
-    begun_at: int
-    done_at: int | None
-
-    @classmethod
-    def of(cls, stage: PassageIndexStage, batch: Batch | None) -> Self:
-        counts = None
-        if batch is not None:
-            counts = RequestCounts(
-                total=batch.num_requests or stage.num_lines,
-                completed=batch.num_completed,
-                failed=batch.num_failed,
-                truncated=batch.num_truncated,
-            )
-        return cls(
-            name=STAGES[stage.number],
-            batch_id=stage.batch_id,
-            status=None if batch is None else BatchState(batch.state),
-            request_counts=counts,
-            usage=None if batch is None else usage_of(batch),
-            begun_at=unix_seconds(stage.begun_at),
-            done_at=unix_seconds_or_none(stage.done_at),
-        )
+class IndexStageObject(CourseStage[Stage]):
+    pass
 
 
 class IndexFailure(WireModel):
@@ -141,7 +113,10 @@ class IndexObject(ListedObject):
             document_prefix=embedding.get("document_prefix", ""),
             status=IndexState(index.state),
             reason=index.reason,
-            stages=[IndexStageObject.of(stage, batch) for stage, batch in zip(stages, of_stages, strict=True)],
+            stages=[
+                IndexStageObject.of(stage, batch, name=STAGES[stage.number])
+                for stage, batch in zip(stages, of_stages, strict=True)
+            ],
             document_counts=DocumentCounts(**counts_of(index)),
             failed_codes=index.failed_codes,
             failures=[IndexFailure(**failure) for failure in index.failures],
@@ -165,10 +140,8 @@ class IndexPage(Page[IndexObject]):
     """Newest first."""
 
 
-class DeletedIndex(WireModel):
-    id: str
+class DeletedIndex(DeletedObject):
     object: Literal["index"] = "index"
-    deleted: Literal[True] = True
 
 
 class PassageObject(WireModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from api.schemas.wire import WireModel, unix_seconds
+from api.schemas.wire import WholeList, WireModel, unix_seconds
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.accounts.prices import Prices
 from jobs.lines.endpoints import LineKind, paths_of
@@ -63,8 +63,5 @@ class ModelObject(WireModel):
         )
 
 
-class ModelList(WireModel):
+class ModelList(WholeList[ModelObject]):
     """All of them: models have no pages."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelObject]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.prices import Prices
 from jobs.pipelines.cron import Tick
@@ -211,22 +211,16 @@ class BackfillObject(WireModel):
     """Ids of the runs that are new, in the order of their times."""
 
 
-class DeletedPipeline(WireModel):
-    id: str
+class DeletedPipeline(DeletedObject):
     object: Literal["pipeline"] = "pipeline"
-    deleted: Literal[True] = True
 
 
-class DeletedSchedule(WireModel):
-    id: str
+class DeletedSchedule(DeletedObject):
     object: Literal["schedule"] = "schedule"
-    deleted: Literal[True] = True
 
 
-class DeletedRun(WireModel):
-    id: str
+class DeletedRun(DeletedObject):
     object: Literal["run"] = "run"
-    deleted: Literal[True] = True
 
 
 class PreviewObject(WireModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from api.schemas.wire import ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.states import DeliveryState, EventType
 from jobs.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.webhooks.signing import hint_of
@@ -60,10 +60,8 @@ class WebhookEndpointPage(Page[WebhookEndpointObject]):
     """Newest first."""
 
 
-class DeletedWebhookEndpoint(WireModel):
-    id: str
+class DeletedWebhookEndpoint(DeletedObject):
     object: Literal["webhook_endpoint.deleted"] = "webhook_endpoint.deleted"
-    deleted: Literal[True] = True
 
 
 class WebhookTestResult(WireModel):

@@ -19,6 +19,24 @@ class WireModel(BaseModel):
     )
 
 
+Item = TypeVar("Item")
+
+
+class WholeList(WireModel, Generic[Item]):
+    """All of a kind at once: there are no pages."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+
+
+class DeletedObject(WireModel):
+    """What is left of an object: `object` says of which kind."""
+
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
 class ListedObject(WireModel):
     """An object that pages list; the id of a page's last one is where the next page begins."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from extraction.scoring.verdicts import Reason, Verdict
 from jobs.states import AskedPriority, ExtractionState
 from jobs.tables.base import Base, created_at, one_of
+from jobs.tables.courses import CourseColumns, StageColumns
 
 
 class Collection(Base):
@@ -70,7 +71,7 @@ class CollectionDocument(Base):
     error: Mapped[dict[str, Any] | None]  # why it could not be read
 
 
-class Extraction(Base):
+class Extraction(CourseColumns, Base):
     """Fields asked of all documents of a collection; see `jobs.extractions`."""
 
     __tablename__ = "extraction"
@@ -85,25 +86,12 @@ class Extraction(Base):
         {"postgresql_with": {"fillfactor": "70"}},
     )
 
-    id: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
-    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
     model: Mapped[str]
     plan: Mapped[dict[str, Any]]  # what is asked, as `extraction.course.stored_plan` keeps it
     again: Mapped[bool]  # whether what is doubtful is asked a second time
     parquet: Mapped[bool]  # whether the fields are written as a table, too
-    priority: Mapped[str]
-    completion_window: Mapped[str]
     output_expires_after_seconds: Mapped[int | None]
-    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
-    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
-    idempotency_key: Mapped[str | None]
-    fingerprint: Mapped[str]  # of the create call
     state: Mapped[str] = mapped_column(server_default=ExtractionState.IN_PROGRESS.value)
-    reason: Mapped[str | None]  # of its end, or of its wait
-    created_at: Mapped[datetime] = created_at()
-    expires_at: Mapped[datetime]
-    ended_at: Mapped[datetime | None]
     # Its documents as they were when it began, and its plan; null: it has not begun.
     documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
@@ -114,27 +102,16 @@ class Extraction(Base):
     num_done: Mapped[int] = mapped_column(server_default="0")
     failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # how many failed, by code
     num_to_review: Mapped[int] = mapped_column(server_default="0")  # values
-    # Who is at it: `jobs.extractions.claims`.
-    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
-    claimed_by: Mapped[str | None]
-    claimed_until: Mapped[datetime | None]
-    look_at: Mapped[datetime | None]  # nobody needs to look at it before
-    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
 
 
-class ExtractionStage(Base):
+class ExtractionStage(StageColumns, Base):
     """A stage of an extraction that has begun; each column is written once, by the transaction that did it."""
 
     __tablename__ = "extraction_stage"
     __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
 
     extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
-    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     name: Mapped[str | None]  # null: an earlier release began it, which gave each stage a number of its own
-    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do
-    num_lines: Mapped[int]
-    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    done_at: Mapped[datetime | None]
 
 
 class Review(Base):

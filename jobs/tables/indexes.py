@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.states import AskedPriority, IndexState
-from jobs.tables.base import Base, created_at, one_of
+from jobs.tables.base import Base, one_of
+from jobs.tables.courses import CourseColumns, StageColumns
 
 
-class PassageIndex(Base):
+class PassageIndex(CourseColumns, Base):
     """What the passages of a collection's documents are found by; see `jobs.indexes`."""
 
     __tablename__ = "passage_index"
@@ -27,9 +28,6 @@ class PassageIndex(Base):
         {"postgresql_with": {"fillfactor": "70"}},
     )
 
-    id: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
-    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
     name: Mapped[str | None]
     # How it is made:
     max_tokens: Mapped[int] = mapped_column(Integer)  # of a passage
@@ -37,17 +35,7 @@ class PassageIndex(Base):
     language: Mapped[str]
     embedding_model: Mapped[str | None]  # null: passages are found by their words alone
     embedding: Mapped[dict[str, Any] | None]  # what that model said of its vectors, and the prefixes: a signature
-    priority: Mapped[str]
-    completion_window: Mapped[str]
-    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
-    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
-    idempotency_key: Mapped[str | None]
-    fingerprint: Mapped[str]  # of the create call
     state: Mapped[str] = mapped_column(server_default=IndexState.IN_PROGRESS.value)
-    reason: Mapped[str | None]  # of its end, or of its wait
-    created_at: Mapped[datetime] = created_at()
-    expires_at: Mapped[datetime]  # then its batches do
-    ended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]  # nobody sees it from then on; what it has is purged
     # What came of it:
     documents_key: Mapped[str | None]  # the object with its documents as they were when it began; null: it has not
@@ -59,26 +47,15 @@ class PassageIndex(Base):
     num_passages: Mapped[int] = mapped_column(server_default="0")
     num_without_vector: Mapped[int] = mapped_column(server_default="0")  # of these, where there is a model
     size_bytes: Mapped[int] = mapped_column(server_default="0")  # of its objects
-    # Who is at it: `jobs.claims`.
-    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
-    claimed_by: Mapped[str | None]
-    claimed_until: Mapped[datetime | None]
-    look_at: Mapped[datetime | None]  # nobody needs to look at it before
-    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
 
 
-class PassageIndexStage(Base):
+class PassageIndexStage(StageColumns, Base):
     """A stage of an index that has begun; each column is written once, by the transaction that did it."""
 
     __tablename__ = "passage_index_stage"
     __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
 
     passage_index_id: Mapped[str] = mapped_column(ForeignKey("passage_index.id"), primary_key=True)
-    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do
-    num_lines: Mapped[int]
-    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    done_at: Mapped[datetime | None]
 
 
 class IndexSegment(Base):

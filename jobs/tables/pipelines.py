@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.states import CatchUp, Overlap, RunKind, RunState
 from jobs.tables.base import Base, created_at, one_of
+from jobs.tables.courses import ClaimColumns
 
 
 class Pipeline(Base):
@@ -73,7 +74,7 @@ class Schedule(Base):
     late_after_seconds: Mapped[int | None] = mapped_column(Integer)  # after `scheduled_for`; null: no run is late
 
 
-class Run(Base):
+class Run(ClaimColumns, Base):
     """One run of a pipeline."""
 
     __tablename__ = "run"
@@ -118,12 +119,6 @@ class Run(Base):
     created_at: Mapped[datetime] = created_at()
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    # Who is at it: `jobs.pipelines.runs.claims`.
-    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
-    claimed_by: Mapped[str | None]
-    claimed_until: Mapped[datetime | None]
-    look_at: Mapped[datetime | None]  # nobody needs to look at it before
-    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
     late_at: Mapped[datetime | None]  # when it was told that it is
 
 

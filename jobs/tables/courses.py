@@ -1,0 +1,49 @@
+"""Columns of what control workers take through its stages or steps: extractions, indexes, runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Integer, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.tables.base import created_at
+
+
+class ClaimColumns:
+    """Who is at it: `jobs.claims`."""
+
+    claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
+    claimed_by: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    look_at: Mapped[datetime | None]  # nobody needs to look at it before
+    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
+
+
+class CourseColumns(ClaimColumns):
+    """Of what is done to all documents of a collection: who asked for it, how, and how it ended."""
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
+    priority: Mapped[str]
+    completion_window: Mapped[str]
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
+    idempotency_key: Mapped[str | None]
+    fingerprint: Mapped[str]  # of the create call
+    reason: Mapped[str | None]  # of its end, or of its wait
+    created_at: Mapped[datetime] = created_at()
+    expires_at: Mapped[datetime]  # then its batches do
+    ended_at: Mapped[datetime | None]
+
+
+class StageColumns:
+    """Of a stage that has begun; each is written once, by the transaction that did it."""
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do
+    num_lines: Mapped[int]
+    begun_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    done_at: Mapped[datetime | None]
