@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from extraction.course.answers import Answers, LineResult
+from extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
 from extraction.course.corpus import FoundPassage, gather
-from extraction.course.document import record_of
+from extraction.course.document import again_requests, record_of
 from extraction.course.job import ExtractJob, plan
 from extraction.documents.document import Document
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.documents.runs import Box, Run, Runs
+from extraction.passes.excerpts import Window, likely_tokens
 
 FIELDS = {"vendor": {"type": "string"}, "total": {"type": "string"}}
 SCHEMA = json.dumps({"type": "object", "properties": FIELDS}).encode()
@@ -65,6 +66,27 @@ def test_each_field_is_asked_by_itself_and_an_object_as_one() -> None:
         [("vendor", "name"), ("vendor", "iban")],
         [("total",)],
     ]
+
+
+def test_what_an_answer_left_out_is_asked_in_halves_of_the_same_passages_and_one_that_is_too_long_fails() -> None:
+    schema = json.dumps({"type": "object", "properties": {"sum": {"type": "object", "properties": FIELDS}}}).encode()
+    asked = replace(
+        plan(schema, quotes=False, params={}, max_fields=25, apart=True),
+        window=Window(max_tokens=4096, count=likely_tokens),
+    )
+    first, second = paged(), parse(b"Birch Inc is the other.", "b.txt", Limits())
+    found = [[passage(first, "a.txt", 4, 57), passage(second, "b.txt", 0, 9)]]
+    gathered = gather(found, {"id-a.txt": first.to_bytes(), "id-b.txt": second.to_bytes()})
+    cut = Answers(first=[LineResult(text='{"sum": {"vendor": "Ash Ltd Ltd')])
+    requests = again_requests(asked, gathered.showing(), cut)
+    assert list(requests) == ["0-0", "0-1"]
+    assert all(gathered.excerpts[0].layout.text in one.messages[-1]["content"] for one in requests.values())
+    answers = {"0-0": LineResult(text='{"sum": {"total": "12.50"}}'), "0-1": LineResult(text='{"sum": {"vendor": "Ash')}
+    made = record_of(asked, gathered.showing(), replace(cut, again=[answers]), name="all", sha256="", usage={})
+    assert made["fields"] == {"sum": {"vendor": None, "total": "12.50"}}
+    too_long = Answers(first=[LineResult(error={"code": TOO_LONG_CODE, "message": "the prompt is too long"})])
+    failed = record_of(asked, gathered.showing(), too_long, name="all", sha256="", usage={})
+    assert (failed["status"], failed["error"]["code"]) == ("failed", TOO_LONG_CODE)
 
 
 def test_values_are_placed_in_the_document_and_on_the_page_that_they_are_of() -> None:
