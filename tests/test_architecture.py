@@ -126,7 +126,7 @@ FLOORS = {
         ["backups", "forecasts", "served_models", "uploads"],
         ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "overview", "retention"],
         ["graphs"],
-        ["pipelines"],
+        ["courses", "pipelines"],
         ["administration", "extractions"],
         ["indexes"],
     ],

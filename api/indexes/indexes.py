@@ -15,6 +15,7 @@ from api.schemas.indexes import DeletedIndex, IndexObject, IndexPage
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
+from jobs.courses.stages import batches_of
 from jobs.indexes import creating, lifecycle, stages
 from jobs.indexes.creating import MAX_PASSAGE_TOKENS, CreateIndex
 from jobs.settings import Settings
@@ -98,4 +99,4 @@ def delete(index_id: str, session: SessionDep, *, tenant: TenantDep, key_id: Key
 
 def _shown(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
     begun = stages.stages_of(session, index.id)
-    return IndexObject.of(index, begun, stages.batches_of(session, begun), currency=settings.currency)
+    return IndexObject.of(index, begun, batches_of(session, begun), currency=settings.currency)

@@ -5,52 +5,31 @@ Objects that no row names yet are written before, and swept where that was for n
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
-from itertools import chain, islice
-from typing import Any
-
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from jobs import files
 from jobs.batches import made_inputs
+from jobs.courses import stages as course_stages
+from jobs.courses.advancing import CourseAdvancer
+from jobs.courses.counted_lines import CountedLines
 from jobs.errors import LimitError, RateLimitError
-from jobs.extractions import documents, lifecycle, outputs, reviews, stages
+from jobs.extractions import lifecycle, outputs, reviews, stages
 from jobs.extractions.claims import EXTRACTIONS, ExtractionWork
-from jobs.extractions.progress import DocumentProgress
+from jobs.extractions.read_notes import note_read
 from jobs.extractions.stage_lines import ExtractionFailedError, StageLines
 from jobs.extractions.stages import Stage, stage_of
 from jobs.extractions.standing import Standing, look, problem_of
 from jobs.files import NewFile
-from jobs.graphs.advancing import Advancer
-from jobs.graphs.reasons import note_reason, storable
-from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, ExtractionState
-from jobs.storage import Storage
+from jobs.graphs.reasons import note_reason
+from jobs.states import BatchState, ExtractionState
 from jobs.tables import Extraction, ExtractionStage, File
 
-log = logging.getLogger(__name__)
 
-_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a stage's lines anew
-_NOTED_AT_ONCE = 500
-
-
-class Extractions(Advancer[Extraction]):
+class Extractions(CourseAdvancer[Extraction, Standing]):
     """What a control worker does with extractions."""
 
-    def __init__(
-        self,
-        sessions: sessionmaker[Session],
-        storage: Storage,
-        settings: Settings,
-        *,
-        hold_sessions: sessionmaker[Session] | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        super().__init__(EXTRACTIONS, sessions, settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
-        self._storage = storage
+    _claims_on_them = EXTRACTIONS
 
     def _cancel(self, session: Session, graph: Extraction, *, reason: str) -> None:
         lifecycle.stop(session, graph, reason=reason)
@@ -58,31 +37,10 @@ class Extractions(Advancer[Extraction]):
     def _end(self, session: Session, graph: Extraction, *, is_cancelled: bool) -> None:
         lifecycle.move(session, graph, ExtractionState.CANCELLED if is_cancelled else ExtractionState.FAILED)
 
-    def _wait_for_room(self, work: ExtractionWork, reason: str) -> None:
-        """Note which limit is reached, and look again later, until the extraction's time is over.
+    def _look(self, session: Session, course_id: str) -> Standing:
+        return look(session, course_id)
 
-        None is resumed once it has failed: what was asked so far would be paid for in vain.
-        """
-        with work.writing() as (session, extraction):
-            note_reason(extraction, reason)
-            now = session.scalar(select(func.clock_timestamp()))
-            assert now is not None
-            if now >= extraction.expires_at:
-                self._end_early(session, extraction)
-                return
-            extraction.look_at = now + _ROOM_PAUSE
-        log.info("extraction waits for room id=%s", work.claim.id)
-
-    def _go_on(self, work: ExtractionWork) -> bool:
-        with work.reading() as session:
-            standing = look(session, work.claim.id)
-        if ExtractionState(standing.extraction.state) not in (ExtractionState.IN_PROGRESS, ExtractionState.CANCELLING):
-            return False
-        if standing.is_stopped:
-            self._stop(work, standing.open_batch)
-            return False
-        if standing.open_stage is not None:
-            return self._finish_stage(work, standing, standing.open_stage)
+    def _begin_next(self, work: ExtractionWork, standing: Standing) -> bool:
         if any(self._begin_stage(work, standing, stage) for stage in standing.next_stages):
             return True
         self._complete(work, standing)
@@ -95,7 +53,7 @@ class Extractions(Advancer[Extraction]):
         made = self._lines_of(work, standing)
         kept = made.keep(stage)
         documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
-        counted = _Counted(made.lines(stage, documents_key=documents_key))
+        counted = CountedLines(made.lines(stage, documents_key=documents_key))
         is_further_round = stage in map(stage_of, standing.begun)
         if is_further_round and counted.is_empty():
             return False
@@ -124,27 +82,16 @@ class Extractions(Advancer[Extraction]):
                 setattr(extraction, column, files.create_file(session, extraction.tenant_id, new).id)
             stages.begin(session, extraction, stage, lines, num_lines=num_lines, settings=self._settings)
 
-    def _finish_stage(self, work: ExtractionWork, standing: Standing, open_stage: ExtractionStage) -> bool:
-        batch = standing.open_batch
-        if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
-            return False
+    def _end_stage(self, work: ExtractionWork, standing: Standing) -> None:
+        open_stage, batch = standing.open_stage, standing.open_batch
+        assert open_stage is not None, "it is what has ended"
         if batch is not None and batch.state == BatchState.FAILED:
             raise ExtractionFailedError(problem_of(open_stage, batch))
         if stage_of(open_stage) is Stage.READ and batch is not None:
-            self._note_read(work, standing)
+            note_read(work, self._lines_of(work, standing).progress())
         with work.writing() as (session, extraction):
             stage = session.get_one(ExtractionStage, (extraction.id, open_stage.number))
-            stages.finish(session, stage)
-            extraction.num_tries = 0
-        return True
-
-    def _note_read(self, work: ExtractionWork, standing: Standing) -> None:
-        """Note of each document what reading it came to; done again it notes the same."""
-        progress = self._lines_of(work, standing).progress()
-        found = ((one.document.id, as_columns(one)) for one in progress if one.read is not None)
-        while block := list(islice(found, _NOTED_AT_ONCE)):
-            with work.writing() as (session, _extraction):
-                documents.note_read(session, block)
+            course_stages.note_ended(session, extraction, stage)
 
     def _lines_of(self, work: ExtractionWork, standing: Standing) -> StageLines:
         return StageLines(work, standing, self._storage, self._settings)
@@ -171,37 +118,7 @@ class Extractions(Advancer[Extraction]):
             lifecycle.move(session, extraction, after)
 
 
-class _Counted:
-    """Lines, counted as they pass."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = iter(lines)
-        self.num_lines = 0
-
-    def is_empty(self) -> bool:
-        """Tell whether there is no line, before any has passed."""
-        first = list(islice(self._lines, 1))
-        self._lines = chain(first, self._lines)
-        return not first
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.num_lines += 1
-            yield line
-
-
 def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:
     """Delete the file that another takes the place of, where there is one that its owner has not deleted."""
     of_it = (File.id == getattr(extraction, column)) & File.deleted_at.is_(None)
     files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)
-
-
-def as_columns(one: DocumentProgress) -> dict[str, Any]:
-    """Return what the row of a document is to say of reading it."""
-    assert one.read is not None, "it was read, or tried to be"
-    names = ("sha256", "object_key", "num_pages", "num_characters")
-    if one.read.error is not None:
-        error = one.read.error
-        # Which may name what strangers wrote in a document.
-        return dict.fromkeys(names) | {"error": {**error, "message": storable(error["message"])}}
-    return {name: one.read.body[name] for name in names} | {"error": None}

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
+from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError
@@ -36,7 +37,7 @@ def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, b
             code="extraction_not_deletable",
         )
     begun = stages.stages_of(session, extraction_id)
-    batches = [batch for batch in stages.batches_of(session, begun).values() if batch.deleted_at is None]
+    batches = [batch for batch in batches_of(session, begun).values() if batch.deleted_at is None]
     file_ids = [batch.input_file_id for batch in batches] + _named_files(extraction)
     for batch in batches:
         delete_batch(session, tenant_id, batch.id, by=by)

@@ -17,12 +17,14 @@ from extraction.course.stored_plan import StoredPlan
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata, parse_window
 from jobs.chunks import fleet
+from jobs.courses import repeated_calls
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.extractions import documents
 from jobs.extractions.asking import require_askable
 from jobs.extractions.collection import lock_collection
 from jobs.extractions.corpora import FindIndex
+from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
@@ -139,18 +141,7 @@ def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_inde
 
 def find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
     """Return the extraction that a call with this idempotency key has made. Raises ConflictError for another call."""
-    if wanted.idempotency_key is None:
-        return None
-    advisory_lock(session, f"extraction {tenant_id} {wanted.idempotency_key}")
-    is_it = (Extraction.tenant_id == tenant_id) & (Extraction.idempotency_key == wanted.idempotency_key)
-    found = session.scalar(select(Extraction).where(is_it))
-    if found is not None and found.fingerprint != wanted.fingerprint():
-        raise ConflictError(
-            f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made extraction "
-            f"{found.id!r}. Repeat that request unchanged, or use a new key.",
-            code="idempotency_key_reused",
-        )
-    return found
+    return repeated_calls.find_earlier(session, Extraction, tenant_id, wanted, kind="extraction")
 
 
 def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
@@ -185,8 +176,7 @@ def list_extractions(
 
 def lock_extraction(session: Session, extraction_id: str) -> Extraction | None:
     """Return the extraction, fresh and locked until the transaction ends, or None."""
-    query = select(Extraction).where(Extraction.id == extraction_id).with_for_update(key_share=True)
-    return session.scalar(query, execution_options={"populate_existing": True})
+    return lock(session, Extraction, extraction_id)
 
 
 def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
@@ -224,11 +214,7 @@ def move(session: Session, extraction: Extraction, after: ExtractionState) -> No
     """Move a locked extraction to its next state; nobody else writes `state`. Raises IllegalMoveError."""
     require_move(ExtractionState(extraction.state), after)
     log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, extraction.state, after)
-    extraction.state = after.value
-    extraction.look_at = None
-    if after in TERMINAL_EXTRACTION_STATES:
-        extraction.ended_at = session.scalar(select(func.now()))
-        extraction.claimed_by = extraction.claimed_until = None
+    enter(session, extraction, after, is_end=after in TERMINAL_EXTRACTION_STATES)
     session.flush()
 
 

@@ -9,15 +9,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from extraction.course.job import Passes
-from jobs.batches import made_inputs
-from jobs.batches.submission import CreateBatch
+from jobs.courses import stages as course_stages
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
-from jobs.graphs.windows import window_left
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.settings import Settings
-from jobs.states import AskedPriority, InvalidLines
-from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage, Tenant
+from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage
 
 
 class Stage(StrEnum):
@@ -66,12 +63,6 @@ def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[st
     return found
 
 
-def batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
-    """Return the batches of stages by their ids."""
-    ids = [stage.batch_id for stage in stages if stage.batch_id is not None]
-    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
-
-
 def all_batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
     """Return them with the batches that have looked for the passages of an index for them."""
     return all_batches_of_each(session, {"": stages})[""]
@@ -81,7 +72,7 @@ def all_batches_of_each(
     session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
 ) -> dict[str, dict[str, Batch]]:
     """Return the same of several extractions, by their ids, in two queries."""
-    own = batches_of(session, [stage for of_one in stages.values() for stage in of_one])
+    own = course_stages.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
     looked = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
     beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
     for batch_id, batch in session.execute(looked.where(BatchStage.batch_id.in_(own))):
@@ -95,40 +86,17 @@ def all_batches_of_each(
 def begin(
     session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
-    """Note that a stage has begun and create its batch, in the transaction of the claim; without lines there is none.
-
-    Raises what creating a batch raises.
-    """
-    batch = None if lines is None else _submit(session, extraction, stage, lines, settings)
+    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    wanted = course_stages.StageBatch(
+        stage=stage.value,
+        endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
+        metadata={"extraction_id": extraction.id},
+        outputs_last_seconds=MAX_EXPIRY_SECONDS,
+        least_minutes=_LEAST_MINUTES.get(stage, 1),
+    )
     mine = ExtractionStage.extraction_id == extraction.id
     last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
     # Without further rounds the number is the stage's place, as for earlier releases.
     number = max(STAGES.index(stage), 0 if last is None else last + 1)
-    made = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
-    made.batch_id = None if batch is None else batch.id
-    session.add(made)
-    extraction.num_tries = 0
-    extraction.reason = None
-    session.flush()
-
-
-def finish(session: Session, stage: ExtractionStage) -> None:
-    """Note that the batch of a stage has ended."""
-    stage.done_at = session.scalar(select(func.now()))
-    session.flush()
-
-
-def _submit(session: Session, extraction: Extraction, stage: Stage, lines: NewFile, settings: Settings) -> Batch:
-    tenant = session.get_one(Tenant, extraction.tenant_id)
-    wanted = CreateBatch(
-        input_file_id="",
-        made_from=f"{stage} of {extraction.id}",
-        endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
-        completion_window=window_left(session, extraction.expires_at, least_minutes=_LEAST_MINUTES.get(stage, 1)),
-        metadata={"extraction_id": extraction.id, "stage": stage.value},
-        output_expires_after_seconds=MAX_EXPIRY_SECONDS,
-        priority=AskedPriority(extraction.priority),
-        invalid_lines=InvalidLines.SKIP,
-        is_ours=True,
-    )
-    return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=extraction.api_key_id).batch
+    row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
+    course_stages.begin(session, extraction, row, lines=lines, wanted=wanted, settings=settings)

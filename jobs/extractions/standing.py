@@ -9,25 +9,24 @@ from sqlalchemy.orm import Session
 
 from extraction.course.job import ExtractJob
 from extraction.course.stored_plan import StoredPlan
+from jobs.courses.stages import batches_of
+from jobs.courses.standing import CourseStanding, is_stopped
 from jobs.errors import NotFoundError
 from jobs.extractions import lifecycle, stages
 from jobs.extractions.stages import Stage, stage_of
 from jobs.graphs.reasons import batch_problem
-from jobs.states import BatchState, ExtractionState
-from jobs.tables import Batch, Extraction, ExtractionStage, Tenant
+from jobs.states import BatchState
+from jobs.tables import Batch, Extraction, ExtractionStage
 
 _ENDED_EARLY = (BatchState.EXPIRED, BatchState.CANCELLED)
 """With an error for every line that was not run: what was answered is put out."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class Standing(CourseStanding[ExtractionStage]):
     """An extraction as it was when its worker looked."""
 
     extraction: Extraction
-    begun: list[ExtractionStage]
-    batches: dict[str, Batch]
-    is_stopped: bool
 
     @cached_property
     def plan(self) -> StoredPlan:
@@ -50,16 +49,6 @@ class Standing:
         behind = all_of[all_of.index(last) + 1 :][:1]
         was_asked = last is Stage.GROUND_AGAIN and self.begun[-1].num_lines > 0
         return [Stage.ASK_AGAIN, *behind] if was_asked else behind
-
-    @property
-    def open_stage(self) -> ExtractionStage | None:
-        """Return the stage whose end is not noted."""
-        return self.begun[-1] if self.begun and self.begun[-1].done_at is None else None
-
-    @property
-    def open_batch(self) -> Batch | None:
-        stage = self.open_stage
-        return None if stage is None or stage.batch_id is None else self.batches[stage.batch_id]
 
     @property
     def ended_early(self) -> tuple[ExtractionStage, Batch] | None:
@@ -87,12 +76,12 @@ def look(session: Session, extraction_id: str) -> Standing:
     if extraction is None:
         raise NotFoundError(f"extraction {extraction_id!r} is gone")
     begun = stages.stages_of(session, extraction_id)
-    is_gone = session.get_one(Tenant, extraction.tenant_id).deleted_at is not None
     return Standing(
         extraction=extraction,
         begun=begun,
-        batches=stages.batches_of(session, begun),
-        is_stopped=extraction.state == ExtractionState.CANCELLING or is_gone,
+        batches=batches_of(session, begun),
+        is_stopped=is_stopped(session, extraction),
+        is_over=extraction.ended_at is not None,
     )
 
 

@@ -5,23 +5,22 @@ Objects that no row names yet are written before, and swept where that was for n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
-from itertools import islice
 
-from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from extraction.retrieval.signature import EmbeddingSignature, Signature
 from jobs import files, served_models
 from jobs.accounts.limits import limits_of
 from jobs.batches import made_inputs
+from jobs.courses import stages as course_stages
+from jobs.courses.advancing import CourseAdvancer
+from jobs.courses.counted_lines import CountedLines
 from jobs.errors import LimitError, RateLimitError
-from jobs.extractions import documents
-from jobs.extractions.advancing import as_columns
+from jobs.extractions.read_notes import note_read
 from jobs.files import NewFile
-from jobs.graphs.advancing import Advancer
 from jobs.graphs.reasons import note_reason
 from jobs.indexes import lifecycle, stages
 from jobs.indexes.building import Building, CutSegments, IndexFailedError
@@ -29,31 +28,17 @@ from jobs.indexes.claims import INDEXES, IndexWork
 from jobs.indexes.segments import NewSegment, WrittenVectors, write_vectors
 from jobs.indexes.stages import STAGES, Stage
 from jobs.indexes.standing import Standing, look
-from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, IndexState
-from jobs.storage import Storage
+from jobs.states import IndexState
 from jobs.tables import IndexSegment, PassageIndex, PassageIndexStage, Tenant
 
-_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a stage's lines anew
-_NOTED_AT_ONCE = 500
 _VECTOR_BYTES = 2
 """Of a number: fp16."""
 
 
-class Indexes(Advancer[PassageIndex]):
+class Indexes(CourseAdvancer[PassageIndex, Standing]):
     """What a control worker does with indexes."""
 
-    def __init__(
-        self,
-        sessions: sessionmaker[Session],
-        storage: Storage,
-        settings: Settings,
-        *,
-        hold_sessions: sessionmaker[Session] | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        super().__init__(INDEXES, sessions, settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
-        self._storage = storage
+    _claims_on_them = INDEXES
 
     def _cancel(self, session: Session, graph: PassageIndex, *, reason: str) -> None:
         note_reason(graph, reason)
@@ -62,31 +47,15 @@ class Indexes(Advancer[PassageIndex]):
     def _end(self, session: Session, graph: PassageIndex, *, is_cancelled: bool) -> None:
         lifecycle.move(session, graph, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
 
-    def _wait_for_room(self, work: IndexWork, reason: str) -> None:
-        """Note which limit is reached, and look again later, until the index's time is over."""
-        with work.writing() as (session, index):
-            note_reason(index, reason)
-            now = session.scalar(select(func.clock_timestamp()))
-            assert now is not None
-            if now >= index.expires_at:
-                self._end_early(session, index)
-            else:
-                index.look_at = now + _ROOM_PAUSE
+    def _look(self, session: Session, course_id: str) -> Standing:
+        return look(session, course_id)
 
-    def _go_on(self, work: IndexWork) -> bool:
-        with work.reading() as session:
-            standing = look(session, work.claim.id)
-        if IndexState(standing.index.state) not in (IndexState.IN_PROGRESS, IndexState.CANCELLING):
-            return False
-        if standing.is_stopped:
-            self._stop(work, standing.open_batch)
-            return False
-        if standing.open_stage is not None:
-            return self._finish_stage(work, standing, standing.open_stage)
-        if standing.next_stage is None:
+    def _begin_next(self, work: IndexWork, standing: Standing) -> bool:
+        stage = standing.next_stage
+        if stage is None:
             self._complete(work, standing)
             return False
-        self._begin_stage(work, standing, standing.next_stage)
+        self._begin_stage(work, standing, stage)
         return True
 
     # --- a stage -----------------------------------------------------------------------------------------------------
@@ -114,7 +83,7 @@ class Indexes(Advancer[PassageIndex]):
         """Write the lines of a stage, and begin it with what it names."""
         with work.reading() as session:
             tenant_id = session.get_one(PassageIndex, work.claim.id).tenant_id
-        counted = _Counted(lines)
+        counted = CountedLines(lines)
         key, name = files.new_object_key(tenant_id), f"{work.claim.id}_{stage}.jsonl"
         written: NewFile | None = made_inputs.write_input(
             self._storage, key, counted, filename=name, settings=self._settings
@@ -135,31 +104,20 @@ class Indexes(Advancer[PassageIndex]):
                     self._storage.delete(unneeded)
             raise
 
-    def _finish_stage(self, work: IndexWork, standing: Standing, open_stage: PassageIndexStage) -> bool:
-        batch = standing.open_batch
-        if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
-            return False
+    def _end_stage(self, work: IndexWork, standing: Standing) -> None:
+        open_stage = standing.open_stage
+        assert open_stage is not None, "it is what has ended"
         if (problem := standing.problem()) is not None:
             raise IndexFailedError(problem)
         stage = STAGES[open_stage.number]
         if stage is Stage.READ:
-            self._note_read(work, standing)
+            note_read(work, Building(work, standing, self._storage).progress())
         found = Building(work, standing, self._storage).cut_segments() if stage is Stage.CUT else None
         with work.writing() as (session, index):
             if found is not None:
                 self._note_cut(session, index, found)
             row = session.get_one(PassageIndexStage, (index.id, open_stage.number))
-            stages.finish(session, row)
-            index.num_tries = 0
-        return True
-
-    def _note_read(self, work: IndexWork, standing: Standing) -> None:
-        """Note of each document what reading it came to; done again it notes the same."""
-        progress = Building(work, standing, self._storage).progress()
-        found = ((one.document.id, as_columns(one)) for one in progress if one.read is not None)
-        while block := list(islice(found, _NOTED_AT_ONCE)):
-            with work.writing() as (session, _index):
-                documents.note_read(session, block)
+            course_stages.note_ended(session, index, row)
 
     def _note_cut(self, session: Session, index: PassageIndex, found: CutSegments) -> None:
         """Note what came of cutting. Raises IndexFailedError where that is more than the tenant may have."""
@@ -224,19 +182,6 @@ class Indexes(Advancer[PassageIndex]):
             index.signature = signature
             note_reason(index, None if signature is not None else "none of its documents has a passage")
             lifecycle.move(session, index, IndexState.COMPLETED if signature is not None else IndexState.FAILED)
-
-
-class _Counted:
-    """Lines, counted as they pass."""
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = lines
-        self.num_lines = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.num_lines += 1
-            yield line
 
 
 def _noting(segments: Iterable[NewSegment], noted: list[NewSegment], index: PassageIndex) -> Iterator[bytes]:

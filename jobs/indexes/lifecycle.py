@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from jobs import deletions
 from jobs.deletions import Deleted
 from jobs.errors import NotFoundError
+from jobs.graphs.rows import enter, lock
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_INDEX_STATES, IndexState, require_move
 from jobs.tables import PassageIndex
@@ -39,8 +40,7 @@ def list_indexes(
 
 def lock_index(session: Session, index_id: str) -> PassageIndex | None:
     """Return the index, fresh and locked until the transaction ends, or None."""
-    query = select(PassageIndex).where(PassageIndex.id == index_id).with_for_update(key_share=True)
-    return session.scalar(query, execution_options={"populate_existing": True})
+    return lock(session, PassageIndex, index_id)
 
 
 def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) -> None:
@@ -64,11 +64,7 @@ def move(session: Session, index: PassageIndex, after: IndexState) -> None:
     """Move a locked index to its next state; nobody else writes `state`. Raises IllegalMoveError."""
     require_move(IndexState(index.state), after)
     log.info("index moved index_id=%s state=%s after=%s", index.id, index.state, after)
-    index.state = after.value
-    index.look_at = None
-    if after in TERMINAL_INDEX_STATES:
-        index.ended_at = session.scalar(select(func.now()))
-        index.claimed_by = index.claimed_until = None
+    enter(session, index, after, is_end=after in TERMINAL_INDEX_STATES)
     session.flush()
 
 

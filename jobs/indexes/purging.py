@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import deletions, files
 from jobs.backups import are_objects_held
 from jobs.batches.deletion import delete_batch
+from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.indexes import stages
 from jobs.indexes.objects import named_key, vectors_key
@@ -101,7 +102,7 @@ def _object_keys(session: Session, index_id: str) -> list[str]:
 
 def _delete_batches(session: Session, index_id: str) -> bool:
     """Delete the batches of an index with their files; False where one has not ended."""
-    found = stages.batches_of(session, stages.stages_of(session, index_id)).values()
+    found = batches_of(session, stages.stages_of(session, index_id)).values()
     batches = [batch for batch in found if batch.deleted_at is None]
     if any(BatchState(batch.state) not in TERMINAL_BATCH_STATES for batch in batches):
         return False

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs.batches import made_inputs
-from jobs.batches.submission import CreateBatch
+from jobs.courses import stages as course_stages
 from jobs.files import NewFile
-from jobs.graphs.windows import window_left
 from jobs.lines.document_bodies import CUT_ENDPOINT, READ_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
-from jobs.states import AskedPriority, InvalidLines
-from jobs.tables import Batch, PassageIndex, PassageIndexStage, Tenant
+from jobs.tables import PassageIndex, PassageIndexStage
 
 _OUTPUTS_LAST = 7 * 86_400
 """Seconds: what the index has of them, it has as its own."""
@@ -47,50 +44,15 @@ def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
     return list(session.scalars(select(PassageIndexStage).where(mine).order_by(PassageIndexStage.number)))
 
 
-def batches_of(session: Session, stages: Sequence[PassageIndexStage]) -> dict[str, Batch]:
-    """Return the batches of stages by their ids."""
-    ids = [stage.batch_id for stage in stages if stage.batch_id is not None]
-    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
-
-
 def begin(
     session: Session, index: PassageIndex, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
-    """Note that a stage has begun and create its batch, in the transaction of the claim; without lines there is none.
-
-    Raises what creating a batch raises.
-    """
-    batch = None if lines is None else _submit(session, index, stage, lines, settings)
-    session.add(
-        PassageIndexStage(
-            passage_index_id=index.id,
-            number=STAGES.index(stage),
-            batch_id=None if batch is None else batch.id,
-            num_lines=num_lines,
-        )
-    )
-    index.num_tries = 0
-    index.reason = None
-    session.flush()
-
-
-def finish(session: Session, stage: PassageIndexStage) -> None:
-    """Note that the batch of a stage has ended."""
-    stage.done_at = session.scalar(select(func.now()))
-    session.flush()
-
-
-def _submit(session: Session, index: PassageIndex, stage: Stage, lines: NewFile, settings: Settings) -> Batch:
-    tenant = session.get_one(Tenant, index.tenant_id)
-    wanted = CreateBatch(
-        input_file_id="",
-        made_from=f"{stage} of {index.id}",
+    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    wanted = course_stages.StageBatch(
+        stage=stage.value,
         endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),
-        completion_window=window_left(session, index.expires_at),
-        metadata={"index_id": index.id, "stage": stage.value},
-        output_expires_after_seconds=_OUTPUTS_LAST,
-        priority=AskedPriority(index.priority),
-        invalid_lines=InvalidLines.SKIP,
-        is_ours=True,
+        metadata={"index_id": index.id},
+        outputs_last_seconds=_OUTPUTS_LAST,
     )
-    return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=index.api_key_id).batch
+    row = PassageIndexStage(passage_index_id=index.id, number=STAGES.index(stage), num_lines=num_lines)
+    course_stages.begin(session, index, row, lines=lines, wanted=wanted, settings=settings)

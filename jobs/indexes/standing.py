@@ -6,38 +6,27 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from jobs.courses.stages import batches_of
+from jobs.courses.standing import CourseStanding, is_stopped
 from jobs.errors import NotFoundError
 from jobs.graphs.reasons import batch_problem
 from jobs.indexes import stages
 from jobs.indexes.stages import STAGES, Stage
-from jobs.states import BatchState, IndexState
-from jobs.tables import Batch, PassageIndex, PassageIndexStage, Tenant
+from jobs.states import BatchState
+from jobs.tables import Batch, PassageIndex, PassageIndexStage
 
 
 @dataclass(frozen=True)
-class Standing:
+class Standing(CourseStanding[PassageIndexStage]):
     """An index as it was when its worker looked."""
 
     index: PassageIndex
-    begun: list[PassageIndexStage]
-    batches: dict[str, Batch]
-    is_stopped: bool
 
     @property
     def next_stage(self) -> Stage | None:
         """Return the stage that has not begun; None: all there are, have."""
         all_of = stages.stages_for(self.index)
         return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
-
-    @property
-    def open_stage(self) -> PassageIndexStage | None:
-        """Return the stage whose end is not noted."""
-        return self.begun[-1] if self.begun and self.begun[-1].done_at is None else None
-
-    @property
-    def open_batch(self) -> Batch | None:
-        stage = self.open_stage
-        return None if stage is None else self.batch_of(Stage(STAGES[stage.number]))
 
     def batch_of(self, stage: Stage) -> Batch | None:
         """Return the batch of a stage that has begun; None: there was nothing to do."""
@@ -58,10 +47,10 @@ def look(session: Session, index_id: str) -> Standing:
     if index is None:
         raise NotFoundError(f"index {index_id!r} is gone")
     begun = stages.stages_of(session, index_id)
-    is_gone = session.get_one(Tenant, index.tenant_id).deleted_at is not None
     return Standing(
         index=index,
         begun=begun,
-        batches=stages.batches_of(session, begun),
-        is_stopped=index.state == IndexState.CANCELLING or is_gone,
+        batches=batches_of(session, begun),
+        is_stopped=is_stopped(session, index),
+        is_over=index.ended_at is not None,
     )

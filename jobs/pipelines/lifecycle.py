@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.graphs.reasons import note_reason
+from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.pipelines import steps
@@ -107,8 +108,7 @@ def underway(session: Session, schedule_id: str) -> Underway:
 
 def lock_run(session: Session, run_id: str) -> Run | None:
     """Return the run, fresh and locked until the transaction ends, or None."""
-    query = select(Run).where(Run.id == run_id).with_for_update(key_share=True)
-    return session.scalar(query, execution_options={"populate_existing": True})
+    return lock(session, Run, run_id)
 
 
 def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
@@ -210,15 +210,11 @@ def move_run(session: Session, run: Run, after: RunState) -> None:
     if after in (RunState.SUCCEEDED, RunState.FAILED):
         events.tell_of_late_runs(session, of_run=run.id)
     log.info("run moved run_id=%s state=%s after=%s", run.id, run.state, after)
-    run.state = after.value
-    run.look_at = None
+    enter(session, run, after, is_end=after in TERMINAL_RUN_STATES)
     if after is RunState.RUNNING:
         run.started_at = session.scalar(select(func.now()))
     if after is RunState.QUEUED:
         run.ended_at = None
-    if after in TERMINAL_RUN_STATES:
-        run.ended_at = session.scalar(select(func.now()))
-        run.claimed_by = run.claimed_until = None
     session.flush()
     if after is RunState.FAILED:
         events.tell(session, run, EventType.RUN_FAILED)

@@ -33,6 +33,7 @@ class CourseColumns(ClaimColumns):
     api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str]  # of the create call
+    state: Mapped[str] = mapped_column(server_default="in_progress")  # of its kind's
     reason: Mapped[str | None]  # of its end, or of its wait
     created_at: Mapped[datetime] = created_at()
     expires_at: Mapped[datetime]  # then its batches do

@@ -91,7 +91,6 @@ class Extraction(CourseColumns, Base):
     again: Mapped[bool]  # whether what is doubtful is asked a second time
     parquet: Mapped[bool]  # whether the fields are written as a table, too
     output_expires_after_seconds: Mapped[int | None]
-    state: Mapped[str] = mapped_column(server_default=ExtractionState.IN_PROGRESS.value)
     # Its documents as they were when it began, and its plan; null: it has not begun.
     documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))

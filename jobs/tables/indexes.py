@@ -35,7 +35,6 @@ class PassageIndex(CourseColumns, Base):
     language: Mapped[str]
     embedding_model: Mapped[str | None]  # null: passages are found by their words alone
     embedding: Mapped[dict[str, Any] | None]  # what that model said of its vectors, and the prefixes: a signature
-    state: Mapped[str] = mapped_column(server_default=IndexState.IN_PROGRESS.value)
     deleted_at: Mapped[datetime | None]  # nobody sees it from then on; what it has is purged
     # What came of it:
     documents_key: Mapped[str | None]  # the object with its documents as they were when it began; null: it has not

@@ -14,6 +14,7 @@ from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.indexes import IndexObject
 from api.services import Services, ServicesDep
+from jobs.courses.stages import batches_of
 from jobs.indexes import lifecycle, stages
 from jobs.tables import Collection, PassageIndex
 
@@ -59,4 +60,4 @@ def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
 
 def _shown(session: Session, index: PassageIndex, services: Services) -> IndexObject:
     begun = stages.stages_of(session, index.id)
-    return IndexObject.of(index, begun, stages.batches_of(session, begun), currency=services.settings.currency)
+    return IndexObject.of(index, begun, batches_of(session, begun), currency=services.settings.currency)

@@ -14,6 +14,7 @@ from extraction.scoring import reviews as scoring
 from jobs import files
 from jobs.batches import made_inputs
 from jobs.chunks import fleet
+from jobs.courses import stages as course_stages
 from jobs.errors import ConflictError, InputError
 from jobs.extractions import documents, lifecycle, outputs, records, reviews, stages
 from jobs.extractions.advancing import Extractions
@@ -208,7 +209,7 @@ EFFECTS = [
     (made_inputs, "write_input"),
     (stages, "begin"),
     (documents, "note_read"),
-    (stages, "finish"),
+    (course_stages, "note_ended"),
     (outputs, "write"),
     (outputs, "write_provisional"),
     (reviews, "insert"),

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from jobs import served_models
 from jobs.accounts.limits import set_limits
 from jobs.audit.audit import audit
+from jobs.courses.stages import batches_of
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError, ServiceError
 from jobs.extractions import collection as collections
 from jobs.indexes import creating, stages
@@ -79,7 +80,7 @@ def test_an_index_with_a_model_has_a_vector_of_each_passage_behind_its_prefix(
     assert index.signature is not None
     assert index.signature["embedding"]["model_sha256"] == "m1"
     assert len(search(index, "zzz").chosen) == 3
-    batches = stages.batches_of(session, stages.stages_of(session, index.id)).values()
+    batches = batches_of(session, stages.stages_of(session, index.id)).values()
     assert sum(batch.input_tokens for batch in batches) == 7
     assert {batch.request_metadata["index_id"] for batch in batches if batch.request_metadata} == {index.id}
     session.commit()

@@ -1,0 +1,92 @@
+"""Takes a course as far as it goes: the stage that is open is ended, or the next one begun, until there is none."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.claims.claims import Claims
+from jobs.claims.work import ClaimedWork
+from jobs.courses.standing import CourseStanding
+from jobs.graphs.advancing import Advancer
+from jobs.graphs.reasons import note_reason
+from jobs.settings import Settings
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.storage import Storage
+from jobs.tables import Extraction, PassageIndex
+from jobs.tables.courses import StageColumns
+
+log = logging.getLogger(__name__)
+
+Course = TypeVar("Course", bound=Extraction | PassageIndex)
+Standing = TypeVar("Standing", bound=CourseStanding[StageColumns])
+
+_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a stage's lines anew
+
+
+class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
+    """What a control worker does with courses of a kind."""
+
+    _claims_on_them: Claims[Course]
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        settings: Settings,
+        *,
+        hold_sessions: sessionmaker[Session] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """As `Advancer`."""
+        super().__init__(self._claims_on_them, sessions, settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
+        self._storage = storage
+
+    @abstractmethod
+    def _look(self, session: Session, course_id: str) -> Standing:
+        """Return where a course stands now."""
+
+    @abstractmethod
+    def _begin_next(self, work: ClaimedWork[Course], standing: Standing) -> bool:
+        """Begin the next stage, or where there is none put out what came of all; tell whether it goes on."""
+
+    @abstractmethod
+    def _end_stage(self, work: ClaimedWork[Course], standing: Standing) -> None:
+        """Note what came of the open stage, whose batch has ended, and that it is over."""
+
+    def _go_on(self, work: ClaimedWork[Course]) -> bool:
+        with work.reading() as session:
+            standing = self._look(session, work.claim.id)
+        if standing.is_over:
+            return False
+        batch = standing.open_batch
+        if standing.is_stopped:
+            self._stop(work, batch)
+            return False
+        if standing.open_stage is None:
+            return self._begin_next(work, standing)
+        if batch is not None and BatchState(batch.state) not in TERMINAL_BATCH_STATES:
+            return False
+        self._end_stage(work, standing)
+        return True
+
+    def _wait_for_room(self, work: ClaimedWork[Course], reason: str) -> None:
+        """Note which limit is reached, and look again later, until the course's time is over.
+
+        None is resumed once it has failed: what was asked so far would be paid for in vain.
+        """
+        with work.writing() as (session, course):
+            note_reason(course, reason)
+            now = session.scalar(select(func.clock_timestamp()))
+            assert now is not None
+            if now >= course.expires_at:
+                self._end_early(session, course)
+                return
+            course.look_at = now + _ROOM_PAUSE
+        log.info("work waits for room kind=%s id=%s", self._claims.kind, work.claim.id)

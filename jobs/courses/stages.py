@@ -1,0 +1,81 @@
+"""The stages of a course as rows: what begins and ends one, and the batches that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from jobs.batches import made_inputs
+from jobs.batches.submission import CreateBatch
+from jobs.files import NewFile
+from jobs.graphs.windows import window_left
+from jobs.settings import Settings
+from jobs.states import AskedPriority, InvalidLines
+from jobs.tables import Batch, Tenant
+from jobs.tables.courses import CourseColumns, StageColumns
+
+
+def batches_of(session: Session, stages: Sequence[StageColumns]) -> dict[str, Batch]:
+    """Return the batches of stages by their ids."""
+    ids = [stage.batch_id for stage in stages if stage.batch_id is not None]
+    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBatch:
+    """What the batch of a stage is, beside its lines."""
+
+    stage: str
+    endpoint: str
+    metadata: Mapping[str, str]
+    """Beside the stage."""
+    outputs_last_seconds: int
+    least_minutes: int = 1
+    """It has these, even where the course's time is over."""
+
+
+def begin(
+    session: Session,
+    course: CourseColumns,
+    row: StageColumns,
+    *,
+    lines: NewFile | None,
+    wanted: StageBatch,
+    settings: Settings,
+) -> None:
+    """Note that a stage has begun and create its batch, in the transaction of the claim; without lines there is none.
+
+    Raises what creating a batch raises.
+    """
+    if lines is not None:
+        row.batch_id = _submit(session, course, lines, wanted, settings).id
+    session.add(row)
+    course.num_tries = 0
+    course.reason = None
+    session.flush()
+
+
+def _submit(session: Session, course: CourseColumns, lines: NewFile, wanted: StageBatch, settings: Settings) -> Batch:
+    created = CreateBatch(
+        input_file_id="",
+        made_from=f"{wanted.stage} of {course.id}",
+        endpoint=wanted.endpoint,
+        completion_window=window_left(session, course.expires_at, least_minutes=wanted.least_minutes),
+        metadata={**wanted.metadata, "stage": wanted.stage},
+        output_expires_after_seconds=wanted.outputs_last_seconds,
+        priority=AskedPriority(course.priority),
+        invalid_lines=InvalidLines.SKIP,
+        is_ours=True,
+    )
+    tenant = session.get_one(Tenant, course.tenant_id)
+    return made_inputs.submit(session, tenant, created, lines, settings, key_id=course.api_key_id).batch
+
+
+def note_ended(session: Session, course: CourseColumns, stage: StageColumns) -> None:
+    """Note that a stage is over: what comes next is tried anew."""
+    stage.done_at = session.scalar(select(func.now()))
+    course.num_tries = 0
+    session.flush()
