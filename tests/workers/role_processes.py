@@ -94,3 +94,20 @@ def stored_in(folder: Path) -> Storage:
     """Return a store on disk: the role is another process."""
     folder.mkdir()
     return Storage(folder.as_uri())
+
+
+def hasty_settings(database_url: str, redis_url: str, storage: Storage, **given: Any) -> Settings:
+    """Return settings of roles that look, flush and lose their leases soon."""
+    return Settings(
+        database_url=database_url,
+        redis_url=redis_url,
+        storage_url=storage.url,
+        claim_alone_seconds=0.5,
+        heartbeat_seconds=0.5,
+        flush_seconds=0.1,
+        flush_results=4,
+        lease_seconds=2,
+        drain_seconds=0.5,
+        dispatch_seconds=0.1,
+        **given,
+    )

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from extraction.course.stored_plan import StoredPlan
-from jobs import files, served_models
-from jobs.extractions import collection, documents, lifecycle
+from jobs import served_models
+from jobs.extractions import lifecycle
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.indexes.corpora import asked_index
@@ -30,27 +30,6 @@ MakeExtraction = Callable[..., Extraction]
 @pytest.fixture
 def settings() -> Settings:
     return Settings()
-
-
-@pytest.fixture
-def make_collection(
-    session: Session, storage: Storage, tenant: Tenant, settings: Settings
-) -> Callable[..., Collection]:
-    """Make a collection of text files, named by their contents' names; committed."""
-
-    def make(contents: Mapping[str, str], *, owner: Tenant = tenant) -> Collection:
-        made = collection.create_collection(session, owner.id, "papers", metadata=None, settings=settings)
-        for name, content in contents.items():
-            key = files.new_object_key(owner.id)
-            size = storage.put(key, content.encode())
-            new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
-            file = files.create_file(session, owner.id, new)
-            sources = documents.file_sources(session, owner.id, [file.id])
-            documents.add_documents(session, made, sources, settings=settings)
-        session.commit()
-        return made
-
-    return make
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, served_models
-from jobs.extractions import collection, documents
+from jobs import served_models
 from jobs.indexes import creating
 from jobs.indexes.advancing import Indexes
 from jobs.indexes.creating import CreateIndex
@@ -27,25 +26,6 @@ Run = Callable[[PassageIndex], PassageIndex]
 @pytest.fixture
 def settings() -> Settings:
     return Settings()
-
-
-@pytest.fixture
-def make_collection(session: Session, storage: Storage, tenant: Tenant, settings: Settings) -> MakeCollection:
-    """Make a collection of text files, named by their contents' names; committed."""
-
-    def make(contents: Mapping[str, str], *, owner: Tenant = tenant) -> Collection:
-        made = collection.create_collection(session, owner.id, "papers", metadata=None, settings=settings)
-        for name, content in contents.items():
-            key = files.new_object_key(owner.id)
-            size = storage.put(key, content.encode())
-            new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
-            file = files.create_file(session, owner.id, new)
-            sources = documents.file_sources(session, owner.id, [file.id])
-            documents.add_documents(session, made, sources, settings=settings)
-        session.commit()
-        return made
-
-    return make
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 from tests.workers.pooling.builders import MODEL, Desk, line
-from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, stored_in
+from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 
 pytestmark = pytest.mark.long
 
@@ -25,20 +25,7 @@ TEXTS = ["the sea is cold", "ships sail", "to no port today and wide"] * 8
 
 @pytest.fixture
 def settings(database_url: str, valkey_url: str, storage: Storage) -> Settings:
-    return Settings(
-        database_url=database_url,
-        redis_url=valkey_url,
-        storage_url=storage.url,
-        chunk_lines=8,
-        worker_chunks=2,
-        claim_alone_seconds=0.5,
-        heartbeat_seconds=0.5,
-        flush_seconds=0.1,
-        flush_results=4,
-        lease_seconds=2,
-        drain_seconds=0.5,
-        dispatch_seconds=0.1,
-    )
+    return hasty_settings(database_url, valkey_url, storage, chunk_lines=8, worker_chunks=2)
 
 
 @pytest.fixture

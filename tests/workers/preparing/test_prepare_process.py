@@ -16,25 +16,14 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
 from tests.workers.preparing.builders import Library
-from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, stored_in
+from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
 def settings(database_url: str, valkey_url: str, storage: Storage) -> Settings:
-    return Settings(
-        database_url=database_url,
-        redis_url=valkey_url,
-        storage_url=storage.url,
-        claim_alone_seconds=0.5,
-        heartbeat_seconds=0.5,
-        flush_seconds=0.1,
-        flush_results=4,
-        lease_seconds=2,
-        drain_seconds=0.5,
-        dispatch_seconds=0.1,
-    )
+    return hasty_settings(database_url, valkey_url, storage)
 
 
 @pytest.fixture
