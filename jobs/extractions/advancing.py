@@ -104,6 +104,10 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         records = reviews.noting(work, schema, made)
         written = outputs.write(self._storage, standing.extraction, records, schema=schema)
         with work.writing() as (session, extraction):
+            if extraction.state == ExtractionState.CANCELLING:  # meanwhile: as if the next look had seen it
+                reviews.forget(session, [extraction.id])
+                self._end_early(session, extraction)
+                return
             _delete_kept(session, extraction, "output_file_id")
             extraction.output_file_id = files.create_file(session, extraction.tenant_id, written.records).id
             if written.table is not None:
@@ -112,10 +116,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
             extraction.failed_codes = dict(written.codes)
             extraction.num_to_review = written.num_to_review
             note_reason(extraction, standing.early_end)
-            after = ExtractionState.COMPLETED
-            if extraction.state == ExtractionState.CANCELLING:
-                after = ExtractionState.CANCELLED
-            lifecycle.move(session, extraction, after)
+            lifecycle.move(session, extraction, ExtractionState.COMPLETED)
 
 
 def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:

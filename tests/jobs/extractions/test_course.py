@@ -321,26 +321,52 @@ def test_a_cancelled_extraction_cancels_its_batch_and_has_no_records(
     assert session.scalar(text("SELECT state FROM batch")) == "cancelled"
 
 
+@pytest.fixture
+def cancelled_meanwhile(maker: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> Callable[[Extraction], None]:
+    """Have an extraction cancelled while its last records are written."""
+
+    def cancel(extraction: Extraction) -> None:
+        extraction_id, tenant_id, write = extraction.id, extraction.tenant_id, outputs.write
+
+        def overtaken(*given: Any, **named: Any) -> Any:
+            with maker.begin() as other:
+                lifecycle.cancel_extraction(other, tenant_id, extraction_id, reason="enough")
+            return write(*given, **named)
+
+        monkeypatch.setattr(outputs, "write", overtaken)
+
+    return cancel
+
+
 def test_one_that_is_cancelled_while_its_only_records_are_written_has_none(
-    session: Session,
-    maker: sessionmaker[Session],
-    make_extraction: Any,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    session: Session, make_extraction: Any, run: Run, cancelled_meanwhile: Callable[[Extraction], None]
 ) -> None:
     extraction = make_extraction({"a.txt": GOOD})
-    extraction_id, tenant_id, write = extraction.id, extraction.tenant_id, outputs.write
-
-    def overtaken(*given: Any, **named: Any) -> Any:
-        with maker.begin() as other:
-            lifecycle.cancel_extraction(other, tenant_id, extraction_id, reason="enough")
-        return write(*given, **named)
-
-    monkeypatch.setattr(outputs, "write", overtaken)
+    cancelled_meanwhile(extraction)
     run(extraction)
-    assert extraction.state == ExtractionState.CANCELLED
+    assert (extraction.state, extraction.reason, extraction.output_file_id) == ("cancelled", "enough", None)
     with pytest.raises(ConflictError, match="is cancelled and will have none"):
         records.latest_file(session, extraction)
+
+
+def test_one_that_is_cancelled_while_its_last_records_are_written_keeps_those_that_were_read_by_then(
+    session: Session,
+    storage: Storage,
+    make_extraction: Any,
+    run: Run,
+    cancelled_meanwhile: Callable[[Extraction], None],
+) -> None:
+    extraction = make_extraction({"b.txt": PAPERS["b.txt"]})
+    cancelled_meanwhile(extraction)
+    run(extraction)
+    assert (extraction.state, extraction.reason, extraction.num_done) == ("cancelled", "enough", 0)
+    assert session.get_one(File, extraction.output_file_id).filename == f"{extraction.id}.provisional.jsonl"
+    file = records.latest_file(session, extraction)
+    assert file is not None
+    page = records.read_page(storage, file, after=0, limit=1)
+    assert (page.content.count(b"\n"), page.is_final) == (1, False)
+    assert session.scalar(text("SELECT count(*) FROM review")) == 0
+    assert session.scalar(text("SELECT sum(input_tokens) FROM ledger")) == 2 * 7, "both answers are billed"
 
 
 def test_what_was_answered_before_a_stage_expired_is_put_out_and_the_rest_has_its_code(
