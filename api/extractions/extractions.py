@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.bodies import described, signed_in_body
+from api.extractions.answers import all_shown, shown
 from api.fields import WHOLE, ExpiresAfter, ObjectId, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.extractions import DeletedExtraction, ExtractionObject, ExtractionPage, RecordLine
@@ -26,7 +27,7 @@ from extraction.course.job import Passes
 from extraction.course.stored_plan import StoredPlan
 from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
-from jobs.extractions import deletion, lifecycle, plans, records, reviewed, stages
+from jobs.extractions import deletion, lifecycle, plans, records, reviewed
 from jobs.extractions.examples import Examples
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.extractions.records import RecordsFile, RecordsPage
@@ -122,13 +123,12 @@ def list_page(
     page = lifecycle.list_extractions(
         session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
     )
-    shown = [_shown(session, each, services.settings) for each in page.data]
-    return ExtractionPage.of(shown, has_more=page.has_more)
+    return ExtractionPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{extraction_id}", operation_id="retrieveExtraction", responses=failures(404))
 def retrieve(extraction_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ExtractionObject:
-    return _shown(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
+    return shown(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
 
 
 _RESULTS = lines_of(
@@ -200,7 +200,7 @@ def cancel(
 ) -> ExtractionObject:
     """Stop an extraction, and the batch that it waits for; what was done is billed, and there are no results."""
     found = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
-    return _shown(session, found, services.settings)
+    return shown(session, found, services.settings)
 
 
 @router.delete("/{extraction_id}", operation_id="deleteExtraction", responses=failures(404, 409))
@@ -291,13 +291,13 @@ def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtra
         with transaction(services.sessions) as session:
             earlier = lifecycle.find_earlier(session, tenant.id, wanted)
             if earlier is not None:
-                return _shown(session, earlier, services.settings)
+                return shown(session, earlier, services.settings)
         _check_examples(services, tenant, wanted, wanted.plan.examples_of)
     with transaction(services.sessions) as session:
         made = lifecycle.create_extraction(
             session, tenant, wanted, services.settings, key_id=key_id, find_index=asked_index
         )
-        return _shown(session, made, services.settings)
+        return shown(session, made, services.settings)
 
 
 def _check_examples(services: Services, tenant: Tenant, wanted: CreateExtraction, source: str) -> None:
@@ -332,9 +332,3 @@ def _told(
 ) -> bytes:
     with transaction(services.sessions) as session:
         return told(session, lifecycle.get_extraction(session, tenant_id, extraction_id), content)
-
-
-def _shown(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
-    begun = stages.stages_of(session, extraction.id)
-    found = stages.all_batches_of(session, begun)
-    return ExtractionObject.of(extraction, begun, found, currency=settings.currency)

@@ -126,18 +126,31 @@ def text_of(stored: bytes) -> str:
 
 
 def _header(stored: bytes) -> Any:
-    body = _body(stored)
-    return orjson.loads(body[_SIZE.size : _SIZE.size + _SIZE.unpack_from(body)[0]])
+    """Return what stands before the runs, which are not unpacked: they are most of it."""
+    packed, unpacking = _packed(stored), zlib.decompressobj()
+    try:
+        size = _SIZE.unpack(unpacking.decompress(packed, _SIZE.size))[0]
+        return orjson.loads(unpacking.decompress(unpacking.unconsumed_tail, size))
+    except (zlib.error, struct.error, orjson.JSONDecodeError) as error:
+        raise _damaged(error) from None
 
 
 def _body(stored: bytes) -> bytes:
+    try:
+        return zlib.decompress(_packed(stored))
+    except zlib.error as error:
+        raise _damaged(error) from None
+
+
+def _packed(stored: bytes) -> bytes:
     if stored[: len(_MAGIC)] != _MAGIC:
         raise DocumentError(DocumentCode.DAMAGED, "these bytes are no stored document")
     version = stored[len(_MAGIC)] if len(stored) > len(_MAGIC) else 0
     if version != _VERSION:
         message = f"this stored document has version {version}; this release reads {_VERSION}: parse the file again"
         raise DocumentError(DocumentCode.UNKNOWN_VERSION, message)
-    try:
-        return zlib.decompress(stored[len(_MAGIC) + 1 :])
-    except zlib.error as error:
-        raise DocumentError(DocumentCode.DAMAGED, f"a stored document cannot be unpacked: {error}") from None
+    return stored[len(_MAGIC) + 1 :]
+
+
+def _damaged(error: Exception) -> DocumentError:
+    return DocumentError(DocumentCode.DAMAGED, f"a stored document cannot be unpacked: {error}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from extraction.evaluation.gold import GoldDocument, Spend, unbounded
@@ -20,7 +21,7 @@ from extraction.fields.values import is_same_for
 from extraction.grounding.spans import Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     """A value that was given, null too, and gold's; where an item is missing on a side, its value there is null."""
 
@@ -34,7 +35,7 @@ class Compared:
     is_in_gold: bool = True
     """Whether gold has the item that the value belongs to, if it belongs to one."""
 
-    @property
+    @cached_property
     def likeness(self) -> float:
         """Return 1 or 0, and of texts by their likeness something between."""
         if self.given is None or self.gold is None:
@@ -43,7 +44,7 @@ class Compared:
             return text_likeness(str(self.given), str(self.gold))
         return float(is_same_for(self.leaf, self.given, self.gold))
 
-    @property
+    @cached_property
     def is_right(self) -> bool:
         """Tell whether it counts as the same; texts do but for what two prints differ in."""
         if self.given is None or self.gold is None:

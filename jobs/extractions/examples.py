@@ -52,6 +52,8 @@ class Examples:
     collection_id: str
     source: str
     """The id of a gold file, or of an extraction whose reviews are gold."""
+    checked: Callable[[Iterator[bytes]], Iterator[bytes]] = iter
+    """Passes the pieces of a long object on, as long as whoever reads them may go on."""
 
     def check(self, schema: FieldSchema) -> None:
         """Raise InputError for what can be no examples of this schema, NotFoundError for another tenant's."""
@@ -186,7 +188,8 @@ class Examples:
             kept = row.id.in_(self._decided(session)) & row.deleted_at.is_(None) & row.object_key.is_not(None)
             keys = {each.id: each.object_key for each in session.scalars(select(row).where(kept))}
         fits = job.fits()
-        for line in iter_lines(self.storage.iter_chunks(file.object_key), max_line_bytes=_MAX_RECORD_BYTES):
+        pieces = self.checked(self.storage.iter_chunks(file.object_key))
+        for line in iter_lines(pieces, max_line_bytes=_MAX_RECORD_BYTES):
             document_id = orjson.loads(line.content or b"{}").get("document_id")
             object_key = keys.pop(document_id, None)
             if object_key is not None and (text := self._text(object_key)) is not None:

@@ -118,6 +118,7 @@ class StageLines:
             tenant_id=extraction.tenant_id,
             collection_id=extraction.collection_id,
             source=source,
+            checked=self._work.checked,
         )
         return found.read(self._standing.job)
 

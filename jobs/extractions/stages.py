@@ -63,15 +63,13 @@ def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[st
     return found
 
 
-def all_batches_of(session: Session, stages: Sequence[ExtractionStage]) -> dict[str, Batch]:
-    """Return them with the batches that have looked for the passages of an index for them."""
-    return all_batches_of_each(session, {"": stages})[""]
-
-
 def all_batches_of_each(
     session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
 ) -> dict[str, dict[str, Batch]]:
-    """Return the same of several extractions, by their ids, in two queries."""
+    """Return those of several extractions, with the batches that have looked for the passages of an index for them.
+
+    In two queries, by the ids of extractions.
+    """
     own = course_stages.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
     looked = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
     beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}

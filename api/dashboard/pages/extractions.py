@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from fastapi import Request, Response
@@ -13,12 +12,12 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
-from api.schemas.extractions import ExtractionObject
+from api.extractions import answers
 from api.services import Services, ServicesDep
 from extraction.scoring.verdicts import Reason
-from jobs.extractions import lifecycle, reviewed, reviews, stages
+from jobs.extractions import lifecycle, reviewed, reviews
 from jobs.states import Scope
-from jobs.tables import Collection, Extraction
+from jobs.tables import Collection
 
 router = page_router()
 
@@ -28,7 +27,7 @@ _MOST = 50
 @router.get("/extractions", name="showExtractions")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    shown = _all_shown(session, page.data, services)
+    shown = answers.all_shown(session, page.data, services.settings)
     return render(request, viewer, "extractions.html", extractions=shown, has_more=page.has_more, most=_MOST)
 
 
@@ -37,7 +36,7 @@ def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
     found = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
-    shown = _shown(session, found, services)
+    shown = answers.shown(session, found, services.settings)
     return render(
         request,
         viewer,
@@ -75,15 +74,4 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
     found = lifecycle.get_extraction(session, *of)
-    return staged_look(_shown(session, found, services))
-
-
-def _shown(session: Session, extraction: Extraction, services: Services) -> ExtractionObject:
-    return _all_shown(session, [extraction], services)[0]
-
-
-def _all_shown(session: Session, extractions: Sequence[Extraction], services: Services) -> list[ExtractionObject]:
-    found = stages.stages_of_each(session, [extraction.id for extraction in extractions])
-    batches = stages.all_batches_of_each(session, found)
-    currency = services.settings.currency
-    return [ExtractionObject.of(each, found[each.id], batches[each.id], currency=currency) for each in extractions]
+    return staged_look(answers.shown(session, found, services.settings))

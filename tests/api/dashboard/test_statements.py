@@ -106,6 +106,16 @@ def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: 
         together = stages.all_batches_of_each(session, begun)
         assert other in together[wanted[0]]
         for extraction_id in wanted:
-            alone = stages.all_batches_of(session, stages.stages_of(session, extraction_id))
-            assert set(together[extraction_id]) == set(alone)
+            own = {extraction_id: stages.stages_of(session, extraction_id)}
+            assert set(together[extraction_id]) == set(stages.all_batches_of_each(session, own)[extraction_id])
         session.rollback()
+
+
+def test_a_page_of_extractions_over_http_asks_as_much_as_one_of_one(browse: Browse, filled: Filled) -> None:
+    browser = browse(filled.tenant_keys[0])
+    sent = {}
+    for limit in (1, 10):
+        with counted() as sent[limit]:
+            found = browser.get(f"/v1/extractions?limit={limit}").raise_for_status().json()["data"]
+        assert len(found) == limit
+    assert len(sent[10]) == len(sent[1])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.documents.document import Cell, Document, Heading, Page
+from extraction.documents.document import Cell, Document, DocumentSummary, Heading, Page, text_of
 from extraction.documents.runs import Box, Run, Runs
 from extraction.errors import DocumentCode, DocumentError
 
@@ -73,6 +76,26 @@ def test_documents_of_other_versions_are_refused() -> None:
     with pytest.raises(DocumentError, match="version 2; this release reads 1") as refusal:
         Document.from_bytes(bytes(stored))
     assert refusal.value.code == DocumentCode.UNKNOWN_VERSION
+
+
+def test_the_text_alone_is_read_without_unpacking_the_places() -> None:
+    runs = [Run(start=number, end=number + 1, page=0, box=None) for number in range(50_000)]
+    stored = document(runs).to_bytes()
+    tracemalloc.start()
+    assert text_of(stored) == "Total 7\nThe end"
+    assert DocumentSummary.from_bytes(stored).num_pages == 2
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(document(runs).runs.to_bytes()) / 4
+
+
+@pytest.mark.parametrize("read", [text_of, DocumentSummary.from_bytes])
+@pytest.mark.parametrize(
+    "stored", [b"", b"tokdoc\x01", b"tokdoc\x01" + b"?" * 20, document([]).to_bytes()[:30], b"tokdoc\x02"]
+)
+def test_what_has_no_text_is_refused(stored: bytes, read: Callable[[bytes], Any]) -> None:
+    with pytest.raises(DocumentError):
+        read(stored)
 
 
 @pytest.mark.parametrize("stored", [b"", b"%PDF-1.7", document([]).to_bytes()[:-9], b"tokdoc\x01" + b"?" * 20])

@@ -15,6 +15,7 @@ from extraction.evaluation.evaluate import evaluate, judged
 from extraction.evaluation.gold import GoldDocument, read_gold, read_gold_file
 from extraction.fields.paths import spell
 from extraction.fields.schema import FieldSchema
+from extraction.fields.values import is_same_for
 from extraction.grounding.spans import Span
 from extraction.scoring.features import Features
 from tests.extraction.fields.builders import INVOICE
@@ -213,6 +214,18 @@ def test_a_document_twice_in_gold_is_refused() -> None:
     with pytest.raises(ExtractionError, match="line 3: 'a' is there twice"):
         read_gold([line, "", line], SCHEMA)
     assert gold(number=[[1, 3]])["a"].spans == {"number": (Span(1, 3),)}
+
+
+def test_a_value_is_compared_once_whatever_is_measured_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(leaf: Any, *values: Any) -> bool:
+        asked.append(spell(leaf.path))
+        return is_same_for(leaf, *values)
+
+    monkeypatch.setattr("extraction.evaluation.comparing.is_same_for", counted)
+    evaluate(SCHEMA, [record({**FIELDS, "lines": []}, number=0.9)], gold({**FIELDS, "lines": []}))
+    assert asked.count("number") == 1, "of a text the likeness is another question"
 
 
 def test_gold_judges_the_features_that_a_record_kept() -> None:

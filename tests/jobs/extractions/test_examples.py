@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
@@ -19,6 +19,7 @@ from extraction.scoring.verdicts import Reason, Verdict
 from jobs import files
 from jobs.accounts import tenants
 from jobs.chunks import fleet
+from jobs.claims.work import ClaimedWork
 from jobs.database import transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.extractions import examples, lifecycle, reviews, stages
@@ -103,7 +104,12 @@ def test_the_embedded_run_with_the_same_gold_has_the_same_records(
 
 
 def test_reviewed_documents_of_another_collection_are_examples_with_what_people_found_right(
-    session: Session, make_extraction: Any, run: Run, answering: Answering, check: Any
+    session: Session,
+    make_extraction: Any,
+    run: Run,
+    answering: Answering,
+    check: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     once = {"passes": Passes(again=False)}
     earlier = run(make_extraction({"x.txt": f"vendor: {FLAKY}\ntotal: 1.00"}, plan=once))
@@ -115,9 +121,18 @@ def test_reviewed_documents_of_another_collection_are_examples_with_what_people_
     session.commit()
     check(earlier.id, earlier.collection_id)
     answering.asked.clear()
+    read: list[bytes] = []
+
+    def noted(_work: Any, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            read.append(piece)
+            yield piece
+
+    monkeypatch.setattr(ClaimedWork, "checked", noted)
     extraction = run(make_extraction(PAPERS, plan={"examples_of": earlier.id}))
     assert extraction.state == ExtractionState.COMPLETED, extraction.reason
     assert all("Right Ltd" in one for one in prompts_of(answering))
+    assert any(b'"evidence"' in piece for piece in read), "records are read as long as the claim lasts"
 
 
 @pytest.mark.parametrize(
