@@ -20,10 +20,6 @@ _SUMMED = "('input_tokens', 'output_tokens', 'cost')"
 
 
 def upgrade() -> None:
-    op.create_index(op.f("batch_created_at_id_idx"), "batch", ["created_at", "id"])
-    op.create_index("batch_open_age_idx", "batch", ["created_at", "id"], postgresql_where=sa.text(_IS_LIVE))
-    at_risk = sa.text(f"at_risk_at IS NOT NULL AND {_IS_LIVE}")
-    op.create_index("batch_at_risk_idx", "batch", ["expires_at", "id"], postgresql_where=at_risk)
     op.execute(f"""
         INSERT INTO plot_point (name, label, tenant_id, seconds, at, value)
         SELECT name, label, tenant_id, 86400, date_trunc('day', at), sum(value)
@@ -35,6 +31,11 @@ def upgrade() -> None:
         SELECT 'total_' || name, label, '', seconds, at, sum(value)
         FROM plot_point WHERE name IN {_SUMMED} GROUP BY name, label, seconds, at
     """)
+    # Last: nobody writes to the table of an index until the transaction ends.
+    op.create_index(op.f("batch_created_at_id_idx"), "batch", ["created_at", "id"])
+    op.create_index("batch_open_age_idx", "batch", ["created_at", "id"], postgresql_where=sa.text(_IS_LIVE))
+    at_risk = sa.text(f"at_risk_at IS NOT NULL AND {_IS_LIVE}")
+    op.create_index("batch_at_risk_idx", "batch", ["expires_at", "id"], postgresql_where=at_risk)
 
 
 def downgrade() -> None:

@@ -57,8 +57,8 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 
 SAID_BY_NO_SCHEMA = frozenset(
     {
-        *("after", "calibration", "embedding_model", "file_ids", "group_by", "input_file_id", "language"),
-        *("overlap_tokens", "page", "prefix", "requests", "schema", "since", "store", "url", "value"),
+        *("after", "calibration", "collection_id", "embedding_model", "file_ids", "group_by", "input_file_id"),
+        *("language", "overlap_tokens", "page", "prefix", "requests", "schema", "since", "store", "url", "value"),
     }
 )
 """Ids and pages are what the tenant was given, times have an order, of two fields one is there, a URL is public,
