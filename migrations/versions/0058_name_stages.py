@@ -14,7 +14,7 @@ depends_on: str | Sequence[str] | None = None
 
 
 def upgrade() -> None:
-    op.add_column("extraction_stage", sa.Column("name", sa.String()))
+    op.add_column("extraction_stage", sa.Column("name", sa.Text()))
 
 
 def downgrade() -> None:
