@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime
 from typing import Generic, TypeVar
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
 from jobs.courses.standing import CourseStanding
 from jobs.graphs.advancing import Advancer
-from jobs.graphs.reasons import note_reason
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
 from jobs.tables import Extraction, PassageIndex
 from jobs.tables.courses import StageColumns
 
-log = logging.getLogger(__name__)
-
 Course = TypeVar("Course", bound=Extraction | PassageIndex)
 Standing = TypeVar("Standing", bound=CourseStanding[StageColumns])
-
-_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a stage's lines anew
 
 
 class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
@@ -76,17 +69,6 @@ class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
         self._end_stage(work, standing)
         return True
 
-    def _wait_for_room(self, work: ClaimedWork[Course], reason: str) -> None:
-        """Note which limit is reached, and look again later, until the course's time is over.
-
-        None is resumed once it has failed: what was asked so far would be paid for in vain.
-        """
-        with work.writing() as (session, course):
-            note_reason(course, reason)
-            now = session.scalar(select(func.clock_timestamp()))
-            assert now is not None
-            if now >= course.expires_at:
-                self._end_early(session, course)
-                return
-            course.look_at = now + _ROOM_PAUSE
-        log.info("work waits for room kind=%s id=%s", self._claims.kind, work.claim.id)
+    def _waits_until(self, session: Session, graph: Course) -> datetime:
+        del session
+        return graph.expires_at

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from sqlalchemy import func, select
@@ -32,6 +32,7 @@ Graph = TypeVar("Graph", bound=Extraction | PassageIndex | Run)
 _CANCELLING = "cancelling"  # of all of them
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
+_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a batch's lines anew
 _UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"
 
 
@@ -65,6 +66,10 @@ class Advancer(ABC, Generic[Graph]):
     @abstractmethod
     def _end(self, session: Session, graph: Graph, *, is_cancelled: bool) -> None:
         """Move a locked graph to its end, as cancelled or else as failed."""
+
+    @abstractmethod
+    def _waits_until(self, session: Session, graph: Graph) -> datetime:
+        """Return how long a locked graph may wait for its tenant's limits."""
 
     def advance(self, graph_id: str) -> bool:
         """Take a graph as far as it goes now; False where another worker has it."""
@@ -105,8 +110,19 @@ class Advancer(ABC, Generic[Graph]):
                 self._end_early(session, graph)
 
     def _wait_for_room(self, work: ClaimedWork[Graph], reason: str) -> None:
-        """Note which limit on batches is reached, and look again later."""
-        self._try_again_later(work, reason)
+        """Note which limit is reached, and look again later, until the graph's time is over.
+
+        It is no try: what it has done so far would be paid for in vain.
+        """
+        with work.writing() as (session, graph):
+            note_reason(graph, reason)
+            now = session.scalar(select(func.clock_timestamp()))
+            assert now is not None
+            if now >= self._waits_until(session, graph):
+                self._end_early(session, graph)
+                return
+            graph.look_at = now + _ROOM_PAUSE
+        log.info("work waits for room kind=%s id=%s", self._claims.kind, work.claim.id)
 
     def _try_again_later(self, work: ClaimedWork[Graph], reason: str) -> None:
         """Note a trouble that may be over soon, or fail the graph where it has lasted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
 from jobs.accounts.windows import zone_of
+from jobs.batches.submission import parse_window
 from jobs.errors import InputError, ServiceError
 from jobs.graphs.advancing import Advancer
 from jobs.graphs.reasons import batch_problem
@@ -79,6 +81,15 @@ class Runs(Advancer[Run]):
 
     def _end(self, session: Session, graph: Run, *, is_cancelled: bool) -> None:
         lifecycle.end_run(session, graph, RunState.CANCELLED if is_cancelled else RunState.FAILED)
+
+    def _waits_until(self, session: Session, graph: Run) -> datetime:
+        """Return when the time of its next step's batch would be over, had it begun when the run came to it."""
+        begun = steps.steps_of(session, graph.id)
+        assert graph.definition is not None, "it has begun"
+        all_steps = parse_definition(graph.definition).steps
+        step = all_steps[min(len(begun), len(all_steps) - 1)]
+        came_to_it = [moment for moment in (graph.started_at, *(each.done_at for each in begun)) if moment is not None]
+        return max(came_to_it) + parse_window(step.completion_window)
 
     # --- one thing at a time -----------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ def begin_step(
     )
     session.add(begun)
     _take(session, run, step.name, prepared.taken)
-    run.num_tries = 0
+    run.num_tries, run.reason = 0, None
     session.flush()
     return begun
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
+from jobs.accounts.limits import set_limits
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError
@@ -281,8 +282,46 @@ def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> No
     full = house.settings.model_copy(update={"max_open_batches": 0})
     Runs(house.maker, house.storage, full).advance(run_id)
     run = house.run(run_id)
-    assert (run.state, run.num_tries) == (RunState.RUNNING, 1)
+    assert (run.state, run.num_tries, run.look_at is None) == (RunState.RUNNING, 0, False)
     assert house.finish(run_id).state == RunState.SUCCEEDED
+
+
+def limited(house: House) -> str:
+    """Return a run of a tenant that may have no batch open."""
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        set_limits(session, house.tenant_id, {"open_batches": 0})
+        lifecycle.start_queued(session)
+    return run_id
+
+
+def test_a_run_waits_at_its_tenants_limits_says_so_and_goes_on_once_there_is_room(house: House) -> None:
+    run_id = limited(house)
+    for _ in range(8):
+        with house.maker.begin() as session:
+            session.execute(text("UPDATE run SET look_at = NULL"))
+        house.runs().advance(run_id)
+        run = house.run(run_id)
+        assert (run.state, run.num_tries, run.look_at is None) == (RunState.RUNNING, 0, False)
+        assert "open batches" in (run.reason or "")
+    with house.maker.begin() as session:
+        set_limits(session, house.tenant_id, {"open_batches": None})
+        session.execute(text("UPDATE run SET look_at = NULL"))
+    house.runs().advance(run_id)
+    assert house.run(run_id).reason is None
+    assert house.finish(run_id).state == RunState.SUCCEEDED
+
+
+def test_a_run_without_room_fails_with_the_limit_once_the_time_of_its_step_is_over(house: House) -> None:
+    run_id = limited(house)
+    for hours, state in ((23, RunState.RUNNING), (25, RunState.FAILED)):
+        with house.maker.begin() as session:
+            started = "clock_timestamp() - make_interval(hours => :hours)"
+            session.execute(text(f"UPDATE run SET look_at = NULL, started_at = {started}"), {"hours": hours})
+        house.runs().advance(run_id)
+        assert house.run(run_id).state == state
+    assert "open batches" in (house.run(run_id).reason or "")
 
 
 @pytest.mark.parametrize("num_asked", [1, 2, 5, 20])
