@@ -17,9 +17,9 @@ from jobs.extractions.deletion import purge_documents, purge_extractions
 from jobs.storage import Storage
 from jobs.tables import Extraction, Tenant
 from tests.jobs.extractions.answering import Answering
+from tests.jobs.extractions.papers import GOOD
 
 Run = Callable[[Extraction], Extraction]
-GOOD = "vendor: Ash Ltd\ntotal: 12.50"
 
 
 def read_texts(storage: Storage) -> int:

@@ -16,8 +16,7 @@ from extraction.errors import DocumentCode, DocumentError
 from jobs.states import ExtractionState
 from jobs.tables import CollectionDocument, Extraction
 from tests.jobs.extractions import answering
-
-GOOD = "vendor: Ash Ltd\ntotal: 12.50"
+from tests.jobs.extractions.papers import GOOD
 
 
 def test_a_document_whose_error_quotes_a_nul_fails_alone(

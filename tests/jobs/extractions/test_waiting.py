@@ -16,8 +16,7 @@ from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Extraction, Tenant
 from tests.jobs.extractions.answering import Answering
-
-GOOD = "vendor: Ash Ltd\ntotal: 12.50"
+from tests.jobs.extractions.papers import GOOD
 
 Look = Callable[[Extraction], None]
 

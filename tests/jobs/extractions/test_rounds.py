@@ -1,0 +1,107 @@
+"""Asking again: rounds of questions for what was doubtful or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from extraction.course.job import Passes
+from jobs.extractions import stages
+from jobs.extractions.advancing import Extractions
+from jobs.extractions.stages import STAGES, Stage
+from jobs.settings import Settings
+from jobs.states import ExtractionState
+from jobs.storage import Storage
+from jobs.tables import Extraction
+from tests.jobs.extractions.answering import ENDLESS, Answering
+from tests.jobs.extractions.builders import records_of
+from tests.jobs.extractions.papers import GOOD, PAPERS
+
+Run = Callable[[Extraction], Extraction]
+
+FIVE_FIELDS = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(5)}}
+ENDLESS_PAPER = "\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in FIVE_FIELDS["properties"])
+
+
+def begun_of(session: Session, extraction: Extraction) -> list[tuple[str, int]]:
+    begun = stages.stages_of(session, extraction.id)
+    return [(stages.stage_of(stage).value, stage.num_lines) for stage in begun]
+
+
+def test_only_doubtful_documents_are_asked_again_and_their_tokens_are_counted(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, answering: Answering
+) -> None:
+    extraction = run(make_extraction({"a.txt": GOOD, "b.txt": PAPERS["b.txt"]}))
+    begun = stages.stages_of(session, extraction.id)
+    assert [stage.num_lines for stage in begun] == [2, 2, 2, 1, 1]
+    assert [record["usage"]["input_tokens"] for record in records_of(session, storage, extraction)] == [7, 14]
+    assert len(answering.asked) == 3
+
+
+def test_what_an_answer_left_out_is_asked_in_halves_each_round_two_stages(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, answering: Answering
+) -> None:
+    extraction = run(make_extraction({"a.txt": ENDLESS_PAPER, "b.txt": "field_0: 7"}, schema=FIVE_FIELDS))
+    assert begun_of(session, extraction)[2:] == [
+        *(("ground", 2), ("ask_again", 2), ("ground_again", 1)),
+        *(("ask_again", 4), ("ground_again", 1), ("ask_again", 2), ("ground_again", 1)),
+    ]
+    records = records_of(session, storage, extraction)
+    assert records[0]["fields"] == {name: f"{name[-1]} ENDLESS" for name in FIVE_FIELDS["properties"]}
+    assert [record["usage"]["input_tokens"] for record in records] == [7 * len(answering.asked) - 7, 7]
+
+
+def test_a_round_asks_as_much_as_a_batch_may_have_lines_and_records_tell_what_was_left_out(
+    session: Session, storage: Storage, make_extraction: Any, maker: sessionmaker[Session], answering: Answering
+) -> None:
+    extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
+    few = Extractions(maker, storage, Settings(max_batch_lines=1))
+    while few.advance(extraction.id) or extraction.state != ExtractionState.COMPLETED:
+        answering.work_off()
+        session.refresh(extraction)
+    assert begun_of(session, extraction)[3:] == [("ask_again", 1), ("ground_again", 1)] * 3
+    (record,) = records_of(session, storage, extraction)
+    assert [value is None for value in record["fields"].values()] == [True, True, True, False, True]
+    unsure = {each["path"]: each["reasons"] for each in record["evidence"] if each["review"]}
+    assert list(unsure) == [name for name, value in record["fields"].items() if value is None]
+
+
+def test_stages_that_an_earlier_release_began_have_no_names_and_are_gone_on_with(
+    session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
+) -> None:
+    extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
+    for _stage in STAGES[: STAGES.index(Stage.GROUND_AGAIN)]:
+        extractions.advance(extraction.id)
+        answering.work_off()
+    session.execute(text("UPDATE extraction_stage SET name = NULL"))
+    session.commit()
+    run(extraction)
+    assert [name for name, _num_lines in begun_of(session, extraction)] == [
+        *("read", "ask", "ground"),
+        *(["ask_again", "ground_again"] * 3),
+    ]
+    (record,) = records_of(session, storage, extraction)
+    assert None not in record["fields"].values()
+
+
+def test_without_asking_again_the_first_answer_is_all_there_is(
+    session: Session, storage: Storage, make_extraction: Any, run: Run
+) -> None:
+    extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}, plan={"passes": Passes(again=False)}))
+    assert len(stages.stages_of(session, extraction.id)) == 3
+    record = records_of(session, storage, extraction)[0]
+    assert record["fields"]["vendor"] == "nowhere to be found"
+    assert [each["grounding"] for each in record["evidence"]] == ["none", "exact"]
+
+
+def test_where_nothing_is_doubtful_the_last_stages_have_no_batch(
+    session: Session, make_extraction: Any, run: Run
+) -> None:
+    extraction = run(make_extraction({"a.txt": GOOD}))
+    assert [stage.batch_id is None for stage in stages.stages_of(session, extraction.id)] == [
+        *(False, False, False),
+        *(True, True),
+    ]
