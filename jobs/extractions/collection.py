@@ -11,7 +11,7 @@ from jobs import deletions
 from jobs.batches.submission import check_metadata
 from jobs.database import advisory_lock
 from jobs.deletions import Deleted
-from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.extractions import documents
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
@@ -64,6 +64,19 @@ def lock_collection(session: Session, tenant_id: str, collection_id: str) -> Col
     if collection is None or collection.deleted_at is not None:
         raise NotFoundError(f"No collection found with id {collection_id[:100]!r}.", param="collection_id")
     return collection
+
+
+def lock_filled(session: Session, tenant_id: str, collection_id: str) -> tuple[Collection, int]:
+    """Return the same with the number of its documents. Raises InputError where there is none."""
+    collection = lock_collection(session, tenant_id, collection_id)
+    num_documents = documents.num_documents(session, [collection.id])[collection.id]
+    if not num_documents:
+        raise InputError(
+            f"Collection {collection.id!r} has no documents; add some first.",
+            param="collection_id",
+            code="empty_collection",
+        )
+    return collection, num_documents
 
 
 def list_collections(session: Session, tenant_id: str, *, after: str | None, limit: int) -> Page[Collection]:

@@ -19,10 +19,9 @@ from jobs.batches.submission import check_metadata, parse_window
 from jobs.chunks import fleet
 from jobs.courses import repeated_calls
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
-from jobs.extractions import documents
+from jobs.errors import ConflictError, LimitError, NotFoundError
 from jobs.extractions.asking import require_askable
-from jobs.extractions.collection import lock_collection
+from jobs.extractions.collection import lock_filled
 from jobs.extractions.corpora import FindIndex
 from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
@@ -128,14 +127,7 @@ def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_inde
         corpus = index.corpus(top_k=DEFAULT_TOP_K if wanted.top_k is None else wanted.top_k)
         return _Asked(collection_id=index.collection_id, num_documents=1, corpus=corpus)
     assert wanted.collection_id is not None, "one of the two is given"
-    collection = lock_collection(session, tenant_id, wanted.collection_id)
-    num_documents = documents.num_documents(session, [collection.id])[collection.id]
-    if not num_documents:
-        raise InputError(
-            f"Collection {collection.id!r} has no documents; add some first.",
-            param="collection_id",
-            code="empty_collection",
-        )
+    collection, num_documents = lock_filled(session, tenant_id, wanted.collection_id)
     return _Asked(collection_id=collection.id, num_documents=num_documents)
 
 
