@@ -8,6 +8,7 @@ thousand documents; at the end they become one.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -28,8 +29,10 @@ from benchmarks.extraction.alignment import generated_text
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from extraction.documents.document import Document
 from extraction.documents.process.document_reader import DocumentReader
+from extraction.errors import PassageError
 from extraction.passages.cutting import Cutter
 from extraction.passages.passage import Passage
+from extraction.passages.token_count import TokenCount
 from extraction.passes.excerpts import likely_tokens
 from extraction.retrieval.index import Index
 from extraction.retrieval.segment import Segment, build
@@ -78,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=natural, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dimensions", type=int, default=0, help="of vectors, which are drawn; 0: none")
+    parser.add_argument("--tokenizer", type=_tokenizer, metavar="FILE", help="that counts; none: two bytes are a token")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
@@ -87,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             processes=arguments.processes,
             seed=arguments.seed,
             dimensions=arguments.dimensions,
+            tokenizer=arguments.tokenizer,
         )
     if arguments.json:
         print(json.dumps(asdict(costs), indent=2))
@@ -95,14 +100,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(folder: Path, num_documents: int, *, processes: int, seed: int, dimensions: int = 0) -> Costs:
+def _tokenizer(file: str) -> bytes:
+    """Return the file of a tokenizer that can be read. Raises ArgumentTypeError."""
+    try:
+        content = Path(file).read_bytes()
+        TokenCount(content)
+    except (OSError, PassageError) as error:
+        raise argparse.ArgumentTypeError(f"{file}: {error}") from None
+    return content
+
+
+def measure(
+    folder: Path,
+    num_documents: int,
+    *,
+    processes: int,
+    seed: int,
+    dimensions: int = 0,
+    tokenizer: bytes | None = None,
+) -> Costs:
     """Make documents below a folder, index them, and search; vectors are drawn and cost nothing but memory."""
     shares = [range(first, min(first + _PER_SEGMENT, num_documents)) for first in range(0, num_documents, _PER_SEGMENT)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.starmap(_make, [(folder, share, seed) for share in shares], chunksize=1)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         started = time.perf_counter()
-        taken = pool.starmap(_index, [(folder, share) for share in shares], chunksize=1)
+        taken = pool.starmap(_index, [(folder, share, tokenizer) for share in shares], chunksize=1)
         wall = time.perf_counter() - started
     seconds: Counter[str] = Counter()
     for one in taken:
@@ -154,10 +177,12 @@ def make_document(suffix: str, draw: random.Random) -> bytes:
     return text.encode()
 
 
-def _index(folder: Path, numbers: range) -> dict[str, float]:
+def _index(folder: Path, numbers: range, tokenizer: bytes | None) -> dict[str, float]:
     """Read, cut and index a share of the documents; return what each took, in seconds and bytes."""
-    cutter = Cutter(count=likely_tokens, max_tokens=_MAX_TOKENS, overlap_tokens=_OVERLAP)
-    signature = Signature(cutter=cutter.version, tokenizer_sha256="two bytes a token", language="english")
+    count = likely_tokens if tokenizer is None else TokenCount(tokenizer)
+    cutter = Cutter(count=count, max_tokens=_MAX_TOKENS, overlap_tokens=_OVERLAP)
+    counted_by = "two bytes a token" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest()
+    signature = Signature(cutter=cutter.version, tokenizer_sha256=counted_by, language="english")
     before = _child_seconds()
     reading, stored = _timed(lambda: _read(folder, numbers))
     cutting, cut = _timed(lambda: [_cut(cutter, *one) for one in stored])

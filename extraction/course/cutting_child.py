@@ -6,8 +6,8 @@ Serves as the reader of files does. Knows no store and no batch.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -15,9 +15,10 @@ import orjson
 from extraction.documents.document import Document
 from extraction.documents.limits import Limits, Progress
 from extraction.documents.process.child import serve
-from extraction.errors import DocumentCode, DocumentError, ExtractionError
+from extraction.errors import DocumentCode, DocumentError, ExtractionError, PassageError
 from extraction.passages.cutting import Cutter
 from extraction.passages.passage import Passage
+from extraction.passages.token_count import TokenCount
 from extraction.passes.excerpts import likely_tokens
 from extraction.retrieval.archive import PassageText, archive
 from extraction.retrieval.segment import build
@@ -25,7 +26,7 @@ from extraction.retrieval.signature import Signature
 
 MODULE = "extraction.course.cutting_child"
 COUNTED_BY = "two bytes are a token"
-"""Stands for the hash of a tokenizer: see `likely_tokens`."""
+"""Stands for the hash of a tokenizer where there is none: see `likely_tokens`."""
 _SIZE = struct.Struct("<Q")
 
 
@@ -36,6 +37,8 @@ class Cutting:
     max_tokens: int
     overlap_tokens: int
     language: str
+    tokenizer_sha256: str | None = None
+    """Whose tokens are counted; None: two bytes are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,35 +60,61 @@ class CutSegment:
     """As `extraction.retrieval.archive` writes it."""
 
 
-def packed(cutting: Cutting, documents: Sequence[ReadDocument]) -> bytes:
-    """Return what the process is sent."""
+def packed(cutting: Cutting, documents: Sequence[ReadDocument], tokenizer: bytes = b"") -> bytes:
+    """Return what the process is sent; `tokenizer` is the file whose hash `cutting` has."""
     named = [(each.id, each.name, len(each.stored)) for each in documents]
-    said = orjson.dumps({"cutting": asdict(cutting), "documents": named})
-    return b"".join([_SIZE.pack(len(said)), said, *(each.stored for each in documents)])
+    said = {"cutting": asdict(cutting), "documents": named, "tokenizer_bytes": len(tokenizer)}
+    return _joined(said, b"".join([tokenizer, *(each.stored for each in documents)]))
 
 
 def unpacked(answer: bytes) -> CutSegment:
-    """Read what the process answered."""
+    """Read what the process answered. Raises PassageError where it cannot read the tokenizer."""
     said, archived = _divided(answer)
+    if "unreadable" in said:
+        raise PassageError(said["unreadable"])
     return CutSegment(**said, archived=archived)
 
 
 def cut(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
     """Return the segment of all documents, behind a few words about it. Raises DocumentError."""
     said, stored = _divided(content)
-    cutting = Cutting(**said["cutting"])
-    cutter = Cutter(count=likely_tokens, max_tokens=cutting.max_tokens, overlap_tokens=cutting.overlap_tokens)
-    signature = Signature(cutter=cutter.version, tokenizer_sha256=COUNTED_BY, language=cutting.language)
+    cutting, size = Cutting(**said["cutting"]), said["tokenizer_bytes"]
+    try:
+        cutter, signature = _cutter_of(cutting, stored[:size])
+    except PassageError as error:  # which says nothing of the documents
+        return _joined({"unreadable": str(error)})
     texts: list[PassageText] = []
     try:
-        segment = build(_passages(said["documents"], stored, cutter, texts), signature)
+        segment = build(_passages(said["documents"], stored[size:], cutter, texts), signature)
     except ExtractionError as error:
         if isinstance(error, DocumentError):
             raise
         raise DocumentError(DocumentCode.NOT_TEXT, str(error)) from None
     names = [name for _, name, _ in said["documents"]]
-    about = orjson.dumps({"signature": signature.to_json(), "num_passages": segment.num_rows})
-    return _SIZE.pack(len(about)) + about + archive(segment, names, texts)
+    about = {"signature": signature.to_json(), "num_passages": segment.num_rows}
+    return _joined(about, archive(segment, names, texts))
+
+
+def _cutter_of(cutting: Cutting, tokenizer: bytes) -> tuple[Cutter, Signature]:
+    """Return what cuts, and what says so of each part of an index. Raises PassageError."""
+    cutter = Cutter(count=likely_tokens, max_tokens=cutting.max_tokens, overlap_tokens=cutting.overlap_tokens)
+    signature = Signature(cutter=cutter.version, tokenizer_sha256=COUNTED_BY, language=cutting.language)
+    if (sha256 := cutting.tokenizer_sha256) is None:
+        return cutter, signature
+    count = _token_count(sha256, tokenizer)
+    version = f"{cutter.version} {count.version}"
+    return replace(cutter, count=count), replace(signature, cutter=version, tokenizer_sha256=sha256)
+
+
+_loaded: dict[str, TokenCount] = {}
+"""The last tokenizer by its hash: the lines of an index have the same one, and reading it takes up to a second."""
+
+
+def _token_count(sha256: str, tokenizer: bytes) -> TokenCount:
+    if sha256 not in _loaded:
+        _loaded.clear()
+        _loaded[sha256] = TokenCount(tokenizer)
+    return _loaded[sha256]
 
 
 def _passages(
@@ -99,6 +128,12 @@ def _passages(
         found = cutter.cut(document.text, document.headings)
         texts += (PassageText(headings=one.headings, text=document.text[one.start : one.end]) for one in found)
         yield document_id, document.text, found
+
+
+def _joined(said: Mapping[str, Any], rest: bytes = b"") -> bytes:
+    """Return what `_divided` reads."""
+    head = orjson.dumps(said)
+    return _SIZE.pack(len(head)) + head + rest
 
 
 def _divided(content: bytes) -> tuple[dict[str, Any], bytes]:

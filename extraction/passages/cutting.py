@@ -18,9 +18,12 @@ from extraction.passages.sections import Section, sections
 Count = Callable[[str], int]
 
 LEAST_TOKENS = 16
-_MAX_OVERLAP_SHARE = 4
+MAX_OVERLAP_SHARE = 4
+"""Of the tokens of a passage, a quarter may be the end of the one before."""
 _MAX_HEADINGS_SHARE = 2
 """Of the tokens of a passage: headings that take more than half are left out, the outermost first."""
+_LIKELY_CHARACTERS = 64
+"""Of a token, at most: a longer stretch is not counted as a whole, which would take its time and memory once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Cutter:
             raise PassageError(
                 f"a passage of {self.max_tokens} tokens holds no sentence; allow {LEAST_TOKENS} or more."
             )
-        most = self.max_tokens // _MAX_OVERLAP_SHARE
+        most = self.max_tokens // MAX_OVERLAP_SHARE
         if not 0 <= self.overlap_tokens <= most:
             raise PassageError(
                 f"an overlap of {self.overlap_tokens} tokens is given; of {self.max_tokens} tokens, 0 to {most} may be."
@@ -76,7 +79,7 @@ class Cutter:
         inner = part.strip()
         if not inner:
             return
-        if self.count(before + inner) <= self.max_tokens:
+        if len(inner) <= _LIKELY_CHARACTERS * self.max_tokens and self.count(before + inner) <= self.max_tokens:
             start = span.start + part.index(inner)
             yield Span(start, start + len(inner))
             return

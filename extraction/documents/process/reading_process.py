@@ -18,7 +18,7 @@ from extraction.errors import DocumentCode, DocumentError, ExtractionError
 
 READER = "extraction.documents.process.child"
 _START_SECONDS = 120.0
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """One thread: others would take address space, and the kernel's filter holds for the first alone."""
 
 

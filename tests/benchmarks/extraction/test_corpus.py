@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,23 @@ from benchmarks.extraction.__main__ import main
 from benchmarks.extraction.corpus import make_document
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
+from tests.extraction.passages.builders import byte_tokenizer
 
 
-def test_all_documents_are_read_cut_and_indexed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["corpus", "--documents", "12", "--processes", "1", "--json"]) == 0
+def test_all_documents_are_read_cut_and_indexed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(byte_tokenizer())
+    small = ["corpus", "--documents", "12", "--processes", "1", "--json"]
+    assert main([*small, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
     costs = json.loads(capsys.readouterr().out)
     assert costs["num_documents"] == 12
     assert costs["num_passages"] > 24
     assert min(costs["document_bytes"], costs["index_bytes"]) > 1000
+
+
+def test_what_is_no_tokenizer_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["corpus", "--tokenizer", str(tmp_path / "none.json")])
+    assert "none.json: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", ["pdf", "txt", "html", "eml", "md"])
