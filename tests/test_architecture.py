@@ -104,7 +104,7 @@ FLOORS = {
     "tokenmill": [["tables"], ["__init__"]],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
     "workers": [
-        ["app", "drain", "engine_metrics", "logs", "model_files", "prompt_lengths", "slots"],
+        ["app", "drain", "engine_metrics", "logs", "kept_tokenizer", "model_files", "prompt_lengths", "slots"],
         ["template_renderer", "text_encoder"],
         ["shown_logprobs", "special_tokens", "turns", "webhooks"],
         ["structure", "tool_calls"],
@@ -123,7 +123,7 @@ FLOORS = {
         ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines", "read_documents", "store_owner"],
         ["chunks", "claims", "files", "webhooks"],
-        ["backups", "forecasts", "served_models", "uploads"],
+        ["backups", "forecasts", "served_models", "tokenizers", "uploads"],
         ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "overview", "retention"],
         ["graphs"],
         ["courses", "pipelines"],

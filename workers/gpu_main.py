@@ -20,7 +20,7 @@ from engine.pooling.purposes import Purpose, purpose_of
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
-from jobs import served_models
+from jobs import served_models, tokenizers
 from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
 from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
@@ -38,9 +38,11 @@ from workers.chunks.parts import WorkerParts
 from workers.drain import Drain
 from workers.engine_host.host import EngineHost
 from workers.engine_metrics import show_engine
+from workers.kept_tokenizer import kept_tokenizer
 from workers.model_files import fingerprint_of
 from workers.pool import serve_chunks
 from workers.prompts import PromptMaker
+from workers.text_encoder import TextEncoder
 
 log = logging.getLogger(__name__)
 
@@ -99,10 +101,12 @@ def main(
     host = EngineHost(process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS))
     show_engine(meters, lambda: host.stats, model=model, worker_id=worker_id)
     try:
+        storage = Storage.of(settings)
+        tokenizer = _tokenizer(folder, chat_template)
         make_parts = _parts_maker(
             host,
-            folder,
-            chat_template=chat_template,
+            tokenizer,
+            storage=storage,
             model=model,
             sessions=maker,
             hold_sessions=hold_maker,
@@ -114,6 +118,7 @@ def main(
         )
         if path is not None:
             before_database()
+        kept = kept_tokenizer(storage, TextEncoder(tokenizer).backend)
     except TokenmillError:
         process.close()
         raise
@@ -121,6 +126,7 @@ def main(
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, LineKind.GENERATE)
+        tokenizers.note_tokenizer(session, model, kept)
     exit_code = serve_chunks(
         EngineRunner(host, make_parts, model=model),
         model=model,
@@ -158,9 +164,9 @@ class Leaving:
 
 def _parts_maker(
     host: EngineHost,
-    folder: Path,
+    tokenizer: Any,
     *,
-    chat_template: Path | None,
+    storage: Storage,
     model: str,
     sessions: sessionmaker[Session],
     hold_sessions: sessionmaker[Session],
@@ -170,8 +176,6 @@ def _parts_maker(
     meters: Meters,
     traces: Traces,
 ) -> Callable[[EngineInfo, Drain], WorkerParts]:
-    tokenizer = _tokenizer(folder, chat_template)
-
     def make(info: EngineInfo, drain: Drain) -> WorkerParts:
         leaving.drain = drain
         return WorkerParts(
@@ -181,7 +185,7 @@ def _parts_maker(
             tokenizer=tokenizer,
             sessions=sessions,
             hold_sessions=hold_sessions,
-            storage=Storage.of(settings),
+            storage=storage,
             settings=settings,
             drain=drain,
             model_fingerprint=fingerprint,

@@ -21,6 +21,11 @@ class TextEncoder:
         if self._backend is not None:
             tokenizer.encode("", add_special_tokens=False)  # which sets the backend up: no truncation …
 
+    @property
+    def backend(self) -> Any | None:
+        """Return what encodes, of the library tokenizers; None where a tokenizer is asked itself."""
+        return self._backend
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text."""
         if self._backend is None:

@@ -17,7 +17,8 @@ from api.sessions import SessionDep
 from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
 from jobs.courses.stages import batches_of
 from jobs.indexes import creating, lifecycle, stages
-from jobs.indexes.creating import MAX_PASSAGE_TOKENS, CreateIndex
+from jobs.indexes.creating import CreateIndex
+from jobs.indexes.passage_limits import MAX_PASSAGE_TOKENS
 from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import PassageIndex
@@ -39,10 +40,13 @@ class CreateIndexBody(StrictModel):
     """For people: two may have the same."""
     embedding_model: ObjectId | None = None
     """One that embeds; null: passages are found by their words alone."""
-    max_tokens: Annotated[StrictInt, Field(ge=16, le=MAX_PASSAGE_TOKENS), WHOLE] = 256
-    """Of a passage, its headings counted; two bytes are a token."""
-    overlap_tokens: Annotated[StrictInt, Field(ge=0, le=MAX_PASSAGE_TOKENS), WHOLE] = 32
-    """How much of a passage may begin the next one, too; a quarter at most."""
+    tokenizer: ObjectId | None = None
+    """The model by whose tokenizer passages are counted; null: the one that embeds, and without one two bytes are a
+    token."""
+    max_tokens: Annotated[StrictInt, Field(ge=16, le=MAX_PASSAGE_TOKENS), WHOLE] | None = None
+    """Of a passage, its headings counted; null: 256, or what the model that embeds has room for."""
+    overlap_tokens: Annotated[StrictInt, Field(ge=0, le=MAX_PASSAGE_TOKENS), WHOLE] | None = None
+    """How much of a passage may begin the next one, too; a quarter at most. Null: 32, or a quarter."""
     language: Annotated[Storable, Field(min_length=1, max_length=40)] = "simple"
     """Of the words, such as `english` or `german`; `simple`: they are taken as they are."""
     query_prefix: _Prefix = ""

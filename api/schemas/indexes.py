@@ -53,6 +53,8 @@ class IndexObject(ListedObject):
     collection_id: str
     embedding_model: str | None
     """Null: passages are found by their words alone."""
+    tokenizer: str | None
+    """The model by whose tokenizer passages are counted, exactly; null: two bytes are a token."""
     max_tokens: int
     """Of a passage, its headings counted."""
     overlap_tokens: int
@@ -106,6 +108,7 @@ class IndexObject(ListedObject):
             name=index.name,
             collection_id=index.collection_id,
             embedding_model=index.embedding_model,
+            tokenizer=index.tokenizer_model,
             max_tokens=index.max_tokens,
             overlap_tokens=index.overlap_tokens,
             language=index.language,

@@ -41,8 +41,19 @@ def create(
     embedding_model: Annotated[
         str | None, typer.Option(help="One that embeds.  [default: passages are found by their words alone]")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Of a passage; two bytes are a token.")] = 256,
-    overlap_tokens: Annotated[int, typer.Option(help="How much of one may begin the next.")] = 32,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Whose tokens are counted.  [default: the embedding model's; without one two bytes are one]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Of a passage.  [default: 256, or what the embedding model has room for]")
+    ] = None,
+    overlap_tokens: Annotated[
+        int | None, typer.Option(help="How much of one may begin the next.  [default: 32, or a quarter]")
+    ] = None,
     language: Annotated[str, typer.Option(help="Of the words: english, german …; simple: any.")] = "simple",
     query_prefix: Annotated[str, typer.Option(help="What the model wants before a question.")] = "",
     document_prefix: Annotated[str, typer.Option(help="And before a passage.")] = "",
@@ -55,6 +66,7 @@ def create(
         "collection_id": collection_id,
         "name": name,
         "embedding_model": embedding_model,
+        "tokenizer": tokenizer,
         "max_tokens": max_tokens,
         "overlap_tokens": overlap_tokens,
         "language": language,

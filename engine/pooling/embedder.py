@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,11 @@ class Embedder:
             is_lower_cased=self._recipe.is_lower_cased,
         )
         self._encoder = load_encoder(config)
+
+    @property
+    def tokenizer(self) -> Any:
+        """Return what cuts texts into tokens, without a limit: a tokenizer of the library of that name."""
+        return self._tokens.whole
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> Embeddings:
         """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.

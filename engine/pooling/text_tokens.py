@@ -43,6 +43,18 @@ class TextTokens:
                 raise InvalidRequestError(f"texts[{index}] has no tokens; leave it out, or give it a text.")
         return found
 
+    @property
+    def whole(self) -> Any:
+        """Return a tokenizer that reads texts as this one does, and all of them."""
+        from tokenizers import Tokenizer, normalizers  # noqa: PLC0415 - as below
+
+        found = Tokenizer.from_str(self._tokenizer.to_str())
+        found.no_truncation()
+        if self._is_lower_cased:
+            own = [] if found.normalizer is None else [found.normalizer]
+            found.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        return found
+
 
 def load_tokenizer(path: Path) -> Any:
     """Return the tokenizer of a model's folder. Raises ModelLoadError."""

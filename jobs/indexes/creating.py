@@ -10,8 +10,7 @@ import orjson
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from extraction.errors import PassageError, RetrievalError
-from extraction.passages.cutting import LEAST_TOKENS, Cutter
+from extraction.errors import RetrievalError
 from extraction.retrieval.signature import EmbeddingSignature
 from extraction.retrieval.terms import SIMPLE, Analyzer
 from jobs import served_models
@@ -22,12 +21,19 @@ from jobs.errors import ConflictError, InputError, LimitError
 from jobs.extractions import documents
 from jobs.extractions.collection import lock_collection
 from jobs.ids import new_id
+from jobs.indexes.passage_limits import (
+    DEFAULT_OVERLAP,
+    DEFAULT_PASSAGE_TOKENS,
+    CountedBy,
+    PassageLimits,
+    counted_by,
+    passage_limits,
+    room_in,
+)
 from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
 from jobs.states import AskedPriority
-from jobs.tables import PassageIndex, Tenant
-
-MAX_PASSAGE_TOKENS = 8192
+from jobs.tables import Model, PassageIndex, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +44,12 @@ class CreateIndex:
     name: str | None = None
     embedding_model: str | None = None
     """None: passages are found by their words alone."""
-    max_tokens: int = 256
-    """Of a passage."""
-    overlap_tokens: int = 32
+    tokenizer: str | None = None
+    """The model whose tokens are counted; None: the one that embeds, and where there is none two bytes are a token."""
+    max_tokens: int | None = None
+    """Of a passage; None: 256, or what the model that embeds has room for."""
+    overlap_tokens: int | None = None
+    """None: 32, or a quarter of a passage."""
     language: str = SIMPLE
     query_prefix: str = ""
     """What the model wants before a question, and before a passage."""
@@ -53,6 +62,10 @@ class CreateIndex:
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
         wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
+        if self.tokenizer is None:  # as a release hashes it that has none, and other defaults
+            del wanted["tokenizer"]
+        for name, default in (("max_tokens", DEFAULT_PASSAGE_TOKENS), ("overlap_tokens", DEFAULT_OVERLAP)):
+            wanted[name] = default if wanted[name] is None else wanted[name]
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -69,7 +82,8 @@ def create_index(
         return earlier
     check_metadata(wanted.metadata)
     check_priority(tenant, wanted.priority)
-    check_cutting(wanted)
+    _check_language(wanted.language)
+    passage_limits(wanted.max_tokens, wanted.overlap_tokens)
     window = parse_window(wanted.completion_window)
     collection = lock_collection(session, tenant.id, wanted.collection_id)
     num_documents = documents.num_documents(session, [collection.id])[collection.id]
@@ -79,18 +93,22 @@ def create_index(
             param="collection_id",
             code="empty_collection",
         )
-    embedding = _embedding(session, wanted)
+    model = _embedding_model(session, wanted)
+    counted = counted_by(session, wanted.tokenizer, model)
+    limits = _limits(wanted, model, counted)
     _check_room(session, tenant.id, settings)
     index = PassageIndex(
         id=new_id("index"),
         tenant_id=tenant.id,
         collection_id=collection.id,
         name=wanted.name,
-        max_tokens=wanted.max_tokens,
-        overlap_tokens=wanted.overlap_tokens,
+        max_tokens=limits.max_tokens,
+        overlap_tokens=limits.overlap_tokens,
+        tokenizer_model=None if counted is None else counted.model,
+        tokenizer_sha256=None if counted is None else counted.tokenizer.sha256,
         language=wanted.language,
         embedding_model=wanted.embedding_model,
-        embedding=None if embedding is None else asdict(embedding),
+        embedding=None if model is None else asdict(_signature(model, wanted)),
         priority=wanted.priority.value,
         completion_window=wanted.completion_window,
         request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
@@ -106,32 +124,16 @@ def create_index(
     return index
 
 
-def check_cutting(wanted: CreateIndex) -> None:
-    """Raise InputError for passages that cannot be cut so, or a language that is not known."""
-    if wanted.max_tokens > MAX_PASSAGE_TOKENS:
-        raise InputError(
-            f"max_tokens is {wanted.max_tokens:,}; a passage may have {MAX_PASSAGE_TOKENS:,}.",
-            param="max_tokens",
-            code="invalid_value",
-        )
+def _check_language(language: str) -> None:
     try:
-        Cutter(count=len, max_tokens=wanted.max_tokens, overlap_tokens=wanted.overlap_tokens)
-    except PassageError as error:
-        param = "max_tokens" if wanted.max_tokens < LEAST_TOKENS else "overlap_tokens"
-        raise InputError(_sentence(error), param=param, code="invalid_value") from None
-    try:
-        Analyzer(wanted.language)
+        Analyzer(language)
     except RetrievalError as error:
-        raise InputError(_sentence(error), param="language", code="invalid_value") from None
+        said = str(error)
+        raise InputError(said[:1].upper() + said[1:], param="language", code="invalid_value") from None
 
 
-def _sentence(error: Exception) -> str:
-    said = str(error)
-    return said[:1].upper() + said[1:]
-
-
-def _embedding(session: Session, wanted: CreateIndex) -> EmbeddingSignature | None:
-    """Return how the vectors of an index will be made; None where it has none."""
+def _embedding_model(session: Session, wanted: CreateIndex) -> Model | None:
+    """Return the model that will make the vectors of an index; None where it has none."""
     if wanted.embedding_model is None:
         if wanted.query_prefix or wanted.document_prefix:
             message = "Prefixes are for a model that embeds; give embedding_model, or leave them out."
@@ -145,14 +147,19 @@ def _embedding(session: Session, wanted: CreateIndex) -> EmbeddingSignature | No
             param="embedding_model",
             code="model_not_supported",
         )
+    return model
+
+
+def _limits(wanted: CreateIndex, model: Model | None, counted: CountedBy | None) -> PassageLimits:
+    if model is None:
+        return passage_limits(wanted.max_tokens, wanted.overlap_tokens)
+    room = room_in(model, counted, prefix=wanted.document_prefix)
+    return passage_limits(wanted.max_tokens, wanted.overlap_tokens, room=room, model=model.name)
+
+
+def _signature(model: Model, wanted: CreateIndex) -> EmbeddingSignature:
+    """Return how a model will make the vectors."""
     made = served_models.embedding_of(model)
-    if wanted.max_tokens > made.max_tokens:
-        raise InputError(
-            f"max_tokens is {wanted.max_tokens:,} and the model {model.name!r} reads {made.max_tokens:,} tokens at "
-            "once; give at most as many.",
-            param="max_tokens",
-            code="invalid_value",
-        )
     return EmbeddingSignature(
         model_sha256=made.model_sha256,
         pooling=made.pooling,

@@ -10,7 +10,7 @@ from itertools import islice
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletions, files
+from jobs import deletions, files, tokenizers
 from jobs.backups import are_objects_held
 from jobs.batches.deletion import delete_batch
 from jobs.courses.stages import batches_of
@@ -43,9 +43,10 @@ def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:
 
 
 def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
-    """Delete objects of indexes that are older than `age` and that no row names; return how many.
+    """Delete objects of indexes, and tokenizers, that are older than `age` and that no row names; return how many.
 
-    Workers that were killed leave them. Those of tenants that this database does not know are another's.
+    Workers that were killed leave them, and models that are other ones by now. Those of tenants that this database does
+    not know are another's.
     """
     if not may_sweep(maker, storage):
         return 0
@@ -58,18 +59,20 @@ def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: 
         with transaction(maker) as session:
             if are_objects_held(session):
                 return num_gone
-            unneeded = _unneeded(session, block)
+            unneeded, unnamed = _unneeded(session, block), tokenizers.unnamed(session, block)
+        unneeded += [name for name in unnamed if tokenizers.is_old(storage, name, now - age)]
         num_gone += len(delete_objects(storage, {name: name for name in unneeded}))
     return num_gone
 
 
 def _old_objects(found: Iterable[StoredObject], limit: datetime) -> Iterable[str]:
-    return (each.name for each in found if each.modified_at < limit and named_key(each.name) is not None)
+    old = (each.name for each in found if each.modified_at < limit)
+    return (name for name in old if named_key(name) is not None or tokenizers.named_sha256(name) is not None)
 
 
 def _unneeded(session: Session, names: Sequence[str]) -> list[str]:
     """Return those of these objects that no row names."""
-    keys = {name: str(named_key(name)) for name in names}
+    keys = {name: key for name in names if (key := named_key(name)) is not None}
     wanted = set(keys.values())
     ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_({key.partition("/")[0] for key in wanted}))))
     named = set(session.scalars(select(IndexSegment.object_key).where(IndexSegment.object_key.in_(wanted))))

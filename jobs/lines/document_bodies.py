@@ -73,6 +73,8 @@ class CutRequest:
     """Of a passage."""
     overlap_tokens: int
     language: str
+    tokenizer_sha256: str | None = None
+    """Of the tokenizer whose tokens are counted; None: two bytes are a token."""
 
 
 def read_request(body: Mapping[str, Any]) -> ReadRequest:
@@ -95,7 +97,7 @@ def ground_request(body: Mapping[str, Any]) -> GroundRequest:
 def cut_request(body: Mapping[str, Any]) -> CutRequest:
     """Read the body of a line of CUT_ENDPOINT. Raises BodyError."""
     given = _checked(body, _CUT)
-    return CutRequest(**_required(given, *_CUT))
+    return CutRequest(**_required(given, *(name for name in _CUT if name != "tokenizer_sha256")))
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -188,4 +190,5 @@ _CUT: dict[str, Check] = {
     "max_tokens": Whole(1, MAX_TOKENS),
     "overlap_tokens": Whole(0, MAX_TOKENS),
     "language": text,
+    "tokenizer_sha256": text,
 }

@@ -46,6 +46,9 @@ class PassageIndex(CourseColumns, Base):
     num_passages: Mapped[int] = mapped_column(server_default="0")
     num_without_vector: Mapped[int] = mapped_column(server_default="0")  # of these, where there is a model
     size_bytes: Mapped[int] = mapped_column(server_default="0")  # of its objects
+    # Whose tokens `max_tokens` counts, and the tokenizer that this model had then; null: two bytes are a token.
+    tokenizer_model: Mapped[str | None]
+    tokenizer_sha256: Mapped[str | None]
 
 
 class PassageIndexStage(StageColumns, Base):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import select, text
 
-from jobs import served_models
+from jobs import served_models, tokenizers
 from jobs.accounts import keys
 from jobs.audit.audit import audit
 from jobs.chunks import fleet
@@ -22,6 +22,8 @@ from jobs.lines.endpoints import LineKind
 from jobs.states import Scope
 from jobs.storage import Storage
 from jobs.tables import Batch, PassageIndex
+from jobs.tokenizers import ModelTokenizer
+from tests.extraction.passages.builders import byte_tokenizer
 from tests.jobs.indexes.answering import MADE, UNKNOWN, IndexAnswering
 
 PAPERS = {"boats.txt": "The ferry leaves the harbour at nine.", "trees.txt": "Oaks grow slowly."}
@@ -117,6 +119,25 @@ def served(deployment: Any, model: str) -> Iterator[str]:
     with sessions(deployment.engine).begin() as session:
         fleet.stop(session, "worker_1")
         session.execute(text("DELETE FROM worker WHERE id = 'worker_1'"))
+
+
+def test_an_index_says_whose_tokens_it_counts(http: httpx.Client, deployment: Any, model: str) -> None:
+    assert create(http, embedding_model=model)["tokenizer"] is None
+    refused = http.post("/v1/indexes", json={"collection_id": collect(http, PAPERS), "tokenizer": model})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "tokenizer_unknown")
+    sha256 = tokenizers.keep(Storage(deployment.settings.storage_url), byte_tokenizer())
+    with sessions(deployment.engine).begin() as session:
+        kept = ModelTokenizer(sha256=sha256, num_special_tokens=2)
+        tokenizers.note_tokenizer(session, model, kept)
+    made = create(http, tokenizer=model)
+    assert (made["tokenizer"], made["embedding_model"], made["max_tokens"]) == (model, None, 256)
+    made = create(http, embedding_model=model)
+    assert (made["tokenizer"], made["max_tokens"], made["overlap_tokens"]) == (model, 254, 32)
+    build(deployment, made["id"])
+    shown = http.get(f"/v1/indexes/{made['id']}").json()
+    assert (shown["status"], shown["signature"]["tokenizer_sha256"]) == ("completed", sha256)
+    with sessions(deployment.engine).begin() as session:
+        tokenizers.note_tokenizer(session, model, None)
 
 
 def test_an_index_is_made_built_shown_searched_and_deleted(http: httpx.Client, deployment: Any) -> None:

@@ -62,3 +62,5 @@ def test_what_cannot_be_indexed_is_a_sentence(service: Service) -> None:
         service.run("indexes", "create", "collection_none")
     with pytest.raises(InputError, match="overlap of 100 tokens"):
         service.run("indexes", "create", collect(service), "--overlap-tokens", "100")
+    with pytest.raises(InputError, match="'nobody' does not exist"):
+        service.run("indexes", "create", collect(service), "--tokenizer", "nobody")

@@ -89,6 +89,7 @@ def test_a_killed_engine_costs_no_line_and_a_stopped_worker_gives_its_chunks_bac
 ) -> None:
     worker = start_worker(valkey_url)
     watch.until("SELECT count(*) = 1 FROM worker")
+    assert len(watch.value("SELECT tokenizer ->> 'sha256' FROM model")) == 64, "others count by its tokenizer"
     submit_valid(lines(32, 200))
     watch.until("SELECT count(*) >= 1 FROM result")
     engine_of(worker).kill()

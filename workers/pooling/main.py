@@ -14,7 +14,7 @@ from engine.errors import EngineError
 from engine.pooling.embedder import Embedder
 from engine.pooling.purposes import Purpose
 from engine.pooling.reranker import Reranker
-from jobs import served_models
+from jobs import served_models, tokenizers
 from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.ids import new_id
@@ -24,6 +24,7 @@ from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import worker_meters
 from workers.drain import Drain
+from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
 from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolModel
@@ -51,7 +52,9 @@ def main(
     Raises InputError where the folder cannot be served, ConflictError where the name answers other lines so far.
     """
     loaded = _load(folder, purpose)
+    storage = Storage.of(settings)
     made = loaded.made_by(folder) if isinstance(loaded, VectorModel) else None
+    kept = kept_tokenizer(storage, loaded.tokenizer if isinstance(loaded, VectorModel) else None)
     meters = worker_meters()
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines)
@@ -63,7 +66,8 @@ def main(
         served_models.note_kind(session, model, loaded.kind)
         if made is not None:
             served_models.note_embedding(session, model, made)
-    answers, storage = PoolAnswers(loaded, name=model), Storage.of(settings)
+        tokenizers.note_tokenizer(session, model, kept)
+    answers = PoolAnswers(loaded, name=model)
 
     def make_parts(drain: Drain) -> PoolParts:
         return PoolParts(

@@ -41,6 +41,11 @@ class VectorModel:
             max_tokens=self.max_tokens,
         )
 
+    @property
+    def tokenizer(self) -> Any:
+        """Return what it counts tokens by: see `Embedder.tokenizer`."""
+        return self._embedder.tokenizer
+
     def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[TokenizedText]:
         assert isinstance(request, EmbeddingRequest), "served_models.note_kind keeps others away"
         most = self._embedder.dimensions

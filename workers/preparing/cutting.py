@@ -11,11 +11,13 @@ from typing import Any
 from extraction.course.cutting_child import Cutting, ReadDocument, packed, unpacked
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentError
+from extraction.errors import DocumentError, PassageError
 from jobs import read_documents
 from jobs.errors import InputError
 from jobs.lines.document_bodies import CutRequest
 from jobs.storage import Storage
+from workers.preparing.line_errors import LineError
+from workers.preparing.tokenizers import Tokenizers
 
 _GONE = "what was read of it is kept no longer; build the index anew"
 _NAME = "documents of an index"
@@ -24,9 +26,11 @@ _NAME = "documents of an index"
 class SegmentCutter:
     """Cuts with one confined process."""
 
-    def __init__(self, storage: Storage, reader: DocumentReader, *, limits: Limits) -> None:
+    def __init__(self, storage: Storage, reader: DocumentReader, *, tokenizers: Tokenizers, limits: Limits) -> None:
         self._storage = storage
         self._reader = reader
+        self._tokenizers = tokenizers
+        self._tokenizer = b""
         self._limits = limits
         self._failed: list[dict[str, str]] = []
 
@@ -38,14 +42,23 @@ class SegmentCutter:
         """
         _require_own(request, tenant_id)
         cutting = Cutting(
-            max_tokens=request.max_tokens, overlap_tokens=request.overlap_tokens, language=request.language
+            max_tokens=request.max_tokens,
+            overlap_tokens=request.overlap_tokens,
+            language=request.language,
+            tokenizer_sha256=request.tokenizer_sha256,
         )
+        if request.tokenizer_sha256 is not None:
+            self._tokenizer = self._tokenizers.get(request.tokenizer_sha256)
         found = [document for each in request.documents if (document := self._read(each)) is not None]
         answer, num_cut = self._answer(cutting, found)
         body = {"object": "index_segment", "num_documents": num_cut, "failed": self._failed}
         if answer is None:
             return {**body, "signature": None, "num_passages": 0, "size_bytes": 0}
-        made = unpacked(answer)
+        try:
+            made = unpacked(answer)
+        except PassageError as error:
+            message = f"the tokenizer that passages are counted by: {error}"
+            raise LineError(message, code="tokenizer_unreadable") from None
         size_bytes = self._storage.put(request.segment_key, made.archived) if made.num_passages else 0
         return {**body, "signature": made.signature, "num_passages": made.num_passages, "size_bytes": size_bytes}
 
@@ -61,7 +74,7 @@ class SegmentCutter:
         if not documents:
             return None, 0
         try:
-            return self._reader.read_stored(packed(cutting, documents), _NAME), len(documents)
+            return self._reader.read_stored(packed(cutting, documents, self._tokenizer), _NAME), len(documents)
         except DocumentError as error:
             if len(documents) == 1:
                 self._note(documents[0], error)
@@ -73,7 +86,7 @@ class SegmentCutter:
 
     def _is_good(self, cutting: Cutting, document: ReadDocument) -> bool:
         try:
-            self._reader.read_stored(packed(cutting, [document]), document.name)
+            self._reader.read_stored(packed(cutting, [document], self._tokenizer), document.name)
         except DocumentError as error:
             self._note(document, error)
             return False

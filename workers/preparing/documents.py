@@ -26,6 +26,7 @@ from workers.preparing.gathering import Gathering
 from workers.preparing.line_errors import LineError
 from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
+from workers.preparing.tokenizers import Tokenizers
 
 _ASKED = ("sha256", "first", "second_readings", "again", "covered", "usage")
 
@@ -36,6 +37,7 @@ class DocumentAnswers:
 
     sources: Sources
     storage: Storage
+    tokenizers: Tokenizers
     parsers: str
     """Names and versions of what files are read with."""
     limits: Limits
@@ -46,7 +48,8 @@ class DocumentAnswers:
         """Return the body of a line's response."""
         try:
             if isinstance(request, CutRequest):
-                return SegmentCutter(self.storage, readers.passages, limits=self.limits).cut(request, tenant_id)
+                cutter = SegmentCutter(self.storage, readers.passages, tokenizers=self.tokenizers, limits=self.limits)
+                return cutter.cut(request, tenant_id)
             if isinstance(request, ReadRequest):
                 return self._read(request, tenant_id, readers)
             return self._ground(request, tenant_id, readers)

@@ -22,6 +22,7 @@ from workers.preparing.readers import ReaderPool
 from workers.preparing.run import PrepareParts
 from workers.preparing.runner import DocumentRunner
 from workers.preparing.sources import Sources
+from workers.preparing.tokenizers import Tokenizers
 
 _CONNECTIONS_BESIDE_READERS = 3  # for claims, and for the flushes of chunks
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
@@ -39,13 +40,16 @@ def main(settings: Settings) -> None:
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
     pool = ReaderPool(settings.prepare_processes, limits=limits)
+    tokenizers = Tokenizers(storage)
     sources = Sources(sessions=maker, storage=storage, settings=settings)
     passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
 
     def make_parts(parsers: str, drain: Drain) -> PrepareParts:
         return PrepareParts(
             pool=pool,
-            answers=DocumentAnswers(sources=sources, storage=storage, parsers=parsers, limits=limits),
+            answers=DocumentAnswers(
+                sources=sources, storage=storage, tokenizers=tokenizers, parsers=parsers, limits=limits
+            ),
             passages=passages,
             sessions=maker,
             hold_sessions=hold_maker,

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from extraction.course.cutting_child import MODULE as CUTTER
 from extraction.course.grounding_child import MODULE as GROUNDER
@@ -20,6 +20,8 @@ from extraction.documents.process.document_reader import DocumentReader
 
 IDLE_SECONDS = 60.0
 """How long a thread keeps its processes without work: each holds some 50 MB."""
+_CUTTING_TIMES = 5
+"""As long as a file may be read, its text may be cut: counting its tokens takes 3 to 10 s a million characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Readers:
         return cls(
             files=DocumentReader(limits),
             answers=DocumentReader(limits, module=GROUNDER),
-            passages=DocumentReader(limits, module=CUTTER),
+            passages=DocumentReader(replace(limits, seconds=_CUTTING_TIMES * limits.seconds), module=CUTTER),
         )
 
     def close(self) -> None:

@@ -121,6 +121,17 @@ def test_a_folder_may_ask_for_lower_case(tmp_path: Path) -> None:
     assert np.abs(found[0] - found[1]).max() < ROUNDING
 
 
+def test_its_tokenizer_counts_as_it_does_and_shortens_nothing(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    for is_lower_cased in (False, True):
+        folder.change("sentence_bert_config.json", do_lower_case=is_lower_cased)
+        embedder = Embedder(tmp_path)
+        for text in ("The SEA is Cold", "ships sail to no port today"):
+            (found,) = embedder.tokenize([text])
+            assert embedder.tokenizer.encode(text).ids == found.token_ids.tolist()
+        assert len(embedder.tokenizer.encode("sea " * 2 * embedder.max_tokens).ids) > embedder.max_tokens
+
+
 def test_no_texts_give_no_vectors(tmp_path: Path) -> None:
     make_folder(tmp_path)
     found = Embedder(tmp_path).embed([])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from extraction.course.cutting_child import Cutting, ReadDocument, cut, packed, unpacked
 from extraction.documents.limits import Limits, Progress
+from jobs import tokenizers
 from jobs.lines.document_bodies import CUT_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.served_models import ModelEmbedding
@@ -38,6 +39,8 @@ class IndexAnswering(Answering):
 
     embedded: list[str] = field(default_factory=list)
     """All inputs of the model."""
+    unknown: tuple[str, ...] = ()
+    """Fields of cutting that its release does not know."""
     cut_by: str | None = None
     """The version of the cutter where it is another one's."""
 
@@ -53,13 +56,15 @@ class IndexAnswering(Answering):
         return super()._answer(batch, body)
 
     def _cut(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        cutting = Cutting(**{name: body[name] for name in ("max_tokens", "overlap_tokens", "language")})
+        names = ("max_tokens", "overlap_tokens", "language", "tokenizer_sha256")
+        cutting = Cutting(**{name: body[name] for name in names if name in body and name not in self.unknown})
+        tokenizer = b"" if cutting.tokenizer_sha256 is None else tokenizers.find(self.storage, body["tokenizer_sha256"])
         read = [
             ReadDocument(id=each["id"], name=each["name"], stored=self._object(each["object_key"]))
             for each in body["documents"]
         ]
         good = [each for each in read if NO_WORDS not in each.name]
-        made = unpacked(cut(packed(cutting, good), "", Limits(), Progress()))
+        made = unpacked(cut(packed(cutting, good, tokenizer), "", Limits(), Progress()))
         signature = made.signature if self.cut_by is None else {**made.signature, "cutter": self.cut_by}
         self.cut_by = None
         return {

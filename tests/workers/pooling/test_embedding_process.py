@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
+from extraction.passages.token_count import TokenCount
+from jobs import tokenizers
 from jobs.audit.audit import audit
 from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
@@ -72,7 +74,11 @@ def test_every_line_is_answered_and_billed_once_however_often_the_worker_is_kill
     assert finalise_batch(desk.sessions, desk.storage, batch_id, settings=settings) is BatchState.COMPLETED
     with desk.sessions() as session:
         assert audit(session, storage=desk.storage) == []
-    tokens = NUM_LINES * sum(embedder.embed(TEXTS).num_tokens)
+    kept = tokenizers.find(desk.storage, desk.rows("SELECT tokenizer ->> 'sha256' FROM model")[0][0])
+    specials = desk.rows("SELECT (tokenizer ->> 'num_special_tokens')::integer FROM model")[0][0]
+    counted = tuple(TokenCount(kept)(each) + specials for each in TEXTS)
+    assert counted == embedder.embed(TEXTS).num_tokens
+    tokens = NUM_LINES * sum(counted)
     billed = "(SELECT sum(num_results) FROM ledger), (SELECT sum(input_tokens) FROM ledger)"
     told = f"SELECT num_completed, num_failed, input_tokens, output_tokens, cost_picos, {billed} FROM batch"
     assert desk.rows(told) == [(NUM_LINES, 0, tokens, 0, 3 * tokens, NUM_LINES, tokens)]

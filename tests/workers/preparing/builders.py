@@ -30,6 +30,7 @@ from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
 from workers.preparing.run import DocumentRun, PrepareParts
 from workers.preparing.sources import Sources
+from workers.preparing.tokenizers import Tokenizers
 
 LIMITS = Limits(seconds=5, memory_bytes=1 << 30)
 
@@ -108,7 +109,9 @@ class Preparer:
         sources = Sources(sessions=maker, storage=storage, settings=settings)
         parts = PrepareParts(
             pool=pool,
-            answers=DocumentAnswers(sources=sources, storage=storage, parsers=parsers, limits=LIMITS),
+            answers=DocumentAnswers(
+                sources=sources, storage=storage, tokenizers=Tokenizers(storage), parsers=parsers, limits=LIMITS
+            ),
             passages=PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=1 << 20)),
             sessions=maker,
             hold_sessions=maker,

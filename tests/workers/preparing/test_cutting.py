@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from extraction.documents.document import Document
 from extraction.errors import DocumentCode, DocumentError
+from extraction.passages.cutting import Cutter
+from extraction.passages.token_count import TokenCount
+from jobs import tokenizers
 from jobs.indexes.objects import new_key, read_segment
 from jobs.lines.document_bodies import CUT_ENDPOINT
+from tests.extraction.passages.builders import byte_tokenizer
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing.readers import Readers
 
@@ -27,8 +32,8 @@ def documents(library: Library, preparer: Preparer) -> list[dict[str, Any]]:
     ]
 
 
-def cut(library: Library, preparer: Preparer, documents: list[dict[str, Any]], key: str) -> str:
-    batch_id = library.submit(CUT_ENDPOINT, [{"segment_key": key, "documents": documents, **LIMITS}])
+def cut(library: Library, preparer: Preparer, documents: list[dict[str, Any]], key: str, **fields: Any) -> str:
+    batch_id = library.submit(CUT_ENDPOINT, [{"segment_key": key, "documents": documents, **LIMITS, **fields}])
     assert preparer.run_next()
     return batch_id
 
@@ -45,6 +50,43 @@ def test_documents_become_a_segment_that_says_how_it_was_made(
     assert found.segment.documents == ("document_a.md", "document_b.txt")
     assert found.segment.signature.to_json() == body["signature"]
     assert body["signature"]["cutter"].endswith("64-0-with-headings")
+
+
+def test_passages_are_those_that_a_cutter_with_the_same_tokenizer_finds_anywhere(
+    library: Library, preparer: Preparer
+) -> None:
+    text = "# The harbour\n\n" + " ".join(f"Boat {number} leaves at {number % 24} o'clock." for number in range(99))
+    batch_id = library.read({"boats.md": text.encode(), "more.md": text.encode()[:900]})
+    assert preparer.run_next()
+    read = [
+        {"id": f"document_{number}", "name": "boats.md", "object_key": body["object_key"]}
+        for number, body in enumerate(library.bodies(batch_id))
+    ]
+    sha256, key = tokenizers.keep(library.storage, byte_tokenizer()), new_key(library.tenant.id)
+    (body,) = library.bodies(cut(library, preparer, read, key, tokenizer_sha256=sha256, overlap_tokens=8))
+    assert body["signature"]["tokenizer_sha256"] == sha256
+
+    cutter = Cutter(count=TokenCount(byte_tokenizer()), max_tokens=64, overlap_tokens=8)
+    assert body["signature"]["cutter"].startswith(f"{cutter.version} tokenizers-")
+    here = []
+    for each in read:
+        document = Document.from_bytes(b"".join(library.storage.iter_chunks(each["object_key"])))
+        found = cutter.cut(document.text, document.headings)
+        here += [(each["id"], one.start, one.end, one.num_tokens) for one in found]
+    places = [read_segment(library.storage, key).segment.place(row) for row in range(body["num_passages"])]
+    assert [(one.document, one.start, one.end, one.num_tokens) for one in places] == here
+    assert 55 < max(one.num_tokens for one in places) <= 64
+
+
+def test_a_tokenizer_that_is_gone_or_of_a_later_release_fails_the_line(
+    library: Library, preparer: Preparer, documents: list[dict[str, Any]]
+) -> None:
+    key = new_key(library.tenant.id)
+    batch_id = cut(library, preparer, documents, key, tokenizer_sha256="0" * 64)
+    assert library.errors(batch_id) == {"d0": ("tokenizer_gone", None)}
+    sha256 = tokenizers.keep(library.storage, b'{"version": "9.0"}')
+    batch_id = cut(library, preparer, documents, key, tokenizer_sha256=sha256)
+    assert library.errors(batch_id) == {"d0": ("tokenizer_unreadable", None)}
 
 
 def test_what_is_gone_or_ends_its_process_is_left_out_and_told(

@@ -1,0 +1,91 @@
+"""Tokenizers of models, for those who have no model's files: kept once in the object store, under their hash.
+
+A worker writes its own there before the model's row names it; what no row names any more is swept with the leftovers.
+They are no tenant's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from jobs.errors import NotFoundError
+from jobs.states import TERMINAL_INDEX_STATES
+from jobs.storage import Storage
+from jobs.tables import Model, PassageIndex
+
+_KEY = re.compile(r"tokenizers/([0-9a-f]{64})\.json(?:#[0-9]+)?")
+_ENDED = [state.value for state in TERMINAL_INDEX_STATES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTokenizer:
+    """What a worker says of the tokenizer that it reads texts with."""
+
+    sha256: str
+    num_special_tokens: int
+    """That it puts around a text."""
+
+
+def keep(storage: Storage, content: bytes) -> str:
+    """Write a tokenizer, as the library of that name does, and return its hash. Raises ServiceError.
+
+    One that is there is written anew, so that nobody sweeps it before a row names it.
+    """
+    sha256 = hashlib.sha256(content).hexdigest()
+    storage.put(_key_of(sha256), content)
+    return sha256
+
+
+def find(storage: Storage, sha256: str) -> bytes:
+    """Return a tokenizer. Raises NotFoundError where it is gone, or is another, and ServiceError."""
+    content = b"".join(storage.iter_chunks(_key_of(sha256)))
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise NotFoundError(f"the object {_key_of(sha256)!r} is another than was written", code="object_changed")
+    return content
+
+
+def note_tokenizer(session: Session, model: str, kept: ModelTokenizer | None) -> None:
+    """Note which tokenizer a model has, as its worker found; None: one that nobody else can count by."""
+    said = None if kept is None else asdict(kept)
+    session.execute(update(Model).where(Model.name == model).values(tokenizer=said))
+
+
+def tokenizer_of(model: Model) -> ModelTokenizer | None:
+    """Return the tokenizer of a model; None where no worker has noted one."""
+    return None if model.tokenizer is None else ModelTokenizer(**model.tokenizer)
+
+
+def unnamed(session: Session, names: Sequence[str]) -> list[str]:
+    """Return those of these objects that are tokenizers which no model has, and no index is still to be cut by."""
+    hashes = {name: found for name in names if (found := named_sha256(name)) is not None}
+    wanted = set(hashes.values())
+    sha256 = Model.tokenizer["sha256"].as_string()
+    of_models = select(sha256).where(sha256.in_(wanted))
+    is_mine = PassageIndex.tokenizer_sha256.in_(wanted) & PassageIndex.state.not_in(_ENDED)
+    named = set(session.scalars(of_models.union(select(PassageIndex.tokenizer_sha256).where(is_mine))))
+    return [name for name, found in hashes.items() if found not in named]
+
+
+def is_old(storage: Storage, name: str, limit: datetime) -> bool:
+    """Tell it again of an object that was: a worker may have kept it anew meanwhile."""
+    try:
+        return "#" in name or storage.modified_at(name) < limit
+    except NotFoundError:  # another has deleted it
+        return False
+
+
+def named_sha256(name: str) -> str | None:
+    """Return the hash of the tokenizer that an object of the store, or the part of one, is; None: it is none."""
+    match = _KEY.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def _key_of(sha256: str) -> str:
+    return f"tokenizers/{sha256}.json"
