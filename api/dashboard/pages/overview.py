@@ -72,7 +72,7 @@ class _Glance:
             "backlog.batches": formats.number(sum(one.num_batches for one in self.classes)),
             "speed": formats.rate(sum(one.tokens_per_second for one in self.fleet)),
             "workers": formats.exact(sum(one.num_live for one in self.fleet)),
-            "workers.lost": f"{lost} lost" if (lost := sum(one.num_lost for one in self.fleet)) else "",
+            "workers.lost": f", {lost} lost" if (lost := sum(one.num_lost for one in self.fleet)) else "",
             "running": formats.number(sum(one.num_running for one in self.fleet)),
             "reviews": formats.exact(self.lately.reviews.num_open),
         }
@@ -155,7 +155,7 @@ def _glances(services: Services, recent: Recent, session: Session, owners: Seque
             at_risk=[shown[batch_id] for batch_id in one.at_risk if batch_id in shown],
             failed=[shown[batch_id] for batch_id in one.failed if batch_id in shown],
             fleet=models,
-            quota=None if owner is None else quotas[owner],
+            quota=None if owner is None else quotas.get(owner),  # a tenant may be deleted meanwhile
             lately=one,
         )
         for owner, one in zip(owners, lately, strict=True)

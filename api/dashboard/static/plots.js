@@ -5,7 +5,8 @@ const INKS = ["--accent", "--good", "--warn", "--bad", "--muted", "--ink"];
 const drawn = new Map();
 
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const short = (value) => (value === null ? "–" : Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value));
+const compact = Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const short = (value) => (value === null ? "–" : value && Math.abs(value) < 1e-3 ? value.toExponential(1) : compact.format(value));
 
 // Times are UTC, as everywhere on the pages.
 const DAY = 86_400;
@@ -20,7 +21,7 @@ function options(title, labels, width) {
     scales: { y: { range: (_, least, most) => [0, Math.max(most ?? 0, 1e-9) * 1.1] } },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     axes: [{ ...axis, values: times }, { ...axis, size: 54, values: (_, ticks) => ticks.map(short) }],
-    series: [{ label: "at", value: moment }, ...labels.map((label, n) => ({
+    series: [{ label: "time", value: moment }, ...labels.map((label, n) => ({
       label, stroke: ink(INKS[n % INKS.length]), width: 1.75, points: { show: false }, spanGaps: false, value: (_, v) => short(v),
     }))],
   };
