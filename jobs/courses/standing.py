@@ -8,13 +8,11 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
+from jobs.graphs.rows import CANCELLING
 from jobs.tables import Batch, Tenant
 from jobs.tables.courses import CourseColumns, StageColumns
 
 StageRow_co = TypeVar("StageRow_co", bound=StageColumns, covariant=True)
-
-CANCELLING = "cancelling"
-"""Of courses of any kind."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork, StoppingError, work_on
 from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, RateLimitError, ServiceError
 from jobs.graphs.reasons import note_reason
+from jobs.graphs.rows import CANCELLING
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch, Extraction, PassageIndex, Run
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 Graph = TypeVar("Graph", bound=Extraction | PassageIndex | Run)
 
-_CANCELLING = "cancelling"  # of all of them
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
 _ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a batch's lines anew
@@ -105,7 +105,7 @@ class Advancer(ABC, Generic[Graph]):
             self._wait_for_room(work, str(error))
         except InputError as error:
             with work.writing() as (session, graph):
-                if graph.state != _CANCELLING:
+                if graph.state != CANCELLING:
                     note_reason(graph, error.message)
                 self._end_early(session, graph)
 
@@ -140,12 +140,12 @@ class Advancer(ABC, Generic[Graph]):
                 self._end_early(session, graph)
 
     def _end_early(self, session: Session, graph: Graph) -> None:
-        self._end(session, graph, is_cancelled=graph.state == _CANCELLING)
+        self._end(session, graph, is_cancelled=graph.state == CANCELLING)
 
     def _stop(self, work: ClaimedWork[Graph], batch: Batch | None) -> None:
         """Cancel the batch that a graph waits for, or end the graph where there is none."""
         with work.writing() as (session, graph):
-            if graph.state != _CANCELLING:
+            if graph.state != CANCELLING:
                 self._cancel(session, graph, reason="its tenant was deleted")
             if batch is None or BatchState(batch.state) in TERMINAL_BATCH_STATES:
                 self._end_early(session, graph)

@@ -12,6 +12,9 @@ from jobs.tables import Extraction, PassageIndex, Run
 
 Graph = TypeVar("Graph", Extraction, PassageIndex, Run)
 
+CANCELLING = "cancelling"
+"""The state of all of them that are to end."""
+
 
 def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:
     """Return a graph, fresh and locked until the transaction ends, or None."""
