@@ -16,10 +16,10 @@ from extraction.retrieval.terms import SIMPLE, Analyzer
 from jobs import served_models
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata, parse_window
+from jobs.courses.repeated_calls import find_earlier
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, InputError, LimitError
-from jobs.extractions import documents
-from jobs.extractions.collection import lock_collection
+from jobs.errors import InputError, LimitError
+from jobs.extractions.collection import lock_filled
 from jobs.ids import new_id
 from jobs.indexes.passage_limits import (
     DEFAULT_OVERLAP,
@@ -77,7 +77,7 @@ def create_index(
     Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
     request, or nobody knows yet how the model makes its vectors.
     """
-    earlier = _find_earlier(session, tenant.id, wanted)
+    earlier = find_earlier(session, PassageIndex, tenant.id, wanted, kind="index")
     if earlier is not None:
         return earlier
     check_metadata(wanted.metadata)
@@ -85,14 +85,7 @@ def create_index(
     _check_language(wanted.language)
     passage_limits(wanted.max_tokens, wanted.overlap_tokens)
     window = parse_window(wanted.completion_window)
-    collection = lock_collection(session, tenant.id, wanted.collection_id)
-    num_documents = documents.num_documents(session, [collection.id])[collection.id]
-    if not num_documents:
-        raise InputError(
-            f"Collection {collection.id!r} has no documents; add some first.",
-            param="collection_id",
-            code="empty_collection",
-        )
+    collection, num_documents = lock_filled(session, tenant.id, wanted.collection_id)
     model = _embedding_model(session, wanted)
     counted = counted_by(session, wanted.tokenizer, model)
     limits = _limits(wanted, model, counted)
@@ -167,21 +160,6 @@ def _signature(model: Model, wanted: CreateIndex) -> EmbeddingSignature:
         query_prefix=wanted.query_prefix,
         document_prefix=wanted.document_prefix,
     )
-
-
-def _find_earlier(session: Session, tenant_id: str, wanted: CreateIndex) -> PassageIndex | None:
-    if wanted.idempotency_key is None:
-        return None
-    advisory_lock(session, f"index {tenant_id} {wanted.idempotency_key}")
-    is_it = (PassageIndex.tenant_id == tenant_id) & (PassageIndex.idempotency_key == wanted.idempotency_key)
-    found = session.scalar(select(PassageIndex).where(is_it))
-    if found is not None and found.fingerprint != wanted.fingerprint():
-        raise ConflictError(
-            f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made index "
-            f"{found.id!r}. Repeat that request unchanged, or use a new key.",
-            code="idempotency_key_reused",
-        )
-    return found
 
 
 def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
