@@ -35,6 +35,16 @@ REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the p
 CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
 
+def test_every_answer_has_an_end_though_its_texts_have_none() -> None:
+    properties = {f"text{number}": TEXT for number in range(25)}
+    long = job.plan(
+        json.dumps({"type": "object", "properties": properties}).encode(), quotes=True, params={}, max_fields=25
+    )
+    assert (JOB.params["max_tokens"], long.params["max_tokens"] > 256) == (256, True)
+    asked = JOB.first_request(0, "one two").response_format["json_schema"]["schema"]["properties"]
+    assert "maxLength" not in json.dumps(asked), "a long text is an answer, too"
+
+
 def test_the_field_in_which_an_answer_ran_on_is_asked_again_behind_the_others() -> None:
     doubts = {("a", "y"): CUT, ("a", "z"): MISSING, ("b",): MISSING}
     question = Question(group=0, doubts=doubts)
