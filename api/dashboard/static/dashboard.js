@@ -82,8 +82,12 @@ document.addEventListener("submit", async (event) => {
 });
 
 // Values that change while one looks. A hidden page has no stream.
+const AGAIN = 6000; // milliseconds: what is told may be of five looks ago
 const stream = document.body.dataset.stream;
 let source = null;
+let other = null; // what is told of rows that the page has not
+let timer = 0;
+let asked = 0, answered = 0; // which answer the page is made of: one that was overtaken is older
 
 function show(name, shown) {
   for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) {
@@ -95,42 +99,71 @@ function show(name, shown) {
   }
 }
 
+function showAll(values) { Object.entries(values).forEach(([name, shown]) => show(name, shown)); }
+
 // A region with the focus is left as it is until the focus leaves: until then it may have other rows than those that are told of.
 async function askAnew() {
+  const number = ++asked;
   const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+  if (answer.status === 429 || answer.status >= 500) throw new Error(`The page answered ${answer.status}.`);
   if (!answer.ok || answer.redirected) return location.reload();
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (number < answered) return;
+  answered = number;
   for (const region of document.querySelectorAll("[data-region]")) {
-    const other = fresh.querySelector(`[data-region="${CSS.escape(region.dataset.region)}"]`);
+    const newer = fresh.querySelector(`[data-region="${CSS.escape(region.dataset.region)}"]`);
     if (region.contains(document.activeElement)) region.dataset.old = "";
-    else if (other) region.replaceWith(document.adoptNode(other));
+    else if (newer) region.replaceWith(document.adoptNode(newer));
   }
   document.body.dataset.layout = fresh.body.dataset.layout;
 }
 
-// What is told may be of a few seconds ago, and the page newer: it is asked for once for each other layout that is told.
-let other = { layout: null, values: {} };
+// What is told may be of a few seconds ago, and the page newer: then it is asked for again after as long, not at each message.
+async function catchUp() {
+  const failed = await askAnew().then(() => false, () => true);
+  if (other?.layout === document.body.dataset.layout) {
+    showAll(other.values); // what came meanwhile may be newer than the page
+    other = null;
+  }
+  clearTimeout(timer);
+  if (source && (other || failed)) timer = setTimeout(catchUp, AGAIN);
+}
+
+function hear(told) {
+  if (told.layout === document.body.dataset.layout) {
+    other = null;
+    showAll(told.values);
+  } else if (told.layout === other?.layout) Object.assign(other.values, told.values);
+  else {
+    other = told;
+    catchUp();
+  }
+}
 
 function follow() {
   if (!stream || document.hidden || source) return;
   source = new EventSource(stream);
-  source.onmessage = async (event) => {
-    const told = JSON.parse(event.data);
-    if (told.layout === document.body.dataset.layout) return Object.entries(told.values).forEach(([name, shown]) => show(name, shown));
-    if (told.layout === other.layout) return Object.assign(other.values, told.values);
-    const asked = (other = told);
-    await askAnew().catch(() => { if (other === asked) other = { layout: null, values: {} }; });
-    // what came meanwhile may be newer than the page
-    if (asked.layout === document.body.dataset.layout) Object.entries(asked.values).forEach(([name, shown]) => show(name, shown));
+  source.onmessage = (event) => hear(JSON.parse(event.data));
+  source.onerror = (event) => {
+    if (event.target.readyState !== EventSource.CLOSED) return; // it connects again by itself
+    pause();
+    timer = setTimeout(comeBack, AGAIN);
   };
+}
+
+// A stream was refused. Whose session has ended is led to the form by the page.
+async function comeBack() {
+  await askAnew().catch(() => {});
+  follow();
 }
 
 function pause() {
   source?.close();
-  source = null;
+  source = other = null;
+  clearTimeout(timer);
 }
 
-document.addEventListener("focusout", () => document.querySelector("[data-old]") && askAnew());
+document.addEventListener("focusout", () => document.querySelector("[data-old]") && catchUp());
 document.addEventListener("visibilitychange", () => (document.hidden ? pause() : follow()));
 addEventListener("pagehide", pause);
 follow();
