@@ -1,4 +1,4 @@
-"""What an open page makes of what it is told, in a real browser: it never stops to follow. There is no service behind it."""
+"""What an open page makes of what it is told, in a real browser without a service behind it: it never stands still."""
 
 from __future__ import annotations
 
