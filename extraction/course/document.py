@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import orjson
 
 from extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
 from extraction.course.job import ExtractJob, answered_questions, question_keys
@@ -21,6 +23,12 @@ from extraction.passes.prompts import Request
 from extraction.passes.second_reading import read_second, with_agreements
 from extraction.scoring.records import done_record, failed_record
 
+Key = TypeVar("Key", int, str)
+
+MAX_ROUND_BYTES = 16 * 2**20
+"""Of what a round asks of one document, as JSON: each question has the document's text, and there may be hundreds."""
+NO_ROOM = "there was no room for another question"
+
 
 def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
     """Return what a document was answered so far; or the error of one of the first answers.
@@ -36,31 +44,58 @@ def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> Docume
     reading = DocumentReading(schema=job.schema, first=tuple(read))
     for results in answers.again:
         asked = answered_questions(reading.questions(), results.keys())
-        read_again = []
+        read_again = list[tuple[Question, GroupReading]]()
         for key, question in asked.items():
             one = _read_again(job, showing, reading, question, results[key])
             read_again.append((question, _agreeing(one, question.group, answers)))
-        reading = replace(reading, rounds=(*reading.rounds, tuple(read_again)))
+        reading = replace(
+            reading, rounds=(*reading.rounds, (*read_again, *_without_line(job, reading, asked.values())))
+        )
     return reading
 
 
+def _without_line(
+    job: ExtractJob, reading: DocumentReading, asked: Collection[Question]
+) -> Iterator[tuple[Question, GroupReading]]:
+    """Yield the questions of the next round that no line has put, with that for their problem."""
+    paths = {(question.group, path) for question in asked for path in question.doubts}
+    for question in reading.questions():
+        if not paths.issuperset((question.group, path) for path in question.doubts):
+            shown = reading.first[question.group].shown
+            yield question, no_reading(job.asked_again(question), shown, NO_ROOM)
+
+
 def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[str, Request]:
-    """Return what the next round asks of a document, by the keys of its questions."""
+    """Return what the next round asks of a document, by the keys of its questions: as many as have room in it."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return {}
-    return {
-        key: job.again_request(_shown_again(job, showing, reading, question).text, question)
+    requests = (
+        (key, job.again_request(_shown_again(job, showing, reading, question).text, question))
         for key, question in question_keys(reading.questions()).items()
-    }
+    )
+    return dict(_with_room(requests))
 
 
 def covered_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
-    """Return what asks once more with every value that was found covered, by the number of the group."""
+    """Return what asks once more with every value that was found covered, by the number of the group.
+
+    As `again_requests` it asks as much as has room.
+    """
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return {}
-    return dict(covered_questions(job, showing, reading))
+    return dict(_with_room(covered_questions(job, showing, reading)))
+
+
+def _with_room(requests: Iterable[tuple[Key, Request]]) -> Iterator[tuple[Key, Request]]:
+    """Yield the first of a document's questions that have room in a round together."""
+    room = MAX_ROUND_BYTES
+    for key, request in requests:
+        room -= len(orjson.dumps([request.messages, request.response_format]))
+        if room < 0:
+            return
+        yield key, request
 
 
 def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -> list[LayoutText]:

@@ -35,10 +35,10 @@ class StageResults:
     def take(self, custom_id: str) -> Mapping[str, Any] | StageError:
         """Return the answer's body to a line, or its error; each line is asked for once, in order."""
         answer = self._answers.take(custom_id)
-        if answer is not None:
+        if answer is not None and answer["error"] is None:
             body: Mapping[str, Any] = answer["response"]["body"]
             return body
-        failed = self._errors.take(custom_id)
+        failed = answer or self._errors.take(custom_id)
         if failed is None:
             why = self._stage.problem or "its results are gone"
             return StageError(code=UNAVAILABLE, message=f"batch {self._stage.batch_id} is {self._stage.state}: {why}")

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
-from extraction.course import job
+from extraction.course import document, job
 from extraction.course.answers import Answers, LineResult
 from extraction.course.document import record_of, whole_reading
 from extraction.course.job import ExtractJob
@@ -99,6 +100,27 @@ def test_the_parts_of_a_large_question_have_the_size_of_a_leaf_after_few_rounds(
     while asked := asked_after(rounds, first=[cut], of=large):
         rounds.append(dict.fromkeys(asked, cut))
     assert [len(answers) for answers in rounds] == [2, 4, 8, 16, 32, 64, 128, 256, 226]
+
+
+def test_a_round_has_room_for_so_many_bytes_of_one_document_and_its_record_tells_what_was_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    showing, first = JOB.showing(DOCUMENT), Answers(first=[LineResult(text="no JSON")])
+    whole = document.again_requests(JOB, showing, first)
+    sizes = [len(orjson.dumps([each.messages, each.response_format])) for each in whole.values()]
+    assert len(sizes) == 2
+    monkeypatch.setattr(document, "MAX_ROUND_BYTES", sum(sizes) - 1)
+    asked = document.again_requests(JOB, showing, first)
+    assert asked == {"0-0": whole["0-0"]}
+    assert len(document.covered_requests(JOB, showing, first)) == 1
+    monkeypatch.setattr(document, "MAX_ROUND_BYTES", 100)
+    assert document.covered_requests(JOB, showing, first) == {}
+    rounds = [{"0-0": LineResult(text='{"a": {"x": "one", "y": "two"}}')}]
+    assert asked_after(rounds, first=first.first) == {}
+    found = record_after(first.first, rounds)
+    assert found["fields"] == {"a": {"x": "one", "y": "two", "z": None}, "b": None}
+    reasons = {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]}
+    assert reasons == {path: [f"{UNANSWERED}: {document.NO_ROOM}"] for path in ("a.z", "b")}
 
 
 def test_items_with_a_key_are_asked_in_halves_that_it_joins_and_others_as_a_whole() -> None:
