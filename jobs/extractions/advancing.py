@@ -5,15 +5,16 @@ Objects that no row names yet are written before, and swept where that was for n
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs import files
+from jobs.accounts.limits import limits_of
 from jobs.batches import made_inputs
 from jobs.courses import stages as course_stages
 from jobs.courses.advancing import CourseAdvancer
 from jobs.courses.counted_lines import CountedLines
-from jobs.errors import LimitError, RateLimitError
+from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError, TooLargeError
 from jobs.extractions import lifecycle, outputs, reviews, stages
 from jobs.extractions.claims import EXTRACTIONS, ExtractionWork
 from jobs.extractions.read_notes import note_read
@@ -23,7 +24,15 @@ from jobs.extractions.standing import Standing, look, problem_of
 from jobs.files import NewFile
 from jobs.graphs.reasons import note_reason
 from jobs.states import BatchState, ExtractionState
-from jobs.tables import Extraction, ExtractionStage, File
+from jobs.tables import Extraction, ExtractionStage, File, Tenant
+
+_ASKING_AGAIN = (Stage.ASK_AGAIN, Stage.ASK_COVERED)
+_DISPENSABLE = (*_ASKING_AGAIN, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
+"""Before these there are records already, which they would only make better."""
+
+
+class _NoRoomError(InputError):
+    """A stage that records can do without has no room, and none to wait for."""
 
 
 class Extractions(CourseAdvancer[Extraction, Standing]):
@@ -41,15 +50,22 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         return look(session, course_id)
 
     def _begin_next(self, work: ExtractionWork, standing: Standing) -> bool:
-        if any(self._begin_stage(work, standing, stage) for stage in standing.next_stages):
-            return True
-        self._complete(work, standing)
+        reason = standing.early_end
+        try:
+            if any(self._begin_stage(work, standing, stage) for stage in standing.next_stages):
+                return True
+        except _NoRoomError as error:
+            reason = "; ".join(filter(None, (reason, str(error))))
+        self._complete(work, standing, reason)
         return False
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
     def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> bool:
-        """Begin a stage; tell whether it is one: a further round with nothing to ask is none."""
+        """Begin a stage; tell whether it is one: a further round with nothing to ask is none.
+
+        Raises what `_submit` raises, _NoRoomError in its place where records can do without the stage.
+        """
         made = self._lines_of(work, standing)
         kept = made.keep(stage)
         documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
@@ -60,16 +76,30 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         object_key = files.new_object_key(standing.extraction.tenant_id)
         name = f"{standing.extraction.id}_{stage}.jsonl"
         written = made_inputs.write_input(self._storage, object_key, counted, filename=name, settings=self._settings)
-        if stage in (Stage.ASK_AGAIN, Stage.ASK_COVERED) and counted.num_lines and not is_further_round:
+        if stage in _ASKING_AGAIN and counted.num_lines and not is_further_round:
             provisional = (one.provisional_record() for one in self._lines_of(work, standing).progress())
             kept = {"output_file_id": outputs.write_provisional(self._storage, standing.extraction, provisional)}
         try:
             self._submit(work, stage, kept, written if counted.num_lines else None, num_lines=counted.num_lines)
-        except (LimitError, RateLimitError):
+        except (LimitError, RateLimitError, TooLargeError, OverBudgetError) as error:
             for key in (object_key, *(new.object_key for new in kept.values())):  # the next look writes them anew
                 self._storage.delete(key)
+            if stage in _DISPENSABLE and self._lasts(work, stage, written, error):
+                raise _NoRoomError(f"it ended before its stage {stage}, which had no room: {error}") from error
             raise
         return True
+
+    def _lasts(self, work: ExtractionWork, stage: Stage, lines: NewFile, error: InputError) -> bool:
+        """Tell whether waiting would not help: by itself the batch is too large, or the extraction's time is over."""
+        if not isinstance(error, (LimitError, RateLimitError)):
+            return True
+        asked = lines.estimate if stage in _ASKING_AGAIN else None  # others take no engine's time
+        tokens = asked.estimated_input_tokens + asked.estimated_output_tokens if asked else 0
+        with work.reading() as session:
+            extraction = session.get_one(Extraction, work.claim.id)
+            tenant = session.get_one(Tenant, extraction.tenant_id)
+            is_over = bool(session.scalar(select(func.clock_timestamp() >= extraction.expires_at)))
+        return is_over or tokens > limits_of(tenant, self._settings).enqueued_tokens
 
     def _submit(
         self, work: ExtractionWork, stage: Stage, kept: dict[str, NewFile], lines: NewFile | None, *, num_lines: int
@@ -98,7 +128,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _complete(self, work: ExtractionWork, standing: Standing) -> None:
+    def _complete(self, work: ExtractionWork, standing: Standing, reason: str | None) -> None:
         schema = standing.job.schema
         made = (one.record() for one in self._lines_of(work, standing).progress())
         records = reviews.noting(work, schema, made)
@@ -115,7 +145,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
             extraction.num_done = written.num_done
             extraction.failed_codes = dict(written.codes)
             extraction.num_to_review = written.num_to_review
-            note_reason(extraction, standing.early_end)
+            note_reason(extraction, reason)
             lifecycle.move(session, extraction, ExtractionState.COMPLETED)
 
 

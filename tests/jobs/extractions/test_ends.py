@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from extraction.course.job import Passes
 from jobs import files
 from jobs.errors import ConflictError, InputError
 from jobs.extractions import lifecycle, outputs, records, stages
@@ -140,6 +141,63 @@ def test_where_asking_again_expires_the_first_answers_are_all_there_is(
     (record,) = records_of(session, storage, extraction)
     assert (record["status"], record["fields"]["total"]) == ("done", "3.00")
     assert "of stage ask_again is expired" in (extraction.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "passes", "stage", "why"),
+    [
+        ("tenant SET max_enqueued_tokens = 10", Passes(), Stage.ASK_AGAIN, "10 are allowed"),
+        ("tenant SET max_stored_bytes = 10", Passes(), Stage.ASK_AGAIN, "together 10 are allowed"),
+        ("tenant SET max_files = 1", Passes(again=False, cover=True), Stage.ASK_COVERED, "1 are allowed"),
+        ("tenant SET max_stored_bytes = 10", Passes(), Stage.GROUND_AGAIN, "together 10 are allowed"),
+        ("budget SET limit_tokens = 1", Passes(), Stage.ASK_AGAIN, "this work needs about"),
+    ],
+)
+def test_a_stage_that_has_no_room_for_good_is_left_out_where_records_can_do_without_it(
+    session: Session,
+    storage: Storage,
+    make_extraction: Any,
+    run: Run,
+    extractions: Extractions,
+    answering: Answering,
+    *,
+    limit: str,
+    passes: Passes,
+    stage: Stage,
+    why: str,
+) -> None:
+    extraction = make_extraction({"b.txt": PAPERS["b.txt"]}, plan={"passes": passes})
+    stages_before = stages.stages_for(passes)
+    for _stage in stages_before[: stages_before.index(stage)]:
+        extractions.advance(extraction.id)
+        answering.work_off()
+    session.execute(text(f"UPDATE {limit}"))
+    session.commit()
+    run(extraction)
+    assert extraction.state == ExtractionState.COMPLETED
+    assert (extraction.reason or "").startswith(f"it ended before its stage {stage}, which had no room: ")
+    assert why in (extraction.reason or "")
+    (record,) = records_of(session, storage, extraction)
+    assert (record["status"], record["fields"]["total"]) == ("done", "3.00")
+
+
+def test_a_stage_that_waits_for_room_is_left_out_when_time_is_over(
+    session: Session, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
+) -> None:
+    extraction = make_extraction({"b.txt": PAPERS["b.txt"]})
+    for _stage in STAGES[: STAGES.index(Stage.ASK_AGAIN)]:
+        extractions.advance(extraction.id)
+        answering.work_off()
+    session.execute(text("UPDATE tenant SET max_open_batches = 0"))
+    session.commit()
+    extractions.advance(extraction.id)
+    session.refresh(extraction)
+    assert (extraction.state, extraction.look_at is None) == (ExtractionState.IN_PROGRESS, False)
+    session.execute(text("UPDATE extraction SET look_at = NULL, expires_at = now()"))
+    session.commit()
+    run(extraction)
+    assert extraction.state == ExtractionState.COMPLETED
+    assert "ask_again, which had no room: You have 0 open batches and 0 are allowed." in (extraction.reason or "")
 
 
 def test_what_was_answered_has_time_to_be_looked_for_after_the_window(
