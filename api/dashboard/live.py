@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +38,8 @@ LAYOUT_LENGTH = 12
 HEARTBEAT_SECONDS = 15.0
 MOST_PAGES = 60
 """Different ones that a tenant, or all operators, may have open here: each look at one makes all others wait."""
+MOST_STREAMS = 120
+"""Of pages, equal ones too, that a tenant, or all operators, may have here: each is compared with what it was told."""
 MAX_SECONDS = 600.0
 """Then the browser connects again, with its cookie: one whose key has ended sees no more."""
 
@@ -72,18 +74,25 @@ class View(Generic[S]):
     page: str
     """Its kind."""
     tenant_id: str | None
-    """Whose it is; None: operators'."""
+    """Whose it is; None: operators', or everybody's."""
     subject: S
     """What a look at it has to know."""
 
 
 Looking = Callable[[Session, Sequence[S]], Sequence[Look]]
-"""Looks at all open pages of a kind at once: as many statements for many of them as for one."""
+"""Looks at all open pages of a kind at once."""
 
 
 def one_by_one(look: Callable[[Session, S], Look]) -> Looking[S]:
-    """Return how pages are looked at of which few are open."""
-    return lambda session, subjects: [look(session, subject) for subject in subjects]
+    """Return how pages are looked at of which few are open. One whose look raises InputError is gone."""
+
+    def look_at(session: Session, subject: S) -> Look:
+        try:
+            return look(session, subject)
+        except InputError:
+            return GONE
+
+    return lambda session, subjects: [look_at(session, subject) for subject in subjects]
 
 
 class Told:
@@ -135,7 +144,8 @@ def _written_out(value: object) -> str:
 class _Open:
     looking: Looking[Any]
     latest: Look | None = None
-    num_viewers: int = 0
+    viewers: Counter[str | None] = field(default_factory=Counter)
+    """Streams by tenant; None: operators'."""
     looked: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -154,39 +164,43 @@ class OpenPages:
         self.recent = Recent(now=lambda: self._num_looks * LOOK_SECONDS)
         """For looks, which come one after the other. Where they come more rarely, what they ask lately does, too."""
 
-    def require_room(self, view: View[Any]) -> None:
-        """Raise RateLimitError where whoever looks has MOST_PAGES other pages open."""
-        if view not in self._open and sum(other.tenant_id == view.tenant_id for other in self._open) >= MOST_PAGES:
+    def require_room(self, view: View[Any], viewer_id: str | None) -> None:
+        """Raise RateLimitError where whoever looks has MOST_PAGES other pages open, or MOST_STREAMS of any."""
+        theirs = {other: page.viewers[viewer_id] for other, page in self._open.items() if page.viewers[viewer_id]}
+        if (view not in theirs and len(theirs) >= MOST_PAGES) or sum(theirs.values()) >= MOST_STREAMS:
+            most = f"{MOST_PAGES} different pages, or {MOST_STREAMS} in all"
             raise RateLimitError(
-                f"{MOST_PAGES} pages are open already, as many as may be. Close some.",
+                f"{most}, are open already, as many as may be. Close some.",
                 code="pages_exceeded",
                 retry_after_seconds=HEARTBEAT_SECONDS,
             )
 
-    async def watch(self, view: View[S], looking: Looking[S]) -> AsyncIterator[str | None]:
-        """Yield what has changed, whenever something has; None: nothing has for a while."""
-        with self._viewing(view, looking) as page:
+    async def watch(self, view: View[S], looking: Looking[S], viewer_id: str | None) -> AsyncIterator[str | None]:
+        """Yield what has changed, whenever something has, until the page is gone; None: nothing has for a while."""
+        with self._viewing(view, looking, viewer_id) as page:
             told = Told()
             quiet_since = anyio.current_time()
             while True:
-                looked = page.looked
-                news = None if page.latest is None else told.news(page.latest)
+                looked, look = page.looked, page.latest
+                news = None if look is None else told.news(look)
                 if news is not None or anyio.current_time() - quiet_since >= HEARTBEAT_SECONDS:
                     quiet_since = anyio.current_time()
                     yield news
+                if look is GONE:
+                    return
                 with anyio.move_on_after(HEARTBEAT_SECONDS):
                     await looked.wait()
 
     @contextmanager
-    def _viewing(self, view: View[S], looking: Looking[S]) -> Iterator[_Open]:
+    def _viewing(self, view: View[S], looking: Looking[S], viewer_id: str | None) -> Iterator[_Open]:
         page = self._open.setdefault(view, _Open(looking))
-        page.num_viewers += 1
+        page.viewers[viewer_id] += 1
         self._begun.set()
         try:
             yield page
         finally:
-            page.num_viewers -= 1
-            if not page.num_viewers:
+            page.viewers[viewer_id] -= 1
+            if not page.viewers.total():
                 del self._open[view]
 
     async def keep_looking(self) -> None:
@@ -194,6 +208,7 @@ class OpenPages:
         while True:
             await self._begun.wait()
             if not self._open:
+                self.recent.clear()  # looks, which it counts by, stand still
                 self._begun = anyio.Event()
                 continue
             next_at = anyio.current_time() + LOOK_SECONDS
@@ -220,20 +235,20 @@ def _look_at_all(services: Services, pages: Mapping[View[Any], _Open]) -> float:
     began_at = time.thread_time()
     left = deque(_by_kind(pages))
     while left:
+        looked_at = left.popleft()
         try:
             with transaction(services.sessions) as session:
+                _look_at(session, looked_at)
                 while left:
                     looked_at = left.popleft()
+                    session.expunge_all()  # these are to see rows as they are now
                     _look_at(session, looked_at)
-                    session.expunge_all()  # the next ones are to see rows as they are then
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
             log.warning("open pages were not looked at kinds=%d reason=%s", len(left) + 1, error)
             break
-        except Exception as error:
+        except Exception:
             if len(looked_at) > 1:
                 left.extend([one] for one in looked_at)  # one of them is at fault
-            elif isinstance(error, InputError):
-                looked_at[0][1].latest = GONE
             else:
                 log.exception("an open page was not looked at page=%s", looked_at[0][0])  # the others must be
     return time.thread_time() - began_at
@@ -253,11 +268,13 @@ def _look_at(session: Session, pages: _Pages) -> None:
         page.latest = look
 
 
-def stream(pages: OpenPages, view: View[S], looking: Looking[S]) -> StreamingResponse:
-    """Answer a page's changes as server-sent events. Raises RateLimitError."""
-    pages.require_room(view)
+def stream(pages: OpenPages, view: View[S], looking: Looking[S], *, viewer_id: str | None) -> StreamingResponse:
+    """Answer a page's changes as server-sent events, to a tenant or, with None, an operator. Raises RateLimitError."""
+    pages.require_room(view, viewer_id)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_written(pages.watch(view, looking)), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(
+        _written(pages.watch(view, looking, viewer_id)), media_type="text/event-stream", headers=headers
+    )
 
 
 async def _written(changes: AsyncIterator[str | None]) -> AsyncIterator[str]:

@@ -41,6 +41,9 @@ class Recent:
             self._found |= {key: _Found(value, now + seconds) for key, value in values}
         return [self._found[key].value for key in keys]  # type: ignore[misc]  # a key is of one kind of value
 
+    def clear(self) -> None:
+        self._found = {}
+
     def forget(self) -> None:
         """Drop what is too old to be returned."""
         now = self._now()

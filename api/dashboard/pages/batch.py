@@ -51,7 +51,7 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
 async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
     view = View("batch", viewer.tenant_id, (viewer.tenant_id, batch_id))
-    return stream(pages, view, partial(_look_at, services, pages.recent))
+    return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 
 def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:

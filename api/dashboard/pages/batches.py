@@ -73,7 +73,7 @@ async def live(
 ) -> Response:
     pages: OpenPages = request.app.state.open_pages
     view = View("batches", viewer.tenant_id, _List(viewer.tenant_id, query.wanted()))
-    return stream(pages, view, partial(_look_at, services, pages.recent))
+    return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 
 @dataclass(frozen=True, slots=True)

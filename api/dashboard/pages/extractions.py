@@ -55,7 +55,7 @@ async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, servi
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
     view = View("extraction", tenant_id, (tenant_id, extraction_id))
-    return stream(pages, view, one_by_one(partial(_look, services)))
+    return stream(pages, view, one_by_one(partial(_look, services)), viewer_id=tenant_id)
 
 
 @router.get("/reviews/{extraction_id}", name="showReview")

@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from api.dashboard import formats
-from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
+from api.dashboard.live import Look, OpenPages, Shown, View, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
@@ -42,7 +42,8 @@ def show(
     services: ServicesDep,
     query: Annotated[WorkersQuery, Query()],
 ) -> Response:
-    counted, workers = _read(session, query.page)
+    counted = fleet.count_workers(session)
+    workers = _read(session, query.page, counted)
     models = list_models(session) if viewer.is_operator else offered_models(session)
     return render(
         request,
@@ -53,7 +54,7 @@ def show(
         counted=counted,
         page=query.page,
         most=_PAGE,
-        look=_look_of(counted, workers),
+        look=_look_of(counted, workers, query.page),
         currency=services.settings.currency,
         shows_hosts=viewer.is_operator,
     )
@@ -62,18 +63,20 @@ def show(
 @router.get("/live/models", name="streamModels")
 async def live(request: Request, *, viewer: ViewerDep, query: Annotated[WorkersQuery, Query()]) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, View("models", None, query.page), one_by_one(_look))
+    return stream(pages, View("models", None, query.page), _look_at, viewer_id=viewer.tenant_id)
 
 
-def _look(session: Session, page: int) -> Look:
-    return _look_of(*_read(session, page))
+def _look_at(session: Session, pages: Sequence[int]) -> Sequence[Look]:
+    counted = fleet.count_workers(session)
+    return [_look_of(counted, _read(session, page, counted), page) for page in pages]
 
 
-def _read(session: Session, page: int) -> tuple[WorkersCounted, Sequence[WorkerSeen]]:
-    return fleet.count_workers(session), fleet.workers(session, skip=(page - 1) * _PAGE, most=_PAGE)
+def _read(session: Session, page: int, counted: WorkersCounted) -> Sequence[WorkerSeen]:
+    skip = (page - 1) * _PAGE
+    return fleet.workers(session, skip=skip, most=_PAGE) if skip < counted.num_all else ()
 
 
-def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen]) -> Look:
+def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen], page: int) -> Look:
     values: dict[str, Shown] = {
         "live": f"{counted.num_live:,} live",
         "lost": (f"{counted.num_lost:,} lost", "bad") if counted.num_lost else ("", ""),
@@ -87,7 +90,8 @@ def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen]) -> Look:
             f"{n}.slots": f"{worker.num_leased} / {worker.num_slots}",
             f"{n}.cache": formats.share(worker.cache_use, 1),
         }
-    return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, *(worker.worker_id for worker in workers))
+    rows = [(worker.worker_id, worker.is_live) for worker in workers]
+    return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, page * _PAGE < counted.num_all, *rows)
 
 
 def _described(model: Model) -> dict[str, str]:

@@ -133,7 +133,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 async def live(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
     view = View("overview", viewer.tenant_id, viewer.tenant_id)
-    return stream(pages, view, partial(_look_at, services, pages.recent))
+    return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 
 def _look_at(services: Services, recent: Recent, session: Session, owners: Sequence[Owner]) -> Sequence[Look]:

@@ -18,6 +18,7 @@ from api.dashboard.live import (
     GONE,
     MAX_BYTES,
     MOST_PAGES,
+    MOST_STREAMS,
     Look,
     OpenPages,
     Told,
@@ -93,13 +94,75 @@ def test_one_tenant_opens_so_many_different_pages_and_no_more() -> None:
     with ExitStack() as opened:
         for number in range(MOST_PAGES):
             view = View("batch", "tenant_a", number)
-            stream(pages, view, shows_nothing)
-            opened.enter_context(pages._viewing(view, shows_nothing))
-        with pytest.raises(RateLimitError, match="60 pages are open already"):
-            stream(pages, View("batch", "tenant_a", -1), shows_nothing)
-        stream(pages, View("batch", "tenant_a", 0), shows_nothing)
-        stream(pages, View("batch", "tenant_b", 0), shows_nothing)
-    stream(pages, View("batch", "tenant_a", -1), shows_nothing)
+            stream(pages, view, shows_nothing, viewer_id="tenant_a")
+            opened.enter_context(pages._viewing(view, shows_nothing, "tenant_a"))
+        with pytest.raises(RateLimitError, match="60 different pages"):
+            stream(pages, View("batch", "tenant_a", -1), shows_nothing, viewer_id="tenant_a")
+        stream(pages, View("batch", "tenant_a", 0), shows_nothing, viewer_id="tenant_a")
+        stream(pages, View("batch", "tenant_b", 0), shows_nothing, viewer_id="tenant_b")
+    stream(pages, View("batch", "tenant_a", -1), shows_nothing, viewer_id="tenant_a")
+
+
+def test_pages_that_everybody_may_see_count_for_those_who_look() -> None:
+    pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
+    with ExitStack() as opened:
+        for number in range(MOST_PAGES):
+            opened.enter_context(pages._viewing(View("models", None, number), shows_nothing, "tenant_a"))
+        stream(pages, View("overview", None, None), shows_nothing, viewer_id=None)
+        with pytest.raises(RateLimitError):
+            stream(pages, View("models", None, -1), shows_nothing, viewer_id="tenant_a")
+
+
+def test_one_tenant_has_so_many_streams_of_one_page_and_no_more() -> None:
+    pages, view = OpenPages(SimpleNamespace()), View("models", None, 1)  # type: ignore[arg-type]
+    with ExitStack() as opened:
+        for _ in range(MOST_STREAMS):
+            opened.enter_context(pages._viewing(view, shows_nothing, "tenant_a"))
+        with pytest.raises(RateLimitError, match="or 120 in all"):
+            stream(pages, view, shows_nothing, viewer_id="tenant_a")
+        stream(pages, view, shows_nothing, viewer_id="tenant_b")
+
+
+def test_a_stream_ends_with_its_page() -> None:
+    pages, view = OpenPages(SimpleNamespace()), View("batch", "tenant_a", "nothing")  # type: ignore[arg-type]
+
+    async def told() -> list[str | None]:
+        with anyio.fail_after(20), pages._viewing(view, shows_nothing, "tenant_a") as page:
+            page.latest = GONE
+            return [news async for news in pages.watch(view, shows_nothing, "tenant_a")]
+
+    assert anyio.run(told) == ['{"layout":"gone","values":{}}']
+
+
+def test_a_page_that_is_gone_keeps_the_others_of_its_kind_together(deployment: Any) -> None:
+    asked: list[str] = []
+
+    def look(session: Session, name: str) -> Look:
+        asked.append(name)
+        return shown_by(name, session)
+
+    pages = {View("same", None, name): _Open(one_by_one(look)) for name in ("first", "gone", "last")}
+    services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
+    _look_at_all(services, pages)
+    assert asked == ["first", "gone", "last"]
+
+
+def test_nothing_is_kept_while_no_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.dashboard.live.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("api.dashboard.live._look_at_all", lambda *_: 0.0)
+    services: Any = SimpleNamespace(session_slots=anyio.Semaphore(1))
+    pages = OpenPages(services)
+
+    async def open_twice() -> int:
+        async with anyio.create_task_group() as tasks:
+            with pages._viewing(View("overview", None, None), shows_nothing, None):
+                pages.recent.get("a", lambda: 1, seconds=1e9)
+            tasks.start_soon(pages.keep_looking)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        return pages.recent.get("a", lambda: 2, seconds=1e9)
+
+    assert anyio.run(open_twice) == 2
 
 
 def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +171,7 @@ def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pyte
 
     async def first_told() -> str | None:
         with anyio.fail_after(20):
-            async for told in pages.watch(View("overview", None, None), shows_nothing):
+            async for told in pages.watch(View("overview", None, None), shows_nothing, None):
                 return told
         raise AssertionError
 
