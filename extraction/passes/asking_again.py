@@ -5,10 +5,11 @@ Doubtful leaves are asked once more, those that an answer left out in halves: se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from extraction.fields.groups import Group
-from extraction.fields.paths import ITEM, Path
+from extraction.fields.paths import ITEM, Path, Place, path_of
+from extraction.fields.values import normal_forms
 from extraction.passes.findings import Agreement, Answer, Finding
 from extraction.passes.validators import Violation
 
@@ -78,41 +79,81 @@ def parts(group: Group, doubts: Mapping[Path, str]) -> list[list[Path]]:
     found: dict[Path, list[Path]] = {}
     for leaf in asked_again(group, doubts).leaves:
         if leaf.path in doubts and not (leaf.key and _comes_with(leaf.path, group, doubts)):
-            first = next(iter(_whole_array(group, leaf.path)), leaf.path)
-            found.setdefault(leaf.path if leaf.key else first, []).append(leaf.path)
+            is_whole = leaf.key or _whole_array(group, leaf.path)
+            found.setdefault(_outermost(leaf.path) if is_whole else leaf.path, []).append(leaf.path)
     return list(found.values())
 
 
 def _comes_with(key: Path, group: Group, doubts: Mapping[Path, str]) -> bool:
-    """Tell whether a key is asked in any case, with leaves that are parts of their own."""
-    return any(path != key and path[:-1] == key[:-1] and not _whole_array(group, path) for path in doubts)
+    """Tell whether a key is asked in any case, with other leaves of its items."""
+    return any(not leaf.key and leaf.path in doubts and _is_in(leaf.path, key[:-1]) for leaf in group.leaves)
 
 
 def halves(group: Group, doubts: Mapping[Path, str]) -> list[dict[Path, str]]:
-    """Return what a question's leaves are asked in instead: two questions, or one that has no smaller parts."""
+    """Return what a question's leaves are asked in instead: two questions, or one that has no smaller parts.
+
+    A doubtful key is a doubt of each that it comes with: its items are said anew, not only joined.
+    """
     found = parts(group, doubts)
     middle = (len(found) + 1) // 2
-    both = [found[:middle], found[middle:]]
-    return [{path: doubts[path] for part in half for path in part} for half in both if half]
+    both = [{path: doubts[path] for part in half for path in part} for half in (found[:middle], found[middle:])]
+    return [
+        {leaf.path: doubts[leaf.path] for leaf in asked_again(group, half).leaves if leaf.path in doubts}
+        for half in both
+        if half
+    ]
 
 
 def settle(group: Group, first: Sequence[Finding], again: Sequence[Finding], asked: Iterable[Path]) -> list[Finding]:
     """Return what of a first answer is still to be merged beside the one to the doubtful leaves.
 
-    An array that was asked as a whole counts as it was said the second time. Elsewhere a value that was found
-    nowhere gives way to whatever was said the second time, null too.
+    An array that was asked as a whole, or for a doubtful key, counts as it was said the second time: of leaves that
+    were not, items keep theirs if they are said again. Elsewhere a value that was found nowhere gives way to whatever
+    was said the second time, null too.
     """
     asked_again = set(asked)
     answered = {finding.path for finding in again}
     replaced = {other for path in asked_again & answered for other in _whole_array(group, path)}
-    grounds = {leaf.path: leaf.ground for leaf in group.leaves}
+    leaves = {leaf.path: leaf for leaf in group.leaves}
+    keys, said = _known_by(group, first), set(_known_by(group, again).values())
 
     def is_kept(finding: Finding) -> bool:
-        is_found = finding.value is None or bool(finding.spans) or not grounds[finding.path]
-        is_answered = finding.path in asked_again and finding.path in answered
-        return finding.path not in replaced and (is_found or not is_answered)
+        if finding.path in replaced:
+            return finding.path not in answered and keys.get(_item(finding.place)) in said
+        is_found = finding.value is None or bool(finding.spans) or not leaves[finding.path].ground
+        return is_found or finding.path not in asked_again & answered
 
-    return [finding for finding in first if is_kept(finding)]
+    inside = {finding.place[:end] for finding in first if is_kept(finding) for end in range(len(finding.place))}
+
+    def is_joining(finding: Finding) -> bool:
+        return finding.path in replaced and leaves[finding.path].key and finding.place[:-1] in inside
+
+    return [finding for finding in first if is_kept(finding) or is_joining(finding)]
+
+
+def _known_by(group: Group, findings: Iterable[Finding]) -> dict[Place, frozenset[tuple[Path, Hashable]]]:
+    """Return the keys of each outermost item that has any."""
+    kinds = {leaf.path: leaf.kind for leaf in group.leaves if leaf.key and leaf.path[:-1] == _outermost(leaf.path)}
+    found: dict[Place, set[tuple[Path, Hashable]]] = {}
+    for finding in findings:
+        if finding.path in kinds and finding.value is not None:
+            form = normal_forms(finding.value, kinds[finding.path])
+            found.setdefault(_item(finding.place), set()).add((finding.path, form))
+    return {item: frozenset(keys) for item, keys in found.items()}
+
+
+def _item(place: Place) -> Place:
+    """Return the outermost item that a place is in."""
+    return place[: len(_outermost(path_of(place)))]
+
+
+def _outermost(path: Path) -> Path:
+    """Return the path of the items of a leaf's outermost array; an empty one where it is in none."""
+    return path[: path.index(ITEM) + 1] if ITEM in path else ()
+
+
+def _is_in(path: Path, items: Path) -> bool:
+    return path[: len(items)] == items
 
 
 def _whole_array(group: Group, path: Path) -> list[Path]:
@@ -122,4 +163,4 @@ def _whole_array(group: Group, path: Path) -> list[Path]:
     is_key = any(leaf.key and leaf.path == path for leaf in group.leaves)
     if not items or (not is_key and keys.issuperset(items)):
         return []
-    return [leaf.path for leaf in group.leaves if leaf.path[: len(items[0])] == items[0]]
+    return [leaf.path for leaf in group.leaves if _is_in(leaf.path, items[0])]

@@ -5,8 +5,8 @@ Knows no line and no result of a batch: texts of answers in, findings out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 from extraction.documents.layout import LayoutText
@@ -47,6 +47,21 @@ class Question:
     """Why, for each of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """What still counts of an answer, and which leaves it was asked for."""
+
+    asked: Set[Path]
+    findings: Sequence[Finding]
+    shown: LayoutText
+
+    def settled(self, group: Group, question: Question, again: Sequence[Finding]) -> _Passage:
+        """Return what counts beside the answer to a question, which replaces nothing that its other half was told."""
+        if not question.doubts.keys() <= self.asked:
+            return self
+        return replace(self, findings=settle(group, self.findings, again, question.doubts))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentReading:
     """What was answered about a document the first time, and in rounds of further questions."""
@@ -83,12 +98,12 @@ class DocumentReading:
 
     def merged(self) -> list[Merged]:
         """Return each value of the record with its candidates; spans are of the document's text."""
-        by_group = [[(list(one.findings), one.shown)] for one in self.first]
+        by_group = [[_Passage({leaf.path for leaf in one.group.leaves}, one.findings, one.shown)] for one in self.first]
         for question, again in self._asked_again():
             group, before = self.first[question.group].group, by_group[question.group]
-            kept = [(settle(group, findings, again.findings, question.doubts), shown) for findings, shown in before]
-            by_group[question.group] = [*kept, (list(again.findings), again.shown)]
-        passages = [passage for of_group in by_group for passage in of_group]
+            kept = [one.settled(group, question, again.findings) for one in before]
+            by_group[question.group] = [*kept, _Passage(question.doubts.keys(), again.findings, again.shown)]
+        passages = [(one.findings, one.shown) for of_group in by_group for one in of_group]
         return merge(self.schema, [relocate(findings, shown.to_document) for findings, shown in passages])
 
     def _asked_again(self) -> Iterator[tuple[Question, GroupReading]]:

@@ -35,6 +35,13 @@ DOCUMENT = parse(b"one two three four", "a.txt", Limits())
 REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the prompt is too long"})
 CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
+KEY_FIELD = {"type": "string", "x-tokenmill": {"key": True}}
+KEY = ("rows", "*", "k")
+ROWS = [{"k": "one", "p": "two", "q": "two"}, {"k": "three", "p": "four", "q": "four"}]
+ITEMS = {"type": "object", "properties": {"k": KEY_FIELD, "p": TEXT, "q": TEXT}}
+KEYED_SCHEMA = {"type": "object", "properties": {"b": TEXT, "rows": {"type": "array", "items": ITEMS}}}
+KEYED = job.plan(json.dumps(KEYED_SCHEMA).encode(), quotes=False, params={}, max_fields=25)
+
 
 def test_every_answer_has_an_end_though_its_texts_have_none() -> None:
     properties = {f"text{number}": TEXT for number in range(25)}
@@ -147,6 +154,52 @@ def test_items_keep_what_was_not_asked_again_of_them() -> None:
     assert found["fields"] == {"rows": [{"k": "one", "p": "two", "q": "three"}]}
 
 
+JUNK = [{"k": f"X-{number}", "p": "nowhere", "q": "nowhere"} for number in range(20)]
+
+
+@pytest.mark.parametrize("said", [[*ROWS, *JUNK], [*ROWS, *ROWS, *ROWS]])
+def test_a_list_with_a_key_that_ran_on_is_what_its_halves_say(said: list[dict[str, str]]) -> None:
+    first = LineResult(text=json.dumps({"b": "four", "rows": said})[:-3])
+    p_alone, q_alone = asked_after([], first=[first], of=KEYED).values()
+    assert (set(p_alone), set(q_alone)) == ({KEY, ("rows", "*", "p")}, {KEY, ("rows", "*", "q")})
+    found = record_after([first], [{"0-0": answer_of(ROWS, "kp"), "0-1": answer_of(ROWS, "kq")}], of=KEYED)
+    assert found["fields"]["rows"] == ROWS
+    assert not any(each["review"] for each in found["evidence"])
+
+
+def test_an_item_with_a_wrong_key_gives_way_though_something_else_could_not_be_read() -> None:
+    first = LineResult(text=json.dumps({"b": 5, "rows": [{**ROWS[0], "k": "nowhere"}, ROWS[1]]}))
+    asked = asked_after([], first=[first], of=KEYED)
+    assert [KEY in half for half in asked.values()] == [True, True]
+    rows = {"0-0": LineResult(text=json.dumps({"b": "four", **only(ROWS, "kp")})), "0-1": answer_of(ROWS, "kq")}
+    assert record_after([first], [rows], of=KEYED)["fields"] == {"b": "four", "rows": ROWS}
+
+
+def test_items_that_are_said_again_keep_what_a_half_without_answer_was_asked_for() -> None:
+    first = LineResult(text=json.dumps({"b": "four", "rows": [*ROWS, *JUNK]})[:-3])
+    failed = LineResult(error={"code": "batch_expired", "message": "the batch expired"})
+    found = record_after([first], [{"0-0": answer_of(ROWS, "kp"), "0-1": failed}], of=KEYED)
+    assert found["fields"]["rows"] == ROWS
+
+
+def test_a_half_that_is_asked_in_halves_leaves_what_the_other_half_said() -> None:
+    first = LineResult(text='{"rows": [')
+    rounds = [{"0-0": answer_of(ROWS, "kp"), "0-1": LineResult(text='{"rows": [{"k": "one", "q": "two"}')}]
+    rounds.append({"0-0": LineResult(text='{"b": "four"}'), "0-1": answer_of(ROWS[:1], "kq")})
+    found = record_after([first], rounds, of=KEYED)
+    assert [row["p"] for row in found["fields"]["rows"]] == ["two", "four"]
+
+
+def test_a_key_of_items_with_objects_is_asked_in_smaller_questions_each_round() -> None:
+    inner = {"type": "object", "properties": {"first": TEXT, "last": TEXT}}
+    schema = {"type": "object", "properties": {"rows": rows_of({"k": KEY_FIELD, "name": inner})}}
+    planned = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25)
+    cut, rounds = LineResult(text="{"), list[dict[str, LineResult]]()
+    while asked := asked_after(rounds, first=[cut], of=planned):
+        rounds.append(dict.fromkeys(asked, cut))
+    assert [len(answers) for answers in rounds] == [2]
+
+
 def test_a_list_that_was_cut_each_time_keeps_its_items_and_they_are_looked_at() -> None:
     schema = {"type": "object", "properties": {"rows": rows_of({"r": TEXT})}}
     planned = job.plan(json.dumps(schema).encode(), quotes=False, params={}, max_fields=25)
@@ -187,6 +240,14 @@ def test_a_question_that_asks_again_tells_as_many_reasons_as_there_is_room_for(r
     request = replace(JOB, params={}, window=window).again_request("one two", question)
     assert request.messages[-1]["content"] == asked.messages[-1]["content"].replace(longest, TASK.format(told))
     assert request.response_format == asked.response_format
+
+
+def only(rows: Sequence[dict[str, str]], names: str) -> dict[str, Any]:
+    return {"rows": [{name: row[name] for name in names} for row in rows]}
+
+
+def answer_of(rows: Sequence[dict[str, str]], names: str) -> LineResult:
+    return LineResult(text=json.dumps(only(rows, names)))
 
 
 def rows_of(properties: dict[str, Any]) -> dict[str, Any]:
