@@ -53,7 +53,7 @@ def db_backup(
         objects = _objects_in(folder)
         with backups.objects_held(maker):
             _run_program("pg_dump", url, maker, "--format=custom", "--no-owner", f"--file={dump}")
-            num_copied = backups.copy_objects(_store(data_dir), objects)
+            num_copied = backups.copy_objects(_store(data_dir), objects, is_copied=_is_copied)
     print(f"{folder} has the database and its objects, {num_copied} of them new")
 
 
@@ -71,11 +71,22 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
         if backups.has_schema(maker):
             raise InputError("the database is not empty. Make a new one, and name it in TOKENMILL_DATABASE_URL.")
         # The objects first: so no row ever names one that is not there yet.
-        num_copied = backups.copy_objects(_objects_in(folder), _store(data_dir))
+        num_copied = backups.copy_objects(_objects_in(folder), _store(data_dir), is_copied=_is_copied)
         _run_program("pg_restore", url, maker, "--no-owner", "--exit-on-error", "--single-transaction", str(dump))
         backups.release(maker)  # the dump was made while they were held
     print(f"the database is as it was, with {num_copied} objects; see `tokenmill audit`")
     print("where it takes the place of another for good: `tokenmill db adopt-storage`")
+
+
+def _is_copied(name: str) -> bool:
+    """Tell whether an object is a file's or an index's.
+
+    Documents that were read are left out, and tokenizers: who needs one reads its file again, or starts again.
+    """
+    from jobs.files import is_object_key
+    from jobs.indexes.objects import is_whole
+
+    return is_object_key(name) or is_whole(name)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ nobody deletes it. What came later is named by no row, and swept once it is old.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.errors import ConflictError, NotFoundError
-from jobs.files import is_object_key
 from jobs.storage import Storage
 
 _HELD = "delete no objects"
@@ -61,14 +60,11 @@ def server_major(maker: sessionmaker[Session]) -> int:
         return int(session.scalar(text("SELECT current_setting('server_version_num')::integer / 10000")) or 0)
 
 
-def copy_objects(source: Storage, target: Storage) -> int:
-    """Copy the objects of files that `target` does not have; return how many. An object never changes.
-
-    Documents that were read are left out: who needs one reads its file again.
-    """
+def copy_objects(source: Storage, target: Storage, *, is_copied: Callable[[str], bool]) -> int:
+    """Copy the objects of such names that `target` does not have; return how many. An object never changes."""
     num_copied = 0
     for found in source.iter_objects():
-        if not is_object_key(found.name) or _has_all(target, found.name, source):
+        if not is_copied(found.name) or _has_all(target, found.name, source):
             continue
         try:
             target.put(found.name, source.iter_chunks(found.name))

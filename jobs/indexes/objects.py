@@ -34,3 +34,8 @@ def named_key(name: str) -> str | None:
     """Return the key that a row would have of an object of the store, or of the part of one; None: it is no index's."""
     match = _KEY.fullmatch(name)
     return None if match is None else f"{match[1]}/indexes/{match[2]}"
+
+
+def is_whole(name: str) -> bool:
+    """Tell whether an object of the store is an index's, and not the part of one that is being written."""
+    return named_key(name) is not None and "#" not in name

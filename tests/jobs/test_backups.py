@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import backups, retention, store_owner
+from jobs import backups, read_documents, retention, store_owner
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import claiming, leasing
 from jobs.database import connect, sessions
 from jobs.errors import ConflictError, InputError, ServiceError
 from jobs.files import new_object_key
+from jobs.indexes.objects import new_key, vectors_key
 from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, File, Tenant
@@ -99,6 +100,24 @@ def test_a_backup_that_is_made_again_copies_what_is_new(
         run(4 + number)
         assert "1 of them new" in here("db", "backup", tmp_path / "backup").stdout
     assert not list((tmp_path / "backup").glob("*.part"))
+
+
+def test_the_segments_of_indexes_are_copied_and_what_is_made_anew_is_not(
+    session: Session, storage: Storage, tenant: Tenant, database_url: str, empty_database: str, tmp_path: Path
+) -> None:
+    segment = new_key(tenant.id)
+    kept = {segment: b"words", vectors_key(segment): b"vectors"}
+    read = read_documents.key_of(tenant.id, parsers="p", sha256="0" * 64, name="a.txt")
+    for key, content in (kept | {read: b"text"}).items():
+        storage.put(key, content)
+    session.commit()
+    made = on(database_url, storage)("db", "backup", tmp_path / "backup")
+    assert "2 of them new" in made.stdout, made.output
+    (tmp_path / "other").mkdir()
+    other = Storage((tmp_path / "other").as_uri())
+    restored = on(empty_database, other)("db", "restore", tmp_path / "backup")
+    assert restored.exit_code == 0, restored.output
+    assert {found.name: b"".join(other.iter_chunks(found.name)) for found in other.iter_objects()} == kept
 
 
 def test_no_object_is_deleted_while_a_backup_is_made(
