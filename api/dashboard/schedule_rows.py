@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from api.dashboard import formats
 from api.dashboard.live import Shown
@@ -20,6 +20,12 @@ def schedule_places(found: Sequence[NextRun]) -> dict[str, Shown]:
             f"s{n}.last_at": "" if one.last_at is None else formats.ago(one.last_at),
         }
     return values
+
+
+def schedule_row(one: NextRun) -> tuple[Hashable, ...]:
+    """Return what of a schedule does not change in place: where it is other, the page is asked for anew."""
+    trouble = one.num_failures, one.num_skipped, one.pause_reason, one.last_reason
+    return one.schedule_id, one.paused_at, one.last_run_id, *trouble
 
 
 def _state(state: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from api.dashboard.live import Look, OpenPages, Shown, View, stream
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
-from api.dashboard.schedule_rows import schedule_places
+from api.dashboard.schedule_rows import schedule_places, schedule_row
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.batches import BatchObject
 from api.services import Services, ServicesDep
@@ -93,10 +93,12 @@ class _Glance:
         values |= schedule_places(self.lately.schedules)
         rows = [
             (one.priority for one in self.classes),
-            *((batch.id for batch in listed) for listed in (self.waiting, self.at_risk, self.failed)),
+            *((batch.id for batch in listed) for listed in (self.waiting, self.at_risk)),
+            ((batch.id, batch.status, batch.request_counts.failed > 0) for batch in self.failed),
             (one.model for one in self.fleet),
             ((one.name, one.model) for one in self.lately.shares),
-            ((one.schedule_id, one.last_run_id, one.paused_at) for one in self.lately.schedules),
+            (schedule_row(one) for one in self.lately.schedules),
+            (self.lately.reviews.extraction_id,),
         ]
         return Look.of(values, *(tuple(names) for names in rows))
 

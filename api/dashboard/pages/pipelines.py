@@ -11,7 +11,7 @@ from api.dashboard import formats
 from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
-from api.dashboard.schedule_rows import schedule_places
+from api.dashboard.schedule_rows import schedule_places, schedule_row
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.schemas.pipelines import RunObject
 from jobs.overview import scheduled
@@ -61,8 +61,8 @@ def _found(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequenc
 
 
 def _look_of(found: Sequence[NextRun], runs: Sequence[Run]) -> Look:
-    shown = [(one.schedule_id, one.paused_at, one.last_run_id, one.num_failures, one.num_skipped) for one in found]
-    return Look.of(schedule_places(found) | _run_places(runs), tuple(shown), _states(runs))
+    shown = tuple(schedule_row(one) for one in found)
+    return Look.of(schedule_places(found) | _run_places(runs), shown, _states(runs))
 
 
 def _run_places(runs: Sequence[Run]) -> dict[str, Shown]:

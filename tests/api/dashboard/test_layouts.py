@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
-from api.dashboard.pages import models
+import pytest
+
+from api.dashboard.pages import models, overview, pipelines
 from jobs.overview.fleet import WorkersCounted, WorkerSeen
+from jobs.overview.reviewing import OpenReviews
+from jobs.overview.scheduled import NextRun
 
+SCHEDULE = NextRun(
+    schedule_id="sched_a",
+    name="nightly",
+    pipeline="receipts",
+    pipeline_id="pipe_a",
+    cron="0 3 * * *",
+    time_zone="UTC",
+    next_at=None,
+    paused_at=None,
+    pause_reason=None,
+    num_failures=0,
+    num_skipped=0,
+    last_run_id=None,
+    last_state=None,
+    last_reason=None,
+    last_at=None,
+)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 WORKER = WorkerSeen(
     worker_id="worker_a",
@@ -37,3 +61,43 @@ def test_a_worker_that_is_lost_changes_the_layout() -> None:
 def test_further_workers_change_the_layout_of_every_page() -> None:
     full, more = (WorkersCounted(num_live=number, num_lost=0) for number in (100, 101))
     assert models._look_of(full, [WORKER], 2).layout != models._look_of(more, [WORKER], 2).layout
+
+
+TROUBLES: list[dict[str, Any]] = [
+    {"num_failures": 1},
+    {"num_skipped": 1},
+    {"pause_reason": "failed too often"},
+    {"last_reason": "a step failed"},
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: next(iter(trouble)))
+def test_trouble_of_a_schedule_changes_the_layout(trouble: dict[str, Any]) -> None:
+    troubled = replace(SCHEDULE, **trouble)
+    assert pipelines._look_of([SCHEDULE], []).layout != pipelines._look_of([troubled], []).layout
+    assert layout_of_overview(schedules=[SCHEDULE]) != layout_of_overview(schedules=[troubled])
+
+
+def test_what_is_to_be_reviewed_next_changes_the_layout() -> None:
+    nothing, some = layout_of_overview(), layout_of_overview(reviewed="extr_a")
+    assert len({nothing, some, layout_of_overview(reviewed="extr_b")}) == 3
+
+
+def test_a_failed_batch_that_has_ended_changes_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines can be tried again."""
+    monkeypatch.setattr(overview, "places", lambda *_: {})
+    batches = [
+        SimpleNamespace(id="batch_a", status=status, request_counts=SimpleNamespace(failed=num_failed))
+        for status, num_failed in (("in_progress", 1), ("expired", 0), ("expired", 1))
+    ]
+    assert len({layout_of_overview(failed=batch) for batch in batches}) == 3
+
+
+def layout_of_overview(*, schedules: Sequence[NextRun] = (), reviewed: str | None = None, failed: Any = None) -> str:
+    reviews = OpenReviews(num_open=0 if reviewed is None else 1, oldest_at=None, extraction_id=reviewed)
+    lately = overview._Lately(
+        waiting=(), at_risk=(), failed=(), tenants={}, shares=(), schedules=schedules, reviews=reviews
+    )
+    batches = [] if failed is None else [failed]
+    glance = overview._Glance(classes=(), waiting=(), at_risk=(), failed=batches, fleet=(), quota=None, lately=lately)
+    return glance.look().layout

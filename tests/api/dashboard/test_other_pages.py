@@ -61,6 +61,7 @@ def test_workers_are_shown_without_their_machines(browse: Browse, deployment: An
     own, all_of_it = (browse(key).get("/models").text for key in (deployment.new_key(), operator_key))
     assert ("50 %" in own, f"{hostname} <" in own) == (True, False)
     assert (f"{hostname} <" in all_of_it, "/v1/admin/workers/worker_x/drain" in all_of_it) == (True, True)
+    assert 'data-live="m0.lost"' in browse(operator_key).get("/").text  # none is, and one may be while one looks
     with Session(deployment.engine) as session, session.begin():
         stop(session, "worker_x")  # other tests have the same database
 
