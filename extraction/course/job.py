@@ -96,11 +96,15 @@ class ExtractJob:
         return showing.excerpts[group]
 
     def part_excerpt(self, question: Question, showing: Showing) -> Excerpt:
-        """Return what a question for a part of a group shows where that of the whole group was too long."""
+        """Return what a question for a part of a group shows where that of the whole group was too long.
+
+        Of the window the text has half after that, and half of it each time that a part was too long: a text may have
+        more tokens than are counted, and what a part's fewer fields leave room for would make it as long again.
+        """
         part = self.asked_again(question)
         asked = tuple(leaf.path for leaf in part.leaves)
         if asked not in showing.parts:
-            showing.parts[asked] = self._excerpt(part, showing)
+            showing.parts[asked] = self._excerpt(part, showing, share=0.5**question.num_refused)
         return showing.parts[asked]
 
     def first_request(self, group: int, text: str) -> Request:
@@ -179,14 +183,14 @@ class ExtractJob:
         line = {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": body}
         return orjson.dumps(line) + b"\n"
 
-    def _excerpt(self, group: Group, showing: Showing) -> Excerpt:
+    def _excerpt(self, group: Group, showing: Showing, *, share: float = 1.0) -> Excerpt:
         if self.window is None:
             return showing.whole
         limit = self._most_tokens(self.window)
         if self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:  # a token has a byte or more
             return showing.whole
         told = limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
-        room = limit - self._longest(group, "", self.window.count, told=told)
+        room = min(limit - self._longest(group, "", self.window.count, told=told), int(share * limit))
         for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document
             excerpt = showing.excerpt(group, room)
             too_many = self._longest(group, excerpt.layout.text, self.window.count, told=told) - limit

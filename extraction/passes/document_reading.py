@@ -45,6 +45,8 @@ class Question:
     """The number of the group."""
     doubts: Mapping[Path, str]
     """Why, for each of them."""
+    num_refused: int = 0
+    """How many questions, each for a part of the one before, were too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,9 @@ class DocumentReading:
         group = self.first[question.group].group
         missing = {path: reason for path, reason in reading.gaps().items() if path in question.doubts}
         is_last = reading.problem not in (None, TOO_LONG) or len(parts(group, question.doubts)) == 1
-        return [] if is_last else [Question(group=question.group, doubts=half) for half in halves(group, missing)]
+        num_refused = question.num_refused + (reading.problem == TOO_LONG)
+        asked = [] if is_last else halves(group, missing)
+        return [Question(group=question.group, doubts=half, num_refused=num_refused) for half in asked]
 
 
 def read_group(

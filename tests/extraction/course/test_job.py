@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ import pytest
 
 from extraction.course import document, job
 from extraction.course.answers import Answers, LineResult
-from extraction.course.document import record_of, whole_reading
+from extraction.course.document import again_requests, record_of, whole_reading
 from extraction.course.job import ExtractJob
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
@@ -20,6 +21,7 @@ from extraction.fields.paths import Path, spell
 from extraction.passes.asking_again import CUT, MISSING, TOO_LONG, UNGROUNDED, asked_again, halves, parts
 from extraction.passes.document_reading import DocumentReading, Question
 from extraction.passes.excerpts import Window, likely_tokens
+from extraction.passes.prompts import Request
 from extraction.scoring.records import UNANSWERED, UNENDED
 
 TEXT = {"type": "string"}
@@ -92,6 +94,22 @@ def test_a_question_that_is_too_long_is_asked_in_halves_that_fit_more_of_the_doc
     assert {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]} == {
         "b": [f"{UNANSWERED}: {TOO_LONG}"]
     }
+
+
+def test_a_question_whose_text_has_more_tokens_than_counted_gets_shorter_each_round() -> None:
+    schema = json.dumps({"type": "object", "properties": {f"field_{number}": TEXT for number in range(8)}})
+    asking = replace(job.plan(schema.encode(), quotes=False, params={}, max_fields=25), window=JOB.window)
+    text = "\n\n".join(" ".join(f"{row * 7919 + column:06d}" for column in range(12)) for row in range(300))
+    showing = asking.showing(parse(text.encode(), "a.txt", Limits()))
+    sizes, rounds = (
+        [size_of(asking.first_request(0, asking.excerpt(0, showing).layout.text))],
+        list[dict[str, LineResult]](),
+    )
+    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
+        sizes.append(max(map(size_of, asked.values())))
+        rounds.append(dict.fromkeys(asked, REFUSED))
+    assert len(sizes) == 4
+    assert all(after < 0.6 * before for before, after in pairwise(sizes))
 
 
 def test_a_document_without_any_answer_has_the_error_of_its_first_question() -> None:
@@ -240,6 +258,10 @@ def test_a_question_that_asks_again_tells_as_many_reasons_as_there_is_room_for(r
     request = replace(JOB, params={}, window=window).again_request("one two", question)
     assert request.messages[-1]["content"] == asked.messages[-1]["content"].replace(longest, TASK.format(told))
     assert request.response_format == asked.response_format
+
+
+def size_of(request: Request) -> int:
+    return sum(len(message["content"]) for message in request.messages)
 
 
 def only(rows: Sequence[dict[str, str]], names: str) -> dict[str, Any]:
