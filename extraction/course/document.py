@@ -126,8 +126,7 @@ def record_of(
     if not isinstance(reading, DocumentReading):
         return failed_record(reading, name=name, sha256=sha256, usage=usage)
     if not reading.is_answered:
-        error = next(result.error for result in answers.first if result.error is not None)
-        return failed_record(error, name=name, sha256=sha256, usage=usage)
+        return failed_record(_last_error(answers), name=name, sha256=sha256, usage=usage)
     return done_record(
         job.schema,
         reading.merged(),
@@ -140,6 +139,12 @@ def record_of(
         retrieval_ranks=_ranks(showing),
         covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
     )
+
+
+def _last_error(answers: Answers) -> Mapping[str, Any]:
+    """Return what ended it where no question was answered: a first one that was too long was asked in parts."""
+    asked = [*answers.first, *(result for results in answers.again for result in results.values())]
+    return next(result.error for result in reversed(asked) if result.error is not None)
 
 
 def _behind_covers(

@@ -35,6 +35,7 @@ JOB = replace(
 )
 DOCUMENT = parse(b"one two three four", "a.txt", Limits())
 REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the prompt is too long"})
+EXPIRED = LineResult(error={"code": "batch_expired", "message": "the batch expired"})
 CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
 KEY_FIELD = {"type": "string", "x-tokenmill": {"key": True}}
@@ -112,9 +113,11 @@ def test_a_question_whose_text_has_more_tokens_than_counted_gets_shorter_each_ro
     assert all(after < 0.6 * before for before, after in pairwise(sizes))
 
 
-def test_a_document_without_any_answer_has_the_error_of_its_first_question() -> None:
-    rounds = [{"0-0": REFUSED, "0-1": REFUSED}]
-    assert record_after([REFUSED], rounds)["error"]["code"] == "context_length_exceeded"
+@pytest.mark.parametrize(
+    ("last", "code"), [(REFUSED, "context_length_exceeded"), (EXPIRED, "batch_expired")], ids=["refused", "expired"]
+)
+def test_a_document_without_any_answer_has_its_last_error(last: LineResult, code: str) -> None:
+    assert record_after([REFUSED], [dict.fromkeys(["0-0", "0-1"], last)])["error"]["code"] == code
 
 
 def test_the_parts_of_a_large_question_have_the_size_of_a_leaf_after_few_rounds() -> None:
@@ -195,8 +198,7 @@ def test_an_item_with_a_wrong_key_gives_way_though_something_else_could_not_be_r
 
 def test_items_that_are_said_again_keep_what_a_half_without_answer_was_asked_for() -> None:
     first = LineResult(text=json.dumps({"b": "four", "rows": [*ROWS, *JUNK]})[:-3])
-    failed = LineResult(error={"code": "batch_expired", "message": "the batch expired"})
-    found = record_after([first], [{"0-0": answer_of(ROWS, "kp"), "0-1": failed}], of=KEYED)
+    found = record_after([first], [{"0-0": answer_of(ROWS, "kp"), "0-1": EXPIRED}], of=KEYED)
     assert found["fields"]["rows"] == ROWS
 
 
