@@ -36,16 +36,16 @@ class LineResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The results of all questions about one document; but for the first ones by the number of their group."""
+    """The results of all questions about one document."""
 
     first: Sequence[LineResult]
     """Of each group."""
     second_readings: Mapping[int, LineResult] = field(default_factory=dict)
-    """One that failed tells nothing."""
+    """By the number of their group; one that failed tells nothing."""
     again: Sequence[Mapping[str, LineResult]] = ()
     """To each round of further questions, by their keys; where one failed, what was answered before is all there is."""
     covered: Mapping[int, LineResult] = field(default_factory=dict)
-    """With every value that was found covered; one that failed tells nothing."""
+    """With every value that was found covered, by the number of their group; one that failed tells nothing."""
 
     @property
     def usage(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from extraction.passes.examples import Example
 from extraction.passes.excerpts import EXCERPT_RULES, Window, likely_tokens
 from extraction.scoring.calibration import Calibration
 
-_VERSIONS = (1, 2, 3)
+_PLAIN, _WITH_MORE, _WITH_RULE = _VERSIONS = (1, 2, 3)
 """The second is that of plans with what readers of the first would leave out, the third of those with a rule for what
 of a document is shown; readers of those before refuse them."""
 _OF_PASSES = ("passes", "examples_of", "examples")
@@ -61,7 +61,7 @@ class StoredPlan:
     def to_bytes(self) -> bytes:
         """Return the plan to be kept."""
         has_more = self._has_passes or self.corpus is not None
-        version = 3 if self.context is not None else 2 if has_more else 1
+        version = _WITH_RULE if self.context is not None else _WITH_MORE if has_more else _PLAIN
         return orjson.dumps({"version": version, **self.to_json()})
 
     @classmethod

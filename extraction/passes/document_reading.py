@@ -18,7 +18,7 @@ from extraction.passes.asking_again import TOO_LONG, doubts, gaps, halves, parts
 from extraction.passes.findings import Answer, Finding, ground_readings, relocate
 from extraction.passes.logprobs import with_logprobs
 from extraction.passes.merging import Merged, merge, record
-from extraction.passes.validators import violations
+from extraction.passes.validators import Violation, violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +113,17 @@ class DocumentReading:
 
     def _doubtful(self) -> list[Question]:
         against = violations(self.schema, record(self.schema, self.merged()))
-        found: list[Question] = []
-        for number, one in enumerate(self.first):
-            if one.problem is not None:
-                found += self._smaller(Question(group=number, doubts=one.gaps()), one)
-                continue
-            reasons = doubts(one.group, one.answer, one.findings, violations=against)
-            asked = halves(one.group, reasons) if one.answer.missing else [reasons]
-            found += [Question(group=number, doubts=each) for each in asked if each]
-        return found
+        return [
+            question for number, one in enumerate(self.first) for question in self._doubtful_of(number, one, against)
+        ]
+
+    def _doubtful_of(self, number: int, one: GroupReading, against: Sequence[Violation]) -> list[Question]:
+        """Return what the first round asks of a group: in halves, if any of its leaves was left out."""
+        if one.problem is not None:
+            return self._smaller(Question(group=number, doubts=one.gaps()), one)
+        reasons = doubts(one.group, one.answer, one.findings, violations=against)
+        asked = halves(one.group, reasons) if one.answer.missing else [reasons]
+        return [Question(group=number, doubts=each) for each in asked if each]
 
     def _smaller(self, question: Question, reading: GroupReading) -> list[Question]:
         """Return what asks for the leaves that an answer to a question left out; nothing where it was the smallest."""
