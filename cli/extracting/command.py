@@ -126,6 +126,7 @@ def extract(
         if tally is None:
             tally = _run(job, place, folder, files, outputs=outputs)
         else:
+            folder.free_disk()  # where the start that wrote it was killed
             say(f"{output} is already complete. Remove it to run again.")
     end(tally, fail_on_errors=fail_on_errors)
 

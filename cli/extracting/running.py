@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,9 @@ from extraction.passes.excerpts import Showing
 from extraction.passes.prompts import Request
 from extraction.scoring.records import failed_record
 from jobs.errors import ServiceError
+from jobs.settings import load_settings
+
+_Requests = Callable[[ExtractJob, Showing, Answers], Mapping[int, Request] | Mapping[str, Request]]
 
 
 @dataclass(slots=True)
@@ -100,22 +103,22 @@ def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
     return _write_later(job, folder, folder.covered, covered_requests)
 
 
-def _write_later(
-    job: ExtractJob,
-    folder: ExtractFolder,
-    stage: Stage,
-    requests: Callable[[ExtractJob, Showing, Answers], Mapping[int, Request] | Mapping[str, Request]],
-) -> bool:
-    """Write what all answers so far lead to."""
+def _write_later(job: ExtractJob, folder: ExtractFolder, stage: Stage, requests: _Requests) -> bool:
+    """Write what all answers so far lead to, as many lines as a batch may have: records tell what was not asked."""
     if not stage.lines.exists():
+        most = load_settings().max_batch_lines
         with folder.writing(stage) as file, _AllResults(job, folder) as results:
-            for number, one in folder.prepared():
-                if one.error is not None:
-                    continue
-                answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
-                for key, request in requests(job, showing, answers).items():
-                    file.write(job.line(number, key, request))
+            file.writelines(islice(_later_lines(job, folder, results, requests), most))
     return _has_lines(stage.lines)
+
+
+def _later_lines(job: ExtractJob, folder: ExtractFolder, results: _AllResults, requests: _Requests) -> Iterator[bytes]:
+    for number, one in folder.prepared():
+        if one.error is not None:
+            continue
+        answers, showing = results.of(number), job.showing(folder.cache.load(one.sha256))
+        for key, request in requests(job, showing, answers).items():
+            yield job.line(number, key, request)
 
 
 def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> None:

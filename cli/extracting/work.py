@@ -105,8 +105,14 @@ class ExtractFolder:
         """Note the outputs and what became of the documents, and free the disk."""
         noted = {str(path.absolute()): sha256_of(path) for path in outputs}
         self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
-        for stage in (self.first, self.second_reading, *self.rounds(), self.covered):
-            shutil.rmtree(stage.run.root, ignore_errors=True)
+        self.free_disk()
+
+    def free_disk(self) -> None:
+        """Remove all but the note of the outputs, the last stage first: what a kill leaves can be gone on with."""
+        # By their names: an earlier kill may have left a round without the one before it.
+        rounds = sorted(self.run.root.glob("again*"), key=lambda path: (len(path.name), path.name), reverse=True)
+        for root in (self.covered.run.root, *rounds, self.second_reading.run.root, self.first.run.root):
+            shutil.rmtree(root, ignore_errors=True)
         self.run.forget_stack()
         for note in (self.note, self.context_note):
             note.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,9 @@ from cli.extracting.running import records, run_batches
 from cli.extracting.work import ExtractFolder, folder_of
 from cli.places.session import Session
 from cli.places.stage import Stage
+from extraction.course.document import NO_ROOM
 from extraction.course.job import ExtractJob, Passes, plan
+from extraction.scoring.records import UNANSWERED
 from jobs.errors import InputError
 from tests.cli.service import run
 from tests.jobs.extractions.answering import ENDLESS
@@ -58,6 +61,53 @@ def test_other_readers_are_another_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert folder(tmp_path, job()).run != before.run
 
 
+def endless(tmp_path: Path, one: ExtractJob) -> ExtractFolder:
+    """Return the folder of a document whose fields are answered one at a time."""
+    work = folder(tmp_path, one)
+    (tmp_path / "a.txt").write_text("\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in WIDE["properties"]))
+    work.prepare([tmp_path / "a.txt"], on_each=lambda: None)
+    return work
+
+
+def test_a_round_asks_as_much_as_a_batch_may_have_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENMILL_MAX_BATCH_LINES", "1")
+    one = job()
+    work = endless(tmp_path, one)
+    run_batches(one, work, cast(Session, LocalModel()))
+    assert [stage.lines.read_bytes().count(b"\n") for stage in work.rounds()] == [1, 1, 1, 0]
+    (record,) = records(one, work)
+    reasons = {each["path"]: each["reasons"] for each in record["evidence"] if each["review"]}
+    assert list(reasons) == [name for name, value in record["fields"].items() if value is None]
+    assert {reason for each in reasons.values() for reason in each} == {f"{UNANSWERED}: {NO_ROOM}"}
+
+
+@pytest.mark.parametrize("num_removed", range(4))
+def test_what_a_kill_leaves_of_finished_rounds_is_removed_or_fits_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_removed: int
+) -> None:
+    one = job()
+    work = endless(tmp_path, one)
+    run_batches(one, work, cast(Session, LocalModel()))
+    written = work.rounds()
+    left = iter(range(num_removed))
+
+    def killed(path: Path, **_options: Any) -> None:
+        if path.exists() and next(left, None) is None:
+            raise KeyboardInterrupt
+        remove(path, ignore_errors=True)
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        work.finish([], num_done=1, failed={})
+    monkeypatch.undo()
+    assert work.rounds() == written[: len(written) - num_removed]
+    assert len(list(work.run.root.glob("again*"))) == len(work.rounds())
+    remove(work.again(1).run.root)
+    work.free_disk()
+    assert not list(work.run.root.glob("again*"))
+
+
 def test_a_run_that_stopped_between_rounds_goes_on_and_leaves_nothing_of_them(tmp_path: Path) -> None:
     class Stopping(LocalModel):
         def run(self, stage: Stage) -> None:
@@ -66,9 +116,7 @@ def test_a_run_that_stopped_between_rounds_goes_on_and_leaves_nothing_of_them(tm
             super().run(stage)
 
     one = job()
-    work = folder(tmp_path, one)
-    (tmp_path / "a.txt").write_text("\n".join(f"{name}: {name[-1]} {ENDLESS}" for name in WIDE["properties"]))
-    work.prepare([tmp_path / "a.txt"], on_each=lambda: None)
+    work = endless(tmp_path, one)
     with pytest.raises(KeyboardInterrupt):
         run_batches(one, work, cast(Session, Stopping()))
     run_batches(one, work, cast(Session, LocalModel()))
