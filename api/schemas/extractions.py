@@ -12,7 +12,6 @@ from api.schemas.stages import CourseStage
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
-from jobs.extractions import lifecycle
 from jobs.extractions.stages import Stage, stage_of
 from jobs.states import ExtractionState, Priority
 from jobs.tables import Batch, Extraction, ExtractionStage
@@ -76,7 +75,7 @@ class ExtractionObject(ListedObject):
         cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
     ) -> Self:
         """`batches` are those of the stages by their ids, and whatever else was done for it."""
-        plan = lifecycle.stored_plan(extraction)
+        passes = extraction.plan.get("passes") or {}  # read here: a plan of another release is shown all the same
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
         return cls(
             id=extraction.id,
@@ -85,10 +84,10 @@ class ExtractionObject(ListedObject):
             model=extraction.model,
             schema_=orjson.loads(extraction.plan["schema"]),
             quotes=extraction.plan["quotes"],
-            again=plan.passes.again,
-            second_reading=plan.passes.second_reading,
-            cover=plan.passes.cover,
-            examples=plan.examples_of,
+            again=extraction.again,
+            second_reading=passes.get("second_reading", False),
+            cover=passes.get("cover", False),
+            examples=extraction.plan.get("examples_of"),
             status=ExtractionState(extraction.state),
             reason=extraction.reason,
             stages=[

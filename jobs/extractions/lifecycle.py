@@ -14,12 +14,13 @@ from sqlalchemy.orm import Session
 
 from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
+from extraction.errors import ExtractionError
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata, parse_window
 from jobs.chunks import fleet
 from jobs.courses import repeated_calls
 from jobs.database import advisory_lock
-from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.extractions.asking import require_askable
 from jobs.extractions.collection import lock_filled
 from jobs.extractions.corpora import FindIndex
@@ -211,8 +212,11 @@ def move(session: Session, extraction: Extraction, after: ExtractionState) -> No
 
 
 def stored_plan(extraction: Extraction) -> StoredPlan:
-    """Return what an extraction asks."""
-    plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+    """Return what an extraction asks. Raises InputError where another release has kept it."""
+    try:
+        plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+    except ExtractionError as error:
+        raise InputError(str(error)) from None
     return replace(plan, passes=replace(plan.passes, again=extraction.again))
 
 

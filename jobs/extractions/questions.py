@@ -103,9 +103,10 @@ def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
         "name": one.document.name,
         "sha256": one.sha256,
         "first": [result.to_body() for result in one.first],
-        "again": [_bodies(results) for results in one.again],
         "usage": one.usage,
     }
+    if one.again:
+        body["again"] = [_bodies(results) for results in one.again]
     body |= {name: _bodies(results) for name, results in by_group.items() if results}
     line = {"custom_id": custom_id(one.number), "method": "POST", "url": GROUND_ENDPOINT, "body": body}
     return orjson.dumps(line)

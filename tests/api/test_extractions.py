@@ -103,6 +103,20 @@ def test_each_round_of_asking_again_is_shown_as_stages(http: httpx.Client, deplo
     assert shown["input_tokens"] == 7 * 5
 
 
+def test_a_plan_that_another_release_has_kept_is_listed_and_fails_with_that_for_its_reason(
+    http: httpx.Client, deployment: Any
+) -> None:
+    asked = ask(http, b"vendor: Ash Ltd", cover=True)
+    with deployment.engine.begin() as connection:
+        unknown = text("UPDATE extraction SET plan = jsonb_set(plan, '{version}', '99') WHERE id = :id")
+        connection.execute(unknown, {"id": asked["id"]})
+    (listed,) = http.get("/v1/extractions").json()["data"]
+    assert (listed["id"], listed["again"], listed["cover"]) == (asked["id"], True, True)
+    work_off(deployment, asked["id"])
+    found = http.get(f"/v1/extractions/{asked['id']}").json()
+    assert "kept by another release" in found["reason"]
+
+
 def test_results_are_read_page_by_page_and_no_cursor_but_a_pages_is_taken(http: httpx.Client, deployment: Any) -> None:
     made = ask(http, GOOD, GOOD, GOOD, again=False)
     url = f"/v1/extractions/{made['id']}/results"

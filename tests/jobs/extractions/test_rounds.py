@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -12,10 +13,11 @@ from extraction.course.job import Passes
 from jobs.extractions import stages
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.stages import STAGES, Stage
+from jobs.lines.document_bodies import GROUND_ENDPOINT
 from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Extraction
+from jobs.tables import Batch, Extraction, File
 from tests.jobs.extractions.answering import ENDLESS, Answering
 from tests.jobs.extractions.builders import records_of
 from tests.jobs.extractions.papers import GOOD, PAPERS
@@ -39,6 +41,16 @@ def test_only_doubtful_documents_are_asked_again_and_their_tokens_are_counted(
     assert [stage.num_lines for stage in begun] == [2, 2, 2, 1, 1]
     assert [record["usage"]["input_tokens"] for record in records_of(session, storage, extraction)] == [7, 14]
     assert len(answering.asked) == 3
+
+
+def test_the_first_grounding_knows_of_no_rounds_as_in_earlier_releases(
+    session: Session, storage: Storage, make_extraction: Any, run: Run
+) -> None:
+    extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}))
+    batches = [session.get_one(Batch, stage.batch_id) for stage in stages.stages_of(session, extraction.id)]
+    inputs = [session.get_one(File, batch.input_file_id) for batch in batches if batch.endpoint == GROUND_ENDPOINT]
+    lines = [orjson.loads(b"".join(storage.iter_chunks(file.object_key))) for file in inputs]
+    assert ["again" in line["body"] for line in lines] == [False, True]
 
 
 def test_what_an_answer_left_out_is_asked_in_halves_each_round_two_stages(
