@@ -8,12 +8,12 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs.accounts.limits import Limits
-from jobs.errors import LimitError, RateLimitError
+from jobs.accounts.limits import Limits, limits_of
+from jobs.errors import LimitError, RateLimitError, TooLargeError
 from jobs.lines.endpoints import PREPARED
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
-from jobs.tables import Batch, File
+from jobs.tables import Batch, File, Tenant
 
 QUEUE_FULL_RETRY_SECONDS = 30.0
 
@@ -30,18 +30,31 @@ def check_queue(session: Session, settings: Settings) -> None:
         )
 
 
+def check_open(session: Session, tenant: Tenant, settings: Settings) -> None:
+    """Raise RateLimitError or LimitError where a tenant may have no further batch open now, however small.
+
+    For who is about to write one's lines: another may take the last place meanwhile.
+    """
+    check_queue(session, settings)
+    num_open, _ = open_work(session, tenant.id)
+    _check_num_open(num_open, limits_of(tenant, settings))
+
+
 def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: int) -> None:
     """Raise LimitError where one more batch, of `tokens`, is more than a tenant may have open.
 
-    Exact where the caller holds the lock of the tenant's budget: two creates then come one after the other.
+    Raises TooLargeError where it is more by itself: waiting makes no room. Exact where the caller holds the lock of the
+    tenant's budget: two creates then come one after the other.
     """
-    num_open, enqueued = open_work(session, tenant_id)
-    if num_open >= limits.open_batches:
-        raise LimitError(
-            f"You have {num_open:,} open batches and {limits.open_batches:,} are allowed. "
-            "Wait for some to end, or put more lines into one.",
-            code="open_batches_exceeded",
+    if tokens > limits.enqueued_tokens:
+        raise TooLargeError(
+            f"This batch has about {tokens:,} tokens, and all your open batches together may have "
+            f"{limits.enqueued_tokens:,}, so it never has room. Submit fewer lines, lower max_tokens, or ask your "
+            "operator for a higher limit.",
+            code="enqueued_tokens_exceeded",
         )
+    num_open, enqueued = open_work(session, tenant_id)
+    _check_num_open(num_open, limits)
     if enqueued + tokens > limits.enqueued_tokens:
         raise LimitError(
             f"This batch has about {tokens:,} tokens, your open batches have {enqueued:,}, and together "
@@ -62,6 +75,15 @@ def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
     )
     row = session.execute(query).one()
     return int(row[0]), int(row[1] or 0)
+
+
+def _check_num_open(num_open: int, limits: Limits) -> None:
+    if num_open >= limits.open_batches:
+        raise LimitError(
+            f"You have {num_open:,} open batches and {limits.open_batches:,} are allowed. "
+            "Wait for some to end, or put more lines into one.",
+            code="open_batches_exceeded",
+        )
 
 
 def _is_open() -> ColumnElement[bool]:

@@ -69,6 +69,11 @@ class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
         self._end_stage(work, standing)
         return True
 
+    def _came_to_it(self, session: Session, graph: Course) -> datetime:
+        begun = self._look(session, graph.id).begun
+        ended_at = begun[-1].done_at if begun else None
+        return ended_at or graph.created_at
+
     def _waits_until(self, session: Session, graph: Course) -> datetime:
         del session
         return graph.expires_at

@@ -32,7 +32,8 @@ Graph = TypeVar("Graph", bound=Extraction | PassageIndex | Run)
 
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
-_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time, and each look writes a batch's lines anew
+_FIRST_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time,
+_MAX_ROOM_PAUSE = timedelta(minutes=10)  # and a look may read a whole source, and write a batch's lines anew
 _UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"
 
 
@@ -66,6 +67,10 @@ class Advancer(ABC, Generic[Graph]):
     @abstractmethod
     def _end(self, session: Session, graph: Graph, *, is_cancelled: bool) -> None:
         """Move a locked graph to its end, as cancelled or else as failed."""
+
+    @abstractmethod
+    def _came_to_it(self, session: Session, graph: Graph) -> datetime:
+        """Return when a locked graph came to what it is to do now."""
 
     @abstractmethod
     def _waits_until(self, session: Session, graph: Graph) -> datetime:
@@ -112,16 +117,18 @@ class Advancer(ABC, Generic[Graph]):
     def _wait_for_room(self, work: ClaimedWork[Graph], reason: str) -> None:
         """Note which limit is reached, and look again later, until the graph's time is over.
 
-        It is no try: what it has done so far would be paid for in vain.
+        It is no try: what it has done so far would be paid for in vain. It waits as long again as it has waited.
         """
         with work.writing() as (session, graph):
             note_reason(graph, reason)
             now = session.scalar(select(func.clock_timestamp()))
             assert now is not None
-            if now >= self._waits_until(session, graph):
+            until = self._waits_until(session, graph)
+            if now >= until:
                 self._end_early(session, graph)
                 return
-            graph.look_at = now + _ROOM_PAUSE
+            waited = now - self._came_to_it(session, graph)
+            graph.look_at = min(now + min(max(waited, _FIRST_ROOM_PAUSE), _MAX_ROOM_PAUSE), until)
         log.info("work waits for room kind=%s id=%s", self._claims.kind, work.claim.id)
 
     def _try_again_later(self, work: ClaimedWork[Graph], reason: str) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
 from jobs.accounts.windows import zone_of
+from jobs.batches import queue_limits
 from jobs.batches.submission import parse_window
 from jobs.errors import InputError, ServiceError
 from jobs.graphs.advancing import Advancer
@@ -82,14 +83,17 @@ class Runs(Advancer[Run]):
     def _end(self, session: Session, graph: Run, *, is_cancelled: bool) -> None:
         lifecycle.end_run(session, graph, RunState.CANCELLED if is_cancelled else RunState.FAILED)
 
+    def _came_to_it(self, session: Session, graph: Run) -> datetime:
+        moments = (graph.started_at, *(each.done_at for each in steps.steps_of(session, graph.id)))
+        return max(moment for moment in moments if moment is not None)
+
     def _waits_until(self, session: Session, graph: Run) -> datetime:
         """Return when the time of its next step's batch would be over, had it begun when the run came to it."""
         begun = steps.steps_of(session, graph.id)
         assert graph.definition is not None, "it has begun"
         all_steps = parse_definition(graph.definition).steps
         step = all_steps[min(len(begun), len(all_steps) - 1)]
-        came_to_it = [moment for moment in (graph.started_at, *(each.done_at for each in begun)) if moment is not None]
-        return max(came_to_it) + parse_window(step.completion_window)
+        return self._came_to_it(session, graph) + parse_window(step.completion_window)
 
     # --- one thing at a time -----------------------------------------------------------------------------------------
 
@@ -126,19 +130,7 @@ class Runs(Advancer[Run]):
         step = context.definition.steps[step_no]
         if not begun:
             self._require_able(work, context)
-        if step.source.step is not None:
-            earlier = next(each for each in begun if each.name == step.source.step)
-            has_groups = step.source.group_by is not None  # whose columns are others
-            known = None if has_groups else _known_types(context, earlier)
-            preparation = self._preparation(work, context, step, known=known)
-            chained = self._chained_rows(work, context, earlier)
-            if step.source.group_by is not None:
-                chained = groups(chained, step.source.group_by, settings=self._settings)
-            prepared = preparation.write(chained)
-        else:
-            taken = self._taken(work, context, step, step_no)
-            preparation = self._preparation(work, context, step, known=taken.schema)
-            prepared = preparation.write(taken.rows, taken=taken.files)
+        prepared = self._written(work, context, step_no, begun)
         try:
             trace = self._traces.root("step", run_id=work.claim.id, step=step.name)
             with trace as span, work.writing() as (session, run):
@@ -159,6 +151,30 @@ class Runs(Advancer[Run]):
                     with suppress(ServiceError):  # then the sweep does it
                         self._storage.delete(written.object_key)
             raise
+
+    def _written(self, work: RunWork, context: RunContext, step_no: int, begun: list[RunStep]) -> steps.Prepared:
+        """Read a step's source and write its lines, unless there is no room for a batch of them."""
+        step = context.definition.steps[step_no]
+        if step.source.step is None:
+            taken = self._taken(work, context, step, step_no)
+            if taken.files or step.source.batch is not None:
+                self._require_room(work, context)
+            preparation = self._preparation(work, context, step, known=taken.schema)
+            return preparation.write(taken.rows, taken=taken.files)
+        earlier = next(each for each in begun if each.name == step.source.step)
+        if earlier.num_failed < earlier.num_rows:
+            self._require_room(work, context)
+        has_groups = step.source.group_by is not None  # whose columns are others
+        known = None if has_groups else _known_types(context, earlier)
+        preparation = self._preparation(work, context, step, known=known)
+        chained = self._chained_rows(work, context, earlier)
+        if step.source.group_by is not None:
+            chained = groups(chained, step.source.group_by, settings=self._settings)
+        return preparation.write(chained)
+
+    def _require_room(self, work: RunWork, context: RunContext) -> None:
+        with work.reading() as session:
+            queue_limits.check_open(session, session.get_one(Tenant, context.tenant_id), self._settings)
 
     def _taken(self, work: RunWork, context: RunContext, step: Step, step_no: int) -> TakenFiles:
         if step.source.batch is not None:

@@ -87,6 +87,17 @@ def test_enqueued_tokens_are_those_of_all_open_batches(
     assert lifecycle.create_batch(session, others, wanted(theirs), strict).tenant_id == others.id
 
 
+def test_a_batch_of_more_tokens_than_all_may_have_is_too_large_however_few_are_open(
+    session: Session, tenant: Tenant, make_file: MakeFile, settings: Settings
+) -> None:
+    strict = settings.model_copy(update={"tenant_enqueued_tokens": 299, "tenant_open_batches": 0})
+    file = make_file(estimated_input_tokens=100, estimated_output_tokens=200)
+    with pytest.raises(TooLargeError, match="about 300 tokens, and all your open batches together may have 299") as no:
+        lifecycle.create_batch(session, tenant, wanted(file), strict)
+    assert (no.value.status, no.value.code) == (413, "enqueued_tokens_exceeded")
+    session.rollback()
+
+
 def test_documents_that_are_read_enqueue_no_tokens(
     session: Session, tenant: Tenant, make_file: MakeFile, make_batch: Callable[..., Batch], settings: Settings
 ) -> None:
