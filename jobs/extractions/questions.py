@@ -81,8 +81,11 @@ def groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> It
 
 
 def again_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that have all answers looked for, of documents that were asked in the last round."""
-    return (_grounding(one, keys) for one in documents if one.again and one.again[-1])
+    """Yield the lines that have all answers looked for, of documents that were to be asked in the last round.
+
+    Those that it had no room for, too: their records say so, and what comes behind the rounds is asked of them.
+    """
+    return (_grounding(one, keys) for one in documents if one.again and (one.again[-1] or one.doubts))
 
 
 def covered_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:

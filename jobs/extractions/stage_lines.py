@@ -66,7 +66,7 @@ class StageLines:
         if documents_key is not None:
             kept = kept_documents(self._storage, documents_key)
             return (document.read_line(number) for number, document in kept if not document.is_index)
-        if stage in (Stage.ASK, Stage.ASK_AGAIN, Stage.ASK_COVERED) and not self._is_asked:
+        if self._is_empty(stage):
             return ()
         progress, job = self.progress(), self._standing.job
         if stage is Stage.ASK and corpus is not None:
@@ -76,7 +76,7 @@ class StageLines:
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
         if stage in _LATER_QUESTIONS:
-            # What a round has no room for stays unanswered, and its record says so.
+            # What a round has no room for is not asked again: the record says so where nothing was answered.
             return islice(_LATER_QUESTIONS[stage](progress, job), self._settings.max_batch_lines)
         plan_key = self._kept_key(self._standing.extraction.plan_file_id)
         return _GROUNDINGS[stage](
@@ -101,6 +101,12 @@ class StageLines:
             return None
         with self._work.reading() as session:
             return corpora.found_key(session, batch_id)
+
+    def _is_empty(self, stage: Stage) -> bool:
+        """Tell whether there is nothing to ask the model any more, or nothing that the last round has asked it."""
+        if stage is Stage.GROUND_AGAIN:
+            return not self._standing.begun[-1].num_lines
+        return stage in (Stage.ASK, Stage.ASK_AGAIN, Stage.ASK_COVERED) and not self._is_asked
 
     @property
     def _is_asked(self) -> bool:

@@ -9,7 +9,9 @@ import orjson
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from extraction.course.document import NO_ROOM
 from extraction.course.job import Passes
+from extraction.scoring.records import UNANSWERED
 from jobs.extractions import stages
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.stages import STAGES, Stage
@@ -79,6 +81,24 @@ def test_a_round_asks_as_much_as_a_batch_may_have_lines_and_records_tell_what_wa
     assert [value is None for value in record["fields"].values()] == [True, True, True, False, True]
     unsure = {each["path"]: each["reasons"] for each in record["evidence"] if each["review"]}
     assert list(unsure) == [name for name, value in record["fields"].items() if value is None]
+
+
+def test_a_document_that_a_round_has_no_room_for_says_so_and_is_covered_as_others(
+    session: Session, storage: Storage, make_extraction: Any, maker: sessionmaker[Session], answering: Answering
+) -> None:
+    extraction = make_extraction(
+        {"a.txt": ENDLESS_PAPER, "b.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS, plan={"passes": Passes(cover=True)}
+    )
+    few = Extractions(maker, storage, Settings(max_batch_lines=2))
+    while few.advance(extraction.id) or extraction.state != ExtractionState.COMPLETED:
+        answering.work_off()
+        session.refresh(extraction)
+    begun = begun_of(session, extraction)
+    assert begun[3:5] == [("ask_again", 2), ("ground_again", 2)]
+    assert begun[-2:] == [("ask_covered", 2), ("ground_covered", 2)]
+    records = records_of(session, storage, extraction)
+    reasons = {reason for each in records[1]["evidence"] if each["review"] for reason in each["reasons"]}
+    assert f"{UNANSWERED}: {NO_ROOM}" in reasons
 
 
 def test_stages_that_an_earlier_release_began_have_no_names_and_are_gone_on_with(
