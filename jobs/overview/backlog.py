@@ -30,14 +30,20 @@ class ClassBacklog:
     """That have no result yet; a batch that is being validated has none to count."""
     num_tokens: int
     """Reserved for them."""
-    seconds: float | None
-    """Until the last of them is expected to end; None where nobody knows."""
 
 
 def by_class(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[ClassBacklog]]:
     """Return every class of which an owner has open batches, the most urgent first."""
-    rows = _BY_CLASS.rows(session, owners, kept_for=KEPT_FOR)
-    return {owner: _by_urgency(of_owner) for owner, of_owner in rows.items()}
+    return {owner: _by_urgency(of_owner) for owner, of_owner in _BY_CLASS.rows(session, owners).items()}
+
+
+def seconds_by_class(session: Session, owners: Collection[Owner]) -> dict[Owner, dict[str, float]]:
+    """Return in how many seconds the last open batch of each class is expected to end; without those nobody knows of.
+
+    A forecast is made every few seconds: to look more often costs as much as all else about classes, and tells no more.
+    """
+    rows = _SECONDS.rows(session, owners, kept_for=KEPT_FOR)
+    return {owner: {row.priority: float(row.seconds) for row in of_owner} for owner, of_owner in rows.items()}
 
 
 def _by_urgency(rows: Sequence[Any]) -> Sequence[ClassBacklog]:
@@ -48,7 +54,6 @@ def _by_urgency(rows: Sequence[Any]) -> Sequence[ClassBacklog]:
             num_batches=int(row.num_batches),
             num_lines=int(row.num_lines),
             num_tokens=int(row.num_tokens),
-            seconds=None if row.seconds is None else float(row.seconds),
         )
         for priority in Priority
         if (row := found.get(priority.value)) is not None
@@ -97,11 +102,19 @@ _BY_CLASS = OwnedQuery(
     f"""
     SELECT owner.id AS owner_id, batch.priority, count(*) AS num_batches,
         coalesce(sum(num_requests - num_completed - num_failed), 0) AS num_lines,
-        coalesce(sum(reserved_tokens), 0) AS num_tokens,
-        max(forecast.seconds - extract(epoch FROM now() - forecast.made_at)) AS seconds
+        coalesce(sum(reserved_tokens), 0) AS num_tokens
     FROM {{owners}} JOIN batch ON {{is_theirs}}
-    LEFT JOIN forecast ON forecast.batch_id = batch.id AND forecast.made_at > now() - CAST(:kept_for AS interval)
     WHERE {IS_LIVE}
+    GROUP BY owner.id, batch.priority
+    """,
+    table="batch",
+)
+_SECONDS = OwnedQuery(
+    f"""
+    SELECT owner.id AS owner_id, batch.priority,
+        max(forecast.seconds - extract(epoch FROM now() - forecast.made_at)) AS seconds
+    FROM {{owners}} JOIN batch ON {{is_theirs}} JOIN forecast ON forecast.batch_id = batch.id
+    WHERE {IS_LIVE} AND forecast.seconds IS NOT NULL AND forecast.made_at > now() - CAST(:kept_for AS interval)
     GROUP BY owner.id, batch.priority
     """,
     table="batch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -43,6 +43,8 @@ class _Lately:
     """Ids of batches, as in the next two."""
     at_risk: Sequence[str]
     failed: Sequence[str]
+    seconds: Mapping[str, float]
+    """Until the last batch of a class is expected to end."""
     tenants: dict[str, str]
     """Names, by batch; empty where all are the viewer's own."""
     shares: Sequence[shares.TenantShare]
@@ -83,7 +85,7 @@ class _Glance:
                 f"{one.priority}.batches": formats.exact(one.num_batches),
                 f"{one.priority}.lines": formats.number(one.num_lines),
                 f"{one.priority}.tokens": formats.number(one.num_tokens),
-                f"{one.priority}.time": formats.span(one.seconds),
+                f"{one.priority}.time": formats.span(self.lately.seconds.get(one.priority)),
             }
         for n, model in enumerate(self.fleet):
             values |= fleet_places(f"m{n}", model)
@@ -184,12 +186,13 @@ def _lately(session: Session, keys: Sequence[tuple[str, Owner]]) -> list[_Lately
     owners = [owner for _, owner in keys]
     waiting, at_risk = backlog.waiting_longest(session, owners), backlog.at_risk(session, owners)
     failed, schedules = backlog.failed_lately(session, owners), scheduled.next_runs(session, owners)
-    reviews = reviewing.open_reviews(session, owners)
+    reviews, seconds = reviewing.open_reviews(session, owners), backlog.seconds_by_class(session, owners)
     return [
         _Lately(
             waiting=waiting[owner],
             at_risk=at_risk[owner],
             failed=failed[owner],
+            seconds=seconds[owner],
             tenants=tenant_names(session, [*waiting[None], *at_risk[None], *failed[None]]) if owner is None else {},
             shares=shares.by_tenant(session) if owner is None else (),
             schedules=schedules[owner],

@@ -96,7 +96,7 @@ def test_a_failed_batch_that_has_ended_changes_the_layout(monkeypatch: pytest.Mo
 def layout_of_overview(*, schedules: Sequence[NextRun] = (), reviewed: str | None = None, failed: Any = None) -> str:
     reviews = OpenReviews(num_open=0 if reviewed is None else 1, oldest_at=None, extraction_id=reviewed)
     lately = overview._Lately(
-        waiting=(), at_risk=(), failed=(), tenants={}, shares=(), schedules=schedules, reviews=reviews
+        waiting=(), at_risk=(), failed=(), seconds={}, tenants={}, shares=(), schedules=schedules, reviews=reviews
     )
     batches = [] if failed is None else [failed]
     glance = overview._Glance(classes=(), waiting=(), at_risk=(), failed=batches, fleet=(), quota=None, lately=lately)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import tenants
 from jobs.overview import backlog, listing, reviewing, shares
 from jobs.overview.listing import PAGE, BatchFilter, Shown
-from jobs.tables import Batch, Chunk
+from jobs.tables import Batch, Chunk, Forecast
 
 
 def test_lines_that_workers_have_are_told_from_those_that_wait_for_one(
@@ -68,6 +68,24 @@ def test_batches_are_told_of_each_tenant_and_of_all(session: Session, make_batch
     found = {owner: [(one.priority, one.num_lines) for one in of_owner] for owner, of_owner in classes.items()}
     assert found == {
         mine.tenant_id: [("normal", 15)], other: [("urgent", 10)], nobody: [], None: [("urgent", 10), ("normal", 15)],
+    }  # fmt: skip
+
+
+def test_a_class_is_expected_to_end_with_the_last_of_its_batches(
+    session: Session, make_batch: Callable[..., Batch]
+) -> None:
+    other = tenants.create_tenant(session, "other").id
+    common = {"state": "in_progress", "model": "m"}
+    short, long, unknown = (make_batch(**common) for _ in range(3))
+    theirs, ended = make_batch(tenant_id=other, **common), make_batch(state="completed", model="m")
+    for position, (batch, seconds) in enumerate(
+        [(short, 60), (long, 900), (unknown, None), (theirs, 300), (ended, 5e5)]
+    ):
+        session.add(Forecast(batch_id=batch.id, position=position, seconds=seconds))
+    session.flush()
+    found = backlog.seconds_by_class(session, [short.tenant_id, other, "tenant_none", None])
+    assert {owner: {name: round(left, -1) for name, left in classes.items()} for owner, classes in found.items()} == {
+        short.tenant_id: {"normal": 900}, other: {"normal": 300}, "tenant_none": {}, None: {"normal": 900},
     }  # fmt: skip
 
 
