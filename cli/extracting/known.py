@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from cli.extracting.prepared import ParseCache, prepare
@@ -18,7 +19,9 @@ def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[E
     """Return the documents of a gold file with their fields. Raises InputError where one is gone or cannot be read."""
     known = read_known(gold, schema)
     paths = [Path(each.document) for each in known.values()]
-    for path in paths:
+    for path, times in Counter(paths).items():
+        if times > 1:
+            raise InputError(f"{gold} has {times:,} lines for {path}, one file. Keep the line that is right.")
         if not path.is_file():
             raise InputError(
                 f"{gold} names {path}, which is no file here. Run where its names are right, or leave it out."

@@ -5,10 +5,9 @@ Looked at when the extraction is created, and again once its documents are read:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from sqlalchemy import func, or_, select
@@ -102,29 +101,47 @@ class Examples:
             )
         return found
 
-    def _named(self, session: Session, names: Sequence[str] | Mapping[str, Any]) -> dict[str, CollectionDocument]:
-        """Return the documents of these names in the collection, or of these ids in any of the tenant's."""
+    def _named(self, session: Session, gold: Mapping[str, GoldDocument]) -> dict[str, CollectionDocument]:
+        """Return the documents of gold by its keys: of these ids in any collection of the tenant, else of these names.
+
+        A line has both where it was read back from an extraction, and its id is nobody's once that document is deleted.
+        """
+        by_id, by_name = self._called(session, {*gold, *(one.document for one in gold.values())}, ids=gold.keys())
+        found: dict[str, CollectionDocument] = {}
+        for key, one in gold.items():
+            meant = [by_id[key]] if key in by_id else by_name.get(one.document, [])
+            if not meant:
+                raise self._refused(
+                    f"{one.document[:200]!r}, which is no document of the collection, and no id of another one's. Give "
+                    "names as the collection has them, or ids."
+                )
+            if len(meant) > 1:
+                raise self._refused(
+                    f"{one.document!r}, as two documents of the collection are called: give the id of one."
+                )
+            if meant[0] in found.values():
+                raise self._refused(f"{meant[0].name!r} in two lines. Keep one of them.")
+            found[key] = meant[0]
+        return found
+
+    def _called(
+        self, session: Session, names: Collection[str], *, ids: Collection[str]
+    ) -> tuple[dict[str, CollectionDocument], dict[str, list[CollectionDocument]]]:
+        """Return documents that have one of these ids, and by their names the other ones of the collection."""
         row = CollectionDocument
         in_collection = (row.collection_id == self.collection_id) & row.name.in_(names)
-        is_it = or_(in_collection, row.id.in_(names))
         mine = (row.tenant_id == self.tenant_id) & row.deleted_at.is_(None)
-        found: dict[str, CollectionDocument] = {}
-        for each in session.scalars(select(row).where(mine, is_it).order_by(row.number)):
-            name = each.id if each.id in names else each.name
-            if name in found:
-                raise InputError(
-                    f"{self.source} names {name!r}, as two documents of the collection are called: give the id of one.",
-                    param="examples",
-                )
-            found[name] = each
-        missing = next((name for name in names if name not in found), None)
-        if missing is not None:
-            raise InputError(
-                f"{self.source} names {missing[:200]!r}, which is no document of the collection, and no id of another "
-                "one's. Give names as the collection has them, or ids.",
-                param="examples",
-            )
-        return found
+        by_id: dict[str, CollectionDocument] = {}
+        by_name: dict[str, list[CollectionDocument]] = {}
+        for each in session.scalars(select(row).where(mine, or_(in_collection, row.id.in_(ids))).order_by(row.number)):
+            if each.id in ids:
+                by_id[each.id] = each
+            else:
+                by_name.setdefault(each.name, []).append(each)
+        return by_id, by_name
+
+    def _refused(self, why: str) -> InputError:
+        return InputError(f"{self.source} names {why}", param="examples")
 
     def _of_file(self, job: ExtractJob) -> Iterator[Example]:
         gold, fits = self._gold(job.schema), job.fits()

@@ -261,6 +261,14 @@ def test_an_example_that_is_gone_is_refused_by_its_name(service: Service, folder
         run(*arguments(folder, "--examples", str(gold)))
 
 
+def test_an_example_is_one_file_whatever_ids_its_lines_have(folder: Path) -> None:
+    line = {"document": str(folder / "zebra.txt"), "fields": {"vendor": "Zebra Ltd"}}
+    gold = known(folder)
+    gold.write_text("\n".join(json.dumps(line | {"document_id": f"document_{number}"}) for number in range(2)))
+    with pytest.raises(InputError, match=r"gold.jsonl has 2 lines for .*zebra.txt, one file"):
+        run(*arguments(folder, "--examples", str(gold)))
+
+
 def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: Service, folder: Path) -> None:
     service.worker_lives()
     before = len(service.batches())

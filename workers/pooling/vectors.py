@@ -77,7 +77,7 @@ class VectorModel:
         except InvalidRequestError as error:
             raise BodyError("input", f"{name} cannot be tokenised: {error}") from None
         if found.is_truncated and not truncate:
-            raise self._too_long(f"{name} has more than {self.max_tokens:,} tokens")
+            raise self._too_long(f"{name} has more than {self.max_tokens:,} tokens", instead=", or send truncate")
         return found
 
     def _of_ids(self, token_ids: Sequence[int], name: str) -> TokenizedText:
@@ -88,8 +88,8 @@ class VectorModel:
             raise BodyError("input", f"{name} has the token id {max(token_ids)}; this model has 0 to {most}")
         return TokenizedText(token_ids=torch.tensor(token_ids), is_truncated=False)
 
-    def _too_long(self, said: str) -> BodyError:
-        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs, or send truncate"
+    def _too_long(self, said: str, *, instead: str = "") -> BodyError:
+        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs{instead}"
         return BodyError("input", message, code="context_length_exceeded")
 
 

@@ -200,6 +200,14 @@ def test_a_name_that_two_documents_have_is_refused_and_an_id_is_taken(
     check(upload(GOLD | {"document": document_id}), made.id)
 
 
+def test_gold_of_a_document_that_is_deleted_is_that_of_its_name(make_collection: Any, upload: Any, check: Any) -> None:
+    made = make_collection(PAPERS)
+    read_back = GOLD | {"document_id": "document_deleted"}
+    check(upload(read_back), made.id)
+    with pytest.raises(InputError, match=r"names 'a.txt' in two lines. Keep one of them."):
+        check(upload(read_back, GOLD), made.id)
+
+
 @pytest.mark.parametrize(("name", "says"), [("empty.txt", "could not be read"), ("long.txt", "is too long")])
 def test_an_example_that_no_prompt_can_show_ends_the_extraction_before_anything_is_paid(
     session: Session, make_extraction: Any, run: Run, answering: Answering, upload: Any, name: str, says: str

@@ -113,6 +113,8 @@ def test_what_the_model_does_not_take_is_its_lines_error_and_costs_nothing(desk:
         ("context_length_exceeded", "input", "input[0] has 25 tokens"),
         ("invalid_value", "input", f"input[0] has the token id {embedder.vocab_size}"),
     ]
+    says_truncate = [error["message"].endswith("or send truncate") for error in errors]
+    assert says_truncate == [True, False, False, False], "token ids are never cut"
     assert {each["response"]["status_code"] for each in desk.results(batch_id).values()} == {400}
     assert desk.rows("SELECT num_failed, input_tokens, cost_picos FROM batch") == [(4, 0, 0)]
 
