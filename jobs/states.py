@@ -70,6 +70,12 @@ class IndexState(StrEnum):
     CANCELLED = "cancelled"
 
 
+CANCELLING = IndexState.CANCELLING.value
+"""The state of runs, extractions and indexes that are to end, the same for all of them."""
+COURSE_UNDER_WAY = IndexState.IN_PROGRESS.value
+"""The state in which extractions and indexes begin."""
+
+
 class RunKind(StrEnum):
     """Who wanted a run."""
 

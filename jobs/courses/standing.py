@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session
 
-from jobs.graphs.rows import CANCELLING
+from jobs.states import CANCELLING
 from jobs.tables import Batch, Tenant
 from jobs.tables.courses import CourseColumns, StageColumns
 

@@ -30,7 +30,7 @@ from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
 from jobs.pipelines.steps import require_model
 from jobs.settings import Settings
-from jobs.states import TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState, require_move
+from jobs.states import TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState
 from jobs.tables import Extraction, Tenant
 
 log = logging.getLogger(__name__)
@@ -205,9 +205,9 @@ def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
 
 def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:
     """Move a locked extraction to its next state; nobody else writes `state`. Raises IllegalMoveError."""
-    require_move(ExtractionState(extraction.state), after)
-    log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, extraction.state, after)
+    before = extraction.state
     enter(session, extraction, after, is_end=after in TERMINAL_EXTRACTION_STATES)
+    log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, before, after)
     session.flush()
 
 

@@ -21,9 +21,8 @@ from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork, StoppingError, work_on
 from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, RateLimitError, ServiceError
 from jobs.graphs.reasons import note_reason
-from jobs.graphs.rows import CANCELLING
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.states import CANCELLING, TERMINAL_BATCH_STATES, BatchState
 from jobs.tables import Batch, Extraction, PassageIndex, Run
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs.claims.claims import UNCLAIMED
+from jobs.states import CANCELLING
 
 _DUE_A_TENANT = 4
 
@@ -32,7 +33,7 @@ def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE")
             SELECT id, tenant_id, created_at,
                 row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS number
             FROM {graph}
-            WHERE state IN ('{under_way}', 'cancelling') AND {UNCLAIMED}
+            WHERE state IN ('{under_way}', '{CANCELLING}') AND {UNCLAIMED}
                 AND (look_at IS NULL OR look_at <= clock_timestamp())
                 AND NOT EXISTS (
                     SELECT FROM {parts} AS part JOIN batch ON batch.id = part.batch_id

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from jobs.states import ExtractionState, IndexState, RunState, require_move
 from jobs.tables import Extraction, PassageIndex, Run
 
 Graph = TypeVar("Graph", Extraction, PassageIndex, Run)
-
-CANCELLING = "cancelling"
-"""The state of all of them that are to end."""
+State = TypeVar("State", ExtractionState, IndexState, RunState)
 
 
 def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:
@@ -22,9 +20,13 @@ def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:
     return session.scalar(query, execution_options={"populate_existing": True})
 
 
-def enter(session: Session, graph: Extraction | PassageIndex | Run, state: StrEnum, *, is_end: bool) -> None:
-    """Put a locked graph into a state that it may enter; at its end nobody has it any more."""
-    graph.state = state.value
+def enter(session: Session, graph: Extraction | PassageIndex | Run, after: State, *, is_end: bool) -> None:
+    """Put a locked graph into its next state; at its end nobody has it any more. Raises IllegalMoveError.
+
+    Nobody else writes `state`, and the `lifecycle` of its kind alone calls this.
+    """
+    require_move(type(after)(graph.state), after)
+    graph.state = after.value
     graph.look_at = None
     if is_end:
         graph.ended_at = session.scalar(select(func.now()))

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Integer, func
 from sqlalchemy.orm import Mapped, mapped_column
 
+from jobs.states import COURSE_UNDER_WAY
 from jobs.tables.base import created_at
 
 
@@ -33,7 +34,7 @@ class CourseColumns(ClaimColumns):
     api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str]  # of the create call
-    state: Mapped[str] = mapped_column(server_default="in_progress")  # of its kind's
+    state: Mapped[str] = mapped_column(server_default=COURSE_UNDER_WAY)  # of its kind's
     reason: Mapped[str | None]  # of its end, or of its wait
     created_at: Mapped[datetime] = created_at()
     expires_at: Mapped[datetime]  # then its batches do
