@@ -9,7 +9,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs import files
-from jobs.accounts.limits import limits_of
 from jobs.batches import made_inputs
 from jobs.courses import stages as course_stages
 from jobs.courses.advancing import CourseAdvancer
@@ -24,7 +23,7 @@ from jobs.extractions.standing import Standing, look, problem_of
 from jobs.files import NewFile
 from jobs.graphs.reasons import note_reason
 from jobs.states import BatchState, ExtractionState
-from jobs.tables import Extraction, ExtractionStage, File, Tenant
+from jobs.tables import Extraction, ExtractionStage, File
 
 _ASKING_AGAIN = (Stage.ASK_AGAIN, Stage.ASK_COVERED)
 _DISPENSABLE = (*_ASKING_AGAIN, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
@@ -84,22 +83,18 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         except (LimitError, RateLimitError, TooLargeError, OverBudgetError) as error:
             for key in (object_key, *(new.object_key for new in kept.values())):  # the next look writes them anew
                 self._storage.delete(key)
-            if stage in _DISPENSABLE and self._lasts(work, stage, written, error):
+            if stage in _DISPENSABLE and self._lasts(work, error):
                 raise _NoRoomError(f"it ended before its stage {stage}, which had no room: {error}") from error
             raise
         return True
 
-    def _lasts(self, work: ExtractionWork, stage: Stage, lines: NewFile, error: InputError) -> bool:
-        """Tell whether waiting would not help: by itself the batch is too large, or the extraction's time is over."""
+    def _lasts(self, work: ExtractionWork, error: InputError) -> bool:
+        """Tell whether waiting would not help: it never has room, or the extraction's time is over."""
         if not isinstance(error, (LimitError, RateLimitError)):
             return True
-        asked = lines.estimate if stage in _ASKING_AGAIN else None  # others take no engine's time
-        tokens = asked.estimated_input_tokens + asked.estimated_output_tokens if asked else 0
         with work.reading() as session:
             extraction = session.get_one(Extraction, work.claim.id)
-            tenant = session.get_one(Tenant, extraction.tenant_id)
-            is_over = bool(session.scalar(select(func.clock_timestamp() >= extraction.expires_at)))
-        return is_over or tokens > limits_of(tenant, self._settings).enqueued_tokens
+            return bool(session.scalar(select(func.clock_timestamp() >= extraction.expires_at)))
 
     def _submit(
         self, work: ExtractionWork, stage: Stage, kept: dict[str, NewFile], lines: NewFile | None, *, num_lines: int

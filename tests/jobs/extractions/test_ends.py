@@ -146,7 +146,7 @@ def test_where_asking_again_expires_the_first_answers_are_all_there_is(
 @pytest.mark.parametrize(
     ("limit", "passes", "stage", "why"),
     [
-        ("tenant SET max_enqueued_tokens = 10", Passes(), Stage.ASK_AGAIN, "10 are allowed"),
+        ("tenant SET max_enqueued_tokens = 10", Passes(), Stage.ASK_AGAIN, "open batches together may have 10,"),
         ("tenant SET max_stored_bytes = 10", Passes(), Stage.ASK_AGAIN, "together 10 are allowed"),
         ("tenant SET max_files = 1", Passes(again=False, cover=True), Stage.ASK_COVERED, "1 are allowed"),
         ("tenant SET max_stored_bytes = 10", Passes(), Stage.GROUND_AGAIN, "together 10 are allowed"),
