@@ -136,8 +136,8 @@ def embedding_of(model: Model) -> ModelEmbedding:
     return ModelEmbedding(**model.embedding)
 
 
-def require_same(session: Session, name: str, made: EmbeddingSignature) -> None:
-    """Raise ConflictError unless a model makes its vectors as they were made once."""
+def require_same(session: Session, name: str, made: EmbeddingSignature) -> ModelEmbedding:
+    """Return how a model makes its vectors. Raises ConflictError unless they were made so once."""
     model = known_model(session, name)
     now = None if model is None or model.embedding is None else embedding_of(model)
     wanted = (made.model_sha256, made.pooling, made.dimensions)
@@ -147,6 +147,7 @@ def require_same(session: Session, name: str, made: EmbeddingSignature) -> None:
             "it with mode=bm25.",
             code="model_changed",
         )
+    return now
 
 
 def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Model:

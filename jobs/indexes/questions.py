@@ -54,8 +54,8 @@ def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | N
     model, embedding = parts.embedding_model, parts.signature.embedding
     if model is None or embedding is None:
         return None
-    require_same(session, model, embedding)
-    return Embedder(model=model, query_prefix=embedding.query_prefix)
+    now = require_same(session, model, embedding)
+    return Embedder(model=model, query_prefix=embedding.query_prefix, max_tokens=now.max_tokens)
 
 
 def line_of(parts: IndexParts, query: str) -> bytes:

@@ -5,6 +5,7 @@ Objects that no row names yet; where nothing comes of them they are swept.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from jobs.settings import Settings
 from jobs.states import StageKind
 from jobs.storage import Storage
 
+_TOKENS_AROUND = 8
+"""More than a tokenizer adds to a text at its begin and end."""
 _EMPTY = StageError(code="empty_query", message="the query of its context has no word")
 Line = tuple[RawLine, Mapping[str, Any]]
 
@@ -36,6 +39,12 @@ class Embedder:
 
     model: str
     query_prefix: str
+    max_tokens: int
+    """Of a text."""
+
+    def may_cut(self, text: str) -> bool:
+        """Tell whether a text may have more tokens than are read: each has a byte at least, as tokenizers write it."""
+        return len(unicodedata.normalize("NFKC", text).encode()) + _TOKENS_AROUND > self.max_tokens
 
 
 EmbedderOf = Callable[[str], Embedder | None]
@@ -121,12 +130,10 @@ class Asking:
         return answer if isinstance(answer, StageError) else str(answer["data"][0]["embedding"])
 
     def _embed(self, line: InputLine, wanted: ContextRequest, embedder: Embedder) -> None:
-        body = {
-            "model": embedder.model,
-            "input": embedder.query_prefix + wanted.query,
-            "encoding_format": Encoding.BASE64,
-            **({"truncate": True} if wanted.truncate else {}),
-        }
+        text = embedder.query_prefix + wanted.query
+        body: dict[str, Any] = {"model": embedder.model, "input": text, "encoding_format": Encoding.BASE64}
+        if wanted.truncate and embedder.may_cut(text):  # workers of the release before know no truncate
+            body["truncate"] = True
         self._write(embedder.model, line, EMBEDDING_ENDPOINT, body)
 
     def _find(self, line: InputLine, wanted: ContextRequest, vector: str | StageError | None) -> None:

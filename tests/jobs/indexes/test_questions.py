@@ -29,7 +29,9 @@ def test_queries_are_embedded_as_the_passages_were(
     make_index: Callable[..., PassageIndex], run: Any, model: str, session: Session, tenant: Tenant
 ) -> None:
     index = run(make_index(PAPERS, embedding_model=model, query_prefix="query: "))
-    assert embedder_of(session, tenant.id, index.id) == Embedder(model=model, query_prefix="query: ")
+    assert embedder_of(session, tenant.id, index.id) == Embedder(
+        model=model, query_prefix="query: ", max_tokens=MADE.max_tokens
+    )
     with pytest.raises(NotFoundError):
         embedder_of(session, "tenant_other", index.id)
     served_models.note_embedding(session, model, replace(MADE, model_sha256="m2"))

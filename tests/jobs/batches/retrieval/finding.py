@@ -33,6 +33,8 @@ from jobs.tables import Batch, BatchStage
 
 LEASE = timedelta(seconds=60)
 EMBEDDING_MODEL = "minilm"
+MOST_READ = 256
+"""Tokens of a text that the model reads."""
 
 
 class LineFailure(Exception):
@@ -56,6 +58,8 @@ class Finding:
     """Indexes whose queries become vectors."""
     asked: list[FindRequest] = field(default_factory=list)
     embedded_inputs: list[str] = field(default_factory=list)
+    cut_inputs: list[str] = field(default_factory=list)
+    """Those that may be cut."""
 
     def validate(self, batch_id: str) -> BatchState | None:
         return validate_batch(self.maker, self.storage, batch_id, settings=self.settings, embedder_of=self._embedder_of)
@@ -118,7 +122,9 @@ class Finding:
         return {line["custom_id"]: (line["error"]["code"], line["error"]["message"]) for line in lines}
 
     def _embedder_of(self, _session: Session, _tenant_id: str, index_id: str) -> Embedder | None:
-        return Embedder(model=EMBEDDING_MODEL, query_prefix="query: ") if index_id in self.embedded else None
+        if index_id not in self.embedded:
+            return None
+        return Embedder(model=EMBEDDING_MODEL, query_prefix="query: ", max_tokens=MOST_READ)
 
     def _result(self, claim: ClaimedChunk, line_no: int, line: Mapping[str, Any]) -> LineResult:
         answer = self._embed if claim.endpoint == EMBEDDING_ENDPOINT else self._find
@@ -132,6 +138,8 @@ class Finding:
 
     def _embed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self.embedded_inputs.append(body["input"])
+        if body.get("truncate"):
+            self.cut_inputs.append(body["input"])
         if "too long" in body["input"] and not body.get("truncate"):
             raise LineFailure("input has 900 tokens and 256 are read", "context_length_exceeded")
         vector = base64.b64encode(struct.pack("<2f", 1.0, 0.5)).decode()

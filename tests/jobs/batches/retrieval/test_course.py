@@ -22,7 +22,7 @@ from jobs.settings import Settings
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
-from tests.jobs.batches.retrieval.finding import EMBEDDING_MODEL, Finding
+from tests.jobs.batches.retrieval.finding import EMBEDDING_MODEL, MOST_READ, Finding
 
 Submit = Callable[..., Batch]
 CATS, DOGS = "Cats purr when they are content.", "Dogs bark at night."
@@ -182,10 +182,12 @@ def test_a_query_that_cannot_be_embedded_is_its_lines_error(embedding: Finding, 
 
 
 def test_a_query_that_may_be_cut_is_embedded_as_far_as_the_model_reads(embedding: Finding, submit: Submit) -> None:
-    wanted = {"index": "index_1", "query": "cats, too long", "truncate": True}
-    batch = submit([line("a", context=wanted)])
+    long = "cats, too long" + " and dogs" * (MOST_READ // 8)
+    wanted = {"index": "index_1", "truncate": True}
+    batch = submit([line("a", context=wanted | {"query": long}), line("b", context=wanted | {"query": "cats"})])
     assert embedding.prepare(batch.id) is BatchState.IN_PROGRESS
-    assert [asked.query for asked in embedding.asked] == ["cats, too long"]
+    assert [asked.query for asked in embedding.asked] == [long, "cats"]
+    assert embedding.cut_inputs == [f"query: {long}"], "a worker that knows no truncate embeds what is short"
 
 
 def test_an_index_without_vectors_beside_one_with_them_is_searched_by_words(embedding: Finding, submit: Submit) -> None:
