@@ -39,19 +39,38 @@ BY_MIGRATIONS_ALONE = re.compile(
     r"--\n-- Name: [^\n]*; Type: (FUNCTION|TRIGGER);.*?(\$\$;|ENABLE ALWAYS TRIGGER \w+;)\n\n\n", re.DOTALL
 )
 """Functions and triggers, which no table declares."""
-COLUMNS = re.compile(r"(?<= \(\n).*?(?=\n\))", re.DOTALL)
-"""Of a table: in another order where several tables declare them together, and nothing goes by it."""
+TABLE = re.compile(r"(?<=^CREATE TABLE public\.)(\w+) \(\n(.*?)\n\)", re.DOTALL | re.MULTILINE)
+
+
+def shared_columns() -> dict[str, set[str]]:
+    """Return, by table, the columns that it declares together with others.
+
+    Alone of these it is left open where among the table's own they stand: migrations made each table as a whole and
+    have some of them in its middle, which no class that several tables are declared with can say. No database is made
+    from declarations, and nothing goes by a column's position: see the test below. All else has to be as declared: of
+    the own columns and of the shared ones the order, too.
+    """
+    shared: dict[str, set[str]] = {}
+    for mapper in Base.registry.mappers:
+        inherited = {name for parent in mapper.class_.__mro__[1:] for name in vars(parent).get("__annotations__", ())}
+        columns = {column.name for name, column in mapper.columns.items() if name in inherited}
+        shared[mapper.class_.__tablename__] = columns
+    return shared
 
 
 def dump(pg_dump: Path, url: str) -> str:
     command = [str(pg_dump), "--schema-only", "--no-owner", "--restrict-key=x", url]
     exclude = ["--exclude-table=alembic_version", "--exclude-table=result_2*"]
     dumped = subprocess.run([*command, *exclude], capture_output=True, text=True, check=True).stdout
-    return COLUMNS.sub(_in_one_order, BY_MIGRATIONS_ALONE.sub("", dumped))
+    shared = shared_columns()
 
+    def shared_last(table: re.Match[str]) -> str:
+        name, columns = table.groups()
+        lines = [line.removesuffix(",") for line in columns.splitlines()]
+        lines.sort(key=lambda line: line.split()[0] in shared.get(name, ()))
+        return "\n".join((f"{name} (", *lines, ")"))
 
-def _in_one_order(columns: re.Match[str]) -> str:
-    return "\n".join(sorted(line.rstrip(",") for line in columns[0].splitlines()))
+    return TABLE.sub(shared_last, BY_MIGRATIONS_ALONE.sub("", dumped))
 
 
 def test_the_migrations_and_the_tables_dump_alike(database_url: str, empty_database: str, pg_dump: Path) -> None:
@@ -60,6 +79,16 @@ def test_the_migrations_and_the_tables_dump_alike(database_url: str, empty_datab
     Base.metadata.create_all(engine)
     engine.dispose()
     assert dump(pg_dump, database_url) == dump(pg_dump, empty_database)
+
+
+GOES_BY_POSITION = re.compile(r"\b(?:INSERT INTO|COPY) +\w+(?: AS \w+)?\s+(?:SELECT|VALUES|FROM|TO|DEFAULT)\b")
+
+
+def test_statements_that_write_rows_name_the_columns() -> None:
+    sources = Path(database.__file__).parent.rglob("*.py")
+    found = [(path.name, match[0]) for path in sources for match in GOES_BY_POSITION.finditer(path.read_text())]
+    assert found == []
+    assert GOES_BY_POSITION.search("INSERT INTO run AS one\n    SELECT * FROM run")
 
 
 def test_downgrading_leaves_an_empty_schema(database_url: str) -> None:
