@@ -73,10 +73,8 @@ class View(Generic[S]):
 
     page: str
     """Its kind."""
-    tenant_id: str | None
-    """Whose it is; None: operators', or everybody's."""
     subject: S
-    """What a look at it has to know."""
+    """All that a look at it has to know: whose it is, too, unless everybody sees the same."""
 
 
 Looking = Callable[[Session, Sequence[S]], Sequence[Look]]

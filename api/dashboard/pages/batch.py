@@ -50,7 +50,7 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
 @router.get("/live/batches/{batch_id}", name="streamShownBatch")
 async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    view = View("batch", viewer.tenant_id, (viewer.tenant_id, batch_id))
+    view = View("batch", (viewer.tenant_id, batch_id))
     return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 

@@ -72,7 +72,7 @@ async def live(
     request: Request, *, viewer: ViewerDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
 ) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    view = View("batches", viewer.tenant_id, _List(viewer.tenant_id, query.wanted()))
+    view = View("batches", _List(viewer.tenant_id, query.wanted()))
     return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 

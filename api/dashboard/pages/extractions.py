@@ -54,7 +54,7 @@ def show_one(
 async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    view = View("extraction", tenant_id, (tenant_id, extraction_id))
+    view = View("extraction", (tenant_id, extraction_id))
     return stream(pages, view, one_by_one(partial(_look, services)), viewer_id=tenant_id)
 
 

@@ -51,7 +51,7 @@ def show_one(
 async def live(index_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    view = View("index", tenant_id, (tenant_id, index_id))
+    view = View("index", (tenant_id, index_id))
     return stream(pages, view, one_by_one(partial(_look, services)), viewer_id=tenant_id)
 
 

@@ -63,7 +63,7 @@ def show(
 @router.get("/live/models", name="streamModels")
 async def live(request: Request, *, viewer: ViewerDep, query: Annotated[WorkersQuery, Query()]) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, View("models", None, query.page), _look_at, viewer_id=viewer.tenant_id)
+    return stream(pages, View("models", query.page), _look_at, viewer_id=viewer.tenant_id)
 
 
 def _look_at(session: Session, pages: Sequence[int]) -> Sequence[Look]:

@@ -136,7 +136,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 @router.get("/live/overview", name="streamOverview")
 async def live(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     pages: OpenPages = request.app.state.open_pages
-    view = View("overview", viewer.tenant_id, viewer.tenant_id)
+    view = View("overview", viewer.tenant_id)
     return stream(pages, view, partial(_look_at, services, pages.recent), viewer_id=viewer.tenant_id)
 
 

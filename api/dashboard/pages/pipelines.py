@@ -48,7 +48,7 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Respons
 async def live(request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    return stream(pages, View("pipelines", tenant_id, tenant_id), one_by_one(_look), viewer_id=tenant_id)
+    return stream(pages, View("pipelines", tenant_id), one_by_one(_look), viewer_id=tenant_id)
 
 
 def _look(session: Session, tenant_id: str) -> Look:
@@ -107,7 +107,7 @@ def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, vi
 async def live_schedule(schedule_id: str, request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    view = View("schedule", tenant_id, (tenant_id, schedule_id))
+    view = View("schedule", (tenant_id, schedule_id))
     return stream(pages, view, one_by_one(_look_at_schedule), viewer_id=tenant_id)
 
 
@@ -139,7 +139,7 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
 async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pages: OpenPages = request.app.state.open_pages
-    view = View("run", tenant_id, (tenant_id, run_id))
+    view = View("run", (tenant_id, run_id))
     return stream(pages, view, one_by_one(_look_at_run), viewer_id=tenant_id)
 
 

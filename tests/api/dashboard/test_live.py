@@ -93,28 +93,28 @@ def test_one_tenant_opens_so_many_different_pages_and_no_more() -> None:
     pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
     with ExitStack() as opened:
         for number in range(MOST_PAGES):
-            view = View("batch", "tenant_a", number)
+            view = View("batch", ("tenant_a", number))
             stream(pages, view, shows_nothing, viewer_id="tenant_a")
             opened.enter_context(pages._viewing(view, shows_nothing, "tenant_a"))
         with pytest.raises(RateLimitError, match="60 different pages"):
-            stream(pages, View("batch", "tenant_a", -1), shows_nothing, viewer_id="tenant_a")
-        stream(pages, View("batch", "tenant_a", 0), shows_nothing, viewer_id="tenant_a")
-        stream(pages, View("batch", "tenant_b", 0), shows_nothing, viewer_id="tenant_b")
-    stream(pages, View("batch", "tenant_a", -1), shows_nothing, viewer_id="tenant_a")
+            stream(pages, View("batch", ("tenant_a", -1)), shows_nothing, viewer_id="tenant_a")
+        stream(pages, View("batch", ("tenant_a", 0)), shows_nothing, viewer_id="tenant_a")
+        stream(pages, View("batch", ("tenant_b", 0)), shows_nothing, viewer_id="tenant_b")
+    stream(pages, View("batch", ("tenant_a", -1)), shows_nothing, viewer_id="tenant_a")
 
 
 def test_pages_that_everybody_may_see_count_for_those_who_look() -> None:
     pages = OpenPages(SimpleNamespace())  # type: ignore[arg-type]
     with ExitStack() as opened:
         for number in range(MOST_PAGES):
-            opened.enter_context(pages._viewing(View("models", None, number), shows_nothing, "tenant_a"))
-        stream(pages, View("overview", None, None), shows_nothing, viewer_id=None)
+            opened.enter_context(pages._viewing(View("models", number), shows_nothing, "tenant_a"))
+        stream(pages, View("overview", None), shows_nothing, viewer_id=None)
         with pytest.raises(RateLimitError):
-            stream(pages, View("models", None, -1), shows_nothing, viewer_id="tenant_a")
+            stream(pages, View("models", -1), shows_nothing, viewer_id="tenant_a")
 
 
 def test_one_tenant_has_so_many_streams_of_one_page_and_no_more() -> None:
-    pages, view = OpenPages(SimpleNamespace()), View("models", None, 1)  # type: ignore[arg-type]
+    pages, view = OpenPages(SimpleNamespace()), View("models", 1)  # type: ignore[arg-type]
     with ExitStack() as opened:
         for _ in range(MOST_STREAMS):
             opened.enter_context(pages._viewing(view, shows_nothing, "tenant_a"))
@@ -124,7 +124,7 @@ def test_one_tenant_has_so_many_streams_of_one_page_and_no_more() -> None:
 
 
 def test_a_stream_ends_with_its_page() -> None:
-    pages, view = OpenPages(SimpleNamespace()), View("batch", "tenant_a", "nothing")  # type: ignore[arg-type]
+    pages, view = OpenPages(SimpleNamespace()), View("batch", ("tenant_a", "nothing"))  # type: ignore[arg-type]
 
     async def told() -> list[str | None]:
         with anyio.fail_after(20), pages._viewing(view, shows_nothing, "tenant_a") as page:
@@ -141,7 +141,7 @@ def test_a_page_that_is_gone_keeps_the_others_of_its_kind_together(deployment: A
         asked.append(name)
         return shown_by(name, session)
 
-    pages = {View("same", None, name): _Open(one_by_one(look)) for name in ("first", "gone", "last")}
+    pages = {View("same", name): _Open(one_by_one(look)) for name in ("first", "gone", "last")}
     services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
     _look_at_all(services, pages)
     assert asked == ["first", "gone", "last"]
@@ -155,7 +155,7 @@ def test_nothing_is_kept_while_no_page_is_open(monkeypatch: pytest.MonkeyPatch) 
 
     async def open_twice() -> int:
         async with anyio.create_task_group() as tasks:
-            with pages._viewing(View("overview", None, None), shows_nothing, None):
+            with pages._viewing(View("overview", None), shows_nothing, None):
                 pages.recent.get("a", lambda: 1, seconds=1e9)
             tasks.start_soon(pages.keep_looking)
             await anyio.wait_all_tasks_blocked()
@@ -171,7 +171,7 @@ def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pyte
 
     async def first_told() -> str | None:
         with anyio.fail_after(20):
-            async for told in pages.watch(View("overview", None, None), shows_nothing, None):
+            async for told in pages.watch(View("overview", None), shows_nothing, None):
                 return told
         raise AssertionError
 
@@ -194,7 +194,7 @@ def test_a_look_that_fails_keeps_no_other_page_from_being_looked_at(kinds: Seque
     def look(session: Session, name: str) -> Look:
         return shown_by(name, session)
 
-    pages = {View(kind, None, name): _Open(one_by_one(look)) for kind, name in zip(kinds, NAMES, strict=True)}
+    pages = {View(kind, name): _Open(one_by_one(look)) for kind, name in zip(kinds, NAMES, strict=True)}
     services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
     _look_at_all(services, pages)
     found = {view.subject: page.latest for view, page in pages.items()}
@@ -208,7 +208,7 @@ def test_pages_of_a_kind_are_looked_at_together(deployment: Any) -> None:
         asked.append(list(names))
         return [Look(values={"name": name}) for name in names]
 
-    views = [View(kind, None, name) for kind in ("one", "other") for name in ("a", "b")]
+    views = [View(kind, name) for kind in ("one", "other") for name in ("a", "b")]
     pages = {view: _Open(look_at) for view in views}
     services: Any = SimpleNamespace(sessions=sessions(deployment.engine))
     _look_at_all(services, pages)
