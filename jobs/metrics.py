@@ -14,7 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import live_workers
-from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_RUN_STATES, BatchState, RunState
+from jobs.states import LIVE_BATCH_STATES, OPEN_RUN_STATES
+from jobs.tables.base import one_of
 from jobs.telemetry import declared
 from jobs.telemetry.meters import HistogramSample, Kind, Meter, Sample
 
@@ -76,9 +77,6 @@ def count_queue(session: Session) -> None:
     session.execute(_COUNT)
 
 
-_LIVE = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
-_OPEN_RUNS = tuple(state for state in RunState if state not in TERMINAL_RUN_STATES)
-
 # Two reads: no one index has all three states, and the table has every chunk there ever was.
 _OPEN_CHUNKS = """
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
@@ -99,14 +97,14 @@ _COUNT = text(f"""
         'batches', (
             SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
                 SELECT state, count(*) AS num FROM batch
-                WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling') GROUP BY state
+                WHERE {one_of("state", LIVE_BATCH_STATES)} GROUP BY state
             ) AS live
         ),
         'chunks', (SELECT coalesce(jsonb_agg(counted), '[]') FROM ({_OPEN_CHUNKS}) AS counted),
         'runs', (
             SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
                 SELECT state, count(*) AS num FROM run
-                WHERE state IN ('queued', 'running', 'cancelling') GROUP BY state
+                WHERE {one_of("state", OPEN_RUN_STATES)} GROUP BY state
             ) AS open_runs
         ),
         'failing_schedules', (SELECT count(*) FROM schedule WHERE num_failures > 0),
@@ -116,10 +114,10 @@ _COUNT = text(f"""
     ON CONFLICT (id) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
 """)
 
-_OPEN_BATCHES = text("""
+_OPEN_BATCHES = text(f"""
     SELECT count(*) AS num_batches, coalesce(sum(num_requests), 0) AS num_lines,
         coalesce(sum(num_completed + num_failed), 0) AS num_done
-    FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+    FROM batch WHERE {one_of("state", LIVE_BATCH_STATES)}
 """)
 
 _COUNTED = text("""
@@ -137,7 +135,7 @@ def _queue(session: Session) -> Iterator[Sample]:
     yield from _batches(numbers["batches"])
     for counted in numbers["chunks"]:
         yield from _chunks(counted, now=float(row.now))
-    for state in _OPEN_RUNS:
+    for state in OPEN_RUN_STATES:
         num_runs = numbers.get("runs", {}).get(state.value, 0)  # a release without runs may have counted
         yield Sample(meter=declared.RUNS, labels={"state": state.value}, value=num_runs)
     yield Sample(meter=declared.FAILING_SCHEDULES, value=numbers.get("failing_schedules", 0))
@@ -147,7 +145,7 @@ def _queue(session: Session) -> Iterator[Sample]:
 
 
 def _batches(counts: dict[str, int]) -> Iterator[Sample]:
-    for state in _LIVE:
+    for state in LIVE_BATCH_STATES:
         yield Sample(meter=declared.BATCHES, labels={"state": state.value}, value=counts.get(state.value, 0))
 
 

@@ -17,7 +17,7 @@ from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.lines.endpoints import LineKind, paths_of
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.states import LIVE_BATCH_STATES
 from jobs.tables import Batch, Model
 
 MAX_PRICE_MICROS = 10**12
@@ -307,6 +307,4 @@ def _check_prices(model: Model) -> None:
         raise InputError(f"a class of model {model.name!r} may cost 0 to {MAX_PERCENT} per cent", param="prices")
 
 
-_OPEN_BATCHES = select(Batch.id).where(
-    Batch.state.in_([state.value for state in BatchState if state not in TERMINAL_BATCH_STATES])
-)
+_OPEN_BATCHES = select(Batch.id).where(Batch.state.in_(LIVE_BATCH_STATES))

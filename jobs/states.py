@@ -265,6 +265,13 @@ TERMINAL_INDEX_STATES = frozenset(state for state, moves in INDEX_MOVES.items() 
 TERMINAL_EXTRACTION_STATES = frozenset(state for state, moves in EXTRACTION_MOVES.items() if not moves)
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
 
+# What has not ended, in the order in which queries and partial indexes name it.
+LIVE_BATCH_STATES = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
+OPEN_RUN_STATES = tuple(state for state in RunState if state not in TERMINAL_RUN_STATES)
+RUN_UNDER_WAY_STATES = tuple(state for state in OPEN_RUN_STATES if state is not _R.QUEUED)
+OPEN_EXTRACTION_STATES = tuple(state for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES)
+OPEN_INDEX_STATES = tuple(state for state in IndexState if state not in TERMINAL_INDEX_STATES)
+
 
 class IllegalMoveError(AssertionError):
     """Our own invariant is broken: a move that is not in the table."""

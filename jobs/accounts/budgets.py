@@ -20,8 +20,9 @@ from sqlalchemy.orm import Session
 from jobs.accounts import batch_caps, window_budgets
 from jobs.accounts.window_budgets import Allowance
 from jobs.errors import InputError, NotFoundError, OverBudgetError
-from jobs.states import BudgetUnit, BudgetWindow, Priority
+from jobs.states import LIVE_BATCH_STATES, BudgetUnit, BudgetWindow, Priority
 from jobs.tables import Batch, Budget
+from jobs.tables.base import one_of
 
 MAX_LIMIT_TOKENS = 10**15
 """A thousand years of a million tokens a minute; sums of such numbers stay far within a bigint."""
@@ -377,9 +378,9 @@ _SETTLE = text("""
 """)
 
 # The states are those of the index of live batches: a tenant may have any number of others.
-_OTHERS_RUN = text("""
+_OTHERS_RUN = text(f"""
     SELECT EXISTS (
         SELECT FROM batch WHERE tenant_id = :id AND covered_tokens > 0
-            AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+            AND {one_of("state", LIVE_BATCH_STATES)}
     )
 """)

@@ -18,7 +18,7 @@ from jobs.chunks import unbilled
 from jobs.chunks.unbilled import Unbilled
 from jobs.errors import NotFoundError
 from jobs.partitions import partition_days
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.states import LIVE_BATCH_STATES, TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch
 
@@ -38,7 +38,7 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
 
 
 def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
-    live = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]
+    live = [state.value for state in LIVE_BATCH_STATES]
     scope = {"batch_id": batch_id, "days": partition_days(session), "live": live}
     if storage is not None:  # first: the store is not of the snapshot, and a batch that has ended since needs no input
         yield from stored_files.inputs(session, scope, storage)

@@ -12,7 +12,7 @@ from jobs.accounts.limits import Limits, limits_of
 from jobs.errors import LimitError, RateLimitError, TooLargeError
 from jobs.lines.endpoints import PREPARED
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState
+from jobs.states import LIVE_BATCH_STATES
 from jobs.tables import Batch, File, Tenant
 
 QUEUE_FULL_RETRY_SECONDS = 30.0
@@ -88,5 +88,4 @@ def _check_num_open(num_open: int, limits: Limits) -> None:
 
 def _is_open() -> ColumnElement[bool]:
     # As literals: the partial indexes are used for nothing else.
-    states = [state.value for state in BatchState if state not in TERMINAL_BATCH_STATES]
-    return Batch.state.in_([literal_column(f"'{state}'") for state in states])
+    return Batch.state.in_([literal_column(f"'{state}'") for state in LIVE_BATCH_STATES])

@@ -27,12 +27,11 @@ from sqlalchemy.orm import Session
 from jobs.batches.following import may_start
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
-from jobs.states import BatchState, ChunkState, Priority
+from jobs.states import LIVE_BATCH_STATES, BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
+from jobs.tables.base import one_of
 
-_IS_ANY_OPEN = (
-    "SELECT EXISTS (SELECT FROM batch WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling'))"
-)
+_IS_ANY_OPEN = f"SELECT EXISTS (SELECT FROM batch WHERE {one_of('state', LIVE_BATCH_STATES)})"
 _SWEEP_LIMIT = 100  # batches
 _DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)

@@ -22,7 +22,8 @@ from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import leave, lock_batch_state
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
-from jobs.states import BatchState, ChunkState, sources_of
+from jobs.states import LIVE_BATCH_STATES, BatchState, ChunkState, sources_of
+from jobs.tables.base import one_of
 
 _BATCHES = 50
 """Looked at by one sweep; the next one goes on after them."""
@@ -216,7 +217,7 @@ _WAKEABLE = text(f"""
             OR batch.uncovered_lines = 'fail' AND (
                 SELECT other.id FROM batch AS other
                 WHERE other.tenant_id = batch.tenant_id AND other.covered_tokens > 0
-                    AND other.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+                    AND {one_of("other.state", LIVE_BATCH_STATES)}
                 LIMIT 1
             ) IS NULL
         )

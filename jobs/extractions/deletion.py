@@ -16,9 +16,10 @@ from jobs.deletions import Deleted
 from jobs.errors import ConflictError
 from jobs.extractions import lifecycle, reviews, stages
 from jobs.retention import delete_objects
-from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
+from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 from jobs.tables import CollectionDocument, Extraction, ExtractionStage, File
+from jobs.tables.base import one_of
 
 _ROWS = 500  # a transaction
 _REVIEWS = 10_000  # a transaction
@@ -104,18 +105,19 @@ _DELETE_OF_DELETED_TENANTS = text("""
     WHERE deleted_at IS NULL AND tenant_id IN (SELECT id FROM tenant WHERE deleted_at IS NOT NULL)
 """)
 
-_DELETED = text("""
+_DELETED = text(f"""
     SELECT id, object_key, object_key IS NOT NULL AND NOT EXISTS (
         SELECT FROM collection_document AS other
         WHERE other.object_key = collection_document.object_key AND other.deleted_at IS NULL
     ) AS is_unneeded
     FROM collection_document WHERE deleted_at IS NOT NULL AND NOT EXISTS (
         SELECT FROM extraction JOIN collection_document AS unread USING (collection_id)
-        WHERE extraction.tenant_id = collection_document.tenant_id AND extraction.state IN ('in_progress','cancelling')
+        WHERE extraction.tenant_id = collection_document.tenant_id
+            AND {one_of("extraction.state", OPEN_EXTRACTION_STATES)}
             AND unread.object_key IS NULL AND unread.error IS NULL AND unread.deleted_at IS NULL
     ) AND NOT EXISTS (
         SELECT FROM passage_index AS index
-        WHERE index.tenant_id = collection_document.tenant_id AND index.state IN ('in_progress','cancelling')
+        WHERE index.tenant_id = collection_document.tenant_id AND {one_of("index.state", OPEN_INDEX_STATES)}
     ) ORDER BY deleted_at LIMIT :limit
 """)
 

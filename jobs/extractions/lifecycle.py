@@ -30,12 +30,10 @@ from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
 from jobs.pipelines.steps import require_model
 from jobs.settings import Settings
-from jobs.states import TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState
+from jobs.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState
 from jobs.tables import Extraction, Tenant
 
 log = logging.getLogger(__name__)
-
-_OPEN = [state.value for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +137,7 @@ def find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> 
 
 def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
     advisory_lock(session, f"extractions {tenant_id}")
-    mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(_OPEN))
+    mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(OPEN_EXTRACTION_STATES))
     if (session.scalar(mine) or 0) >= settings.tenant_open_extractions:
         raise LimitError(
             f"You have {settings.tenant_open_extractions:,} extractions under way, which is as many as you may. Wait "

@@ -9,9 +9,12 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs.claims.claims import UNCLAIMED
-from jobs.states import CANCELLING
+from jobs.states import CANCELLING, BatchState
+from jobs.tables.base import one_of
 
 _DUE_A_TENANT = 4
+_RUNNING = (BatchState.VALIDATING, BatchState.IN_PROGRESS)
+_ENDING = (BatchState.FINALIZING, BatchState.CANCELLING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,9 @@ def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE")
                 AND NOT EXISTS (
                     SELECT FROM {parts} AS part JOIN batch ON batch.id = part.batch_id
                     WHERE part.{graph}_id = {graph}.id AND part.done_at IS NULL AND (
-                        batch.state IN ('finalizing', 'cancelling')
+                        {one_of("batch.state", _ENDING)}
                         OR (
-                            batch.state IN ('validating', 'in_progress') AND {graph}.state = '{under_way}'
+                            {one_of("batch.state", _RUNNING)} AND {graph}.state = '{under_way}'
                             AND NOT {goes_on}
                         )
                     )

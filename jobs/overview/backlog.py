@@ -10,11 +10,10 @@ from sqlalchemy.orm import Session
 
 from jobs.forecasts.outlooks import KEPT_FOR
 from jobs.overview.owned import OwnedQuery, Owner
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, Priority
+from jobs.states import LIVE_BATCH_STATES, Priority
 from jobs.tables.base import one_of
 
-LIVE_STATES = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
-IS_LIVE = one_of("batch.state", LIVE_STATES)
+IS_LIVE = one_of("batch.state", LIVE_BATCH_STATES)
 """As the indexes of live batches have it: with values in place of these words Postgres may not know that they fit."""
 FEW = 5
 """Batches of each list."""

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVarTuple
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, column, func, select, text, true, tuple_
 from sqlalchemy.orm import Session
 
-from jobs.overview.backlog import IS_LIVE, LIVE_STATES
+from jobs.overview.backlog import IS_LIVE
 from jobs.overview.owned import Owner
-from jobs.states import BatchState
+from jobs.states import LIVE_BATCH_STATES, BatchState
 from jobs.tables import Batch
 
 Ts = TypeVarTuple("Ts")
@@ -89,7 +89,7 @@ def _page(query: Select[*Ts], tenant_id: str | ColumnElement[str] | None, wanted
     if wanted.shown is Shown.OPEN:
         query = query.where(text(IS_LIVE))
     elif wanted.shown is Shown.ENDED:
-        query = query.where(Batch.state.not_in(LIVE_STATES))
+        query = query.where(Batch.state.not_in(LIVE_BATCH_STATES))
     elif wanted.shown is Shown.FAILED:
         query = query.where((Batch.num_failed > 0) | (Batch.state == BatchState.FAILED))
     if wanted.model:

@@ -9,8 +9,12 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.overview.backlog import IS_LIVE
+from jobs.states import BatchState
+from jobs.tables.base import one_of
 
 _MOST = 12
+_WITH_LINES = (BatchState.IN_PROGRESS, BatchState.CANCELLING)
+"""In which workers may have lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ _BY_TENANT = text(f"""
             FROM batch LEFT JOIN (
                 SELECT batch_id, sum(num_requests) AS num FROM chunk WHERE state = 'leased' GROUP BY batch_id
             ) AS taken ON taken.batch_id = batch.id
-            WHERE {IS_LIVE} AND state IN ('in_progress', 'cancelling')
+            WHERE {IS_LIVE} AND {one_of("state", _WITH_LINES)}
         ) AS lines
         GROUP BY tenant_id, model, priority
     ) AS open JOIN tenant ON tenant.id = open.tenant_id

@@ -22,12 +22,19 @@ from jobs.pipelines import steps
 from jobs.pipelines.planning import PlannedRun, Underway
 from jobs.pipelines.runs import events
 from jobs.pipelines.spec import OnError, parse_definition
-from jobs.states import TERMINAL_RUN_STATES, EventType, RunKind, RunState
+from jobs.states import (
+    OPEN_RUN_STATES,
+    RUN_UNDER_WAY_STATES,
+    TERMINAL_RUN_STATES,
+    EventType,
+    RunKind,
+    RunState,
+)
 from jobs.tables import Pipeline, Run, Schedule
+from jobs.tables.base import one_of
 
 log = logging.getLogger(__name__)
 
-_OPEN = [RunState.QUEUED.value, RunState.RUNNING.value, RunState.CANCELLING.value]
 _STARTED_AT_ONCE = 100
 
 
@@ -100,7 +107,7 @@ def list_runs(
 
 def underway(session: Session, schedule_id: str) -> Underway:
     """Count the runs of a schedule that have not ended."""
-    counted = select(Run.state, func.count()).where(Run.schedule_id == schedule_id, Run.state.in_(_OPEN))
+    counted = select(Run.state, func.count()).where(Run.schedule_id == schedule_id, Run.state.in_(OPEN_RUN_STATES))
     counts = {row[0]: int(row[1]) for row in session.execute(counted.group_by(Run.state))}
     queued = counts.pop(RunState.QUEUED.value, 0)
     return Underway(running=sum(counts.values()), queued=queued)
@@ -230,8 +237,8 @@ def _not_found(run_id: str) -> NotFoundError:
 
 
 def _is_under_way(session: Session, pipeline_id: str) -> bool:
-    states = [RunState.RUNNING.value, RunState.CANCELLING.value]
-    return session.scalar(select(Run.id).where(Run.pipeline_id == pipeline_id, Run.state.in_(states))) is not None
+    mine = Run.pipeline_id == pipeline_id
+    return session.scalar(select(Run.id).where(mine, Run.state.in_(RUN_UNDER_WAY_STATES))) is not None
 
 
 def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
@@ -250,11 +257,12 @@ _COUNT_FAILURE = text("""
     WHERE id = :schedule_id
 """)
 
-_TO_START = text("""
+_TO_START = text(f"""
     SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
     FROM run JOIN tenant ON tenant.id = run.tenant_id
     WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
-        SELECT FROM run AS other WHERE other.pipeline_id = run.pipeline_id AND other.state IN ('running', 'cancelling')
+        SELECT FROM run AS other
+        WHERE other.pipeline_id = run.pipeline_id AND {one_of("other.state", RUN_UNDER_WAY_STATES)}
     )
     ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit
 """)

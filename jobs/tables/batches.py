@@ -9,8 +9,19 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Computed, ForeignKey, Index, Integer, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import AskedPriority, BatchState, CountState, InvalidLines, Priority, StageKind, UncoveredLines
+from jobs.states import (
+    LIVE_BATCH_STATES,
+    AskedPriority,
+    BatchState,
+    CountState,
+    InvalidLines,
+    Priority,
+    StageKind,
+    UncoveredLines,
+)
 from jobs.tables.base import Base, created_at, one_of
+
+_IS_LIVE = one_of("state", LIVE_BATCH_STATES)
 
 
 class Batch(Base):
@@ -24,20 +35,18 @@ class Batch(Base):
             "batch_open_age_idx",
             "created_at",
             "id",
-            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+            postgresql_where=text(_IS_LIVE),
         ),
         Index(
             "batch_at_risk_idx",
             "expires_at",
             "id",
-            postgresql_where=text(
-                "at_risk_at IS NOT NULL AND state IN ('validating','in_progress','finalizing','cancelling')"
-            ),
+            postgresql_where=text(f"at_risk_at IS NOT NULL AND {_IS_LIVE}"),
         ),
         Index(
             "batch_live_idx",
             "state",
-            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+            postgresql_where=text(_IS_LIVE),
         ),
         Index("batch_expiry_idx", "expires_at", "id", postgresql_where=text("state IN ('validating','in_progress')")),
         Index("batch_answered_idx", "id", postgresql_where=text("state = 'in_progress' AND is_answered")),
@@ -45,7 +54,7 @@ class Batch(Base):
         Index(
             "batch_open_idx",
             "tenant_id",
-            postgresql_where=text("state IN ('validating','in_progress','finalizing','cancelling')"),
+            postgresql_where=text(_IS_LIVE),
         ),
         Index("batch_fingerprint_idx", "tenant_id", "fingerprint", "created_at"),
         Index(None, "input_file_id"),

@@ -9,7 +9,7 @@ from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, Uniqu
 from sqlalchemy.orm import Mapped, mapped_column
 
 from extraction.scoring.verdicts import Reason, Verdict
-from jobs.states import AskedPriority, ExtractionState
+from jobs.states import OPEN_EXTRACTION_STATES, AskedPriority, ExtractionState
 from jobs.tables.base import Base, created_at, one_of
 from jobs.tables.courses import CourseColumns, StageColumns
 
@@ -79,7 +79,7 @@ class Extraction(CourseColumns, Base):
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(None, "tenant_id", "created_at", "id"),
         Index(None, "collection_id"),
-        Index("extraction_open_idx", "tenant_id", postgresql_where=text("state IN ('in_progress','cancelling')")),
+        Index("extraction_open_idx", "tenant_id", postgresql_where=text(one_of("state", OPEN_EXTRACTION_STATES))),
         Index("extraction_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         CheckConstraint(one_of("state", ExtractionState), name="state"),
         CheckConstraint(one_of("priority", AskedPriority), name="priority"),

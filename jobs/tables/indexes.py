@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import AskedPriority, IndexState
+from jobs.states import OPEN_INDEX_STATES, AskedPriority, IndexState
 from jobs.tables.base import Base, one_of
 from jobs.tables.courses import CourseColumns, StageColumns
 
@@ -21,7 +21,7 @@ class PassageIndex(CourseColumns, Base):
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(None, "tenant_id", "created_at", "id"),
         Index(None, "collection_id"),
-        Index("passage_index_open_idx", "tenant_id", postgresql_where=text("state IN ('in_progress','cancelling')")),
+        Index("passage_index_open_idx", "tenant_id", postgresql_where=text(one_of("state", OPEN_INDEX_STATES))),
         Index("passage_index_purge_idx", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
         CheckConstraint(one_of("state", IndexState), name="state"),
         CheckConstraint(one_of("priority", AskedPriority), name="priority"),

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import CatchUp, Overlap, RunKind, RunState
+from jobs.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, CatchUp, Overlap, RunKind, RunState
 from jobs.tables.base import Base, created_at, one_of
 from jobs.tables.courses import ClaimColumns
 
@@ -86,14 +86,14 @@ class Run(ClaimColumns, Base):
         Index(
             "run_open_idx",
             "pipeline_id", "scheduled_for", "id",
-            postgresql_where=text("state IN ('queued','running','cancelling')"),
+            postgresql_where=text(one_of("state", OPEN_RUN_STATES)),
         ),
         # One at a time: what is new since the last success would be taken twice.
         Index(
             "run_under_way_idx",
             "pipeline_id",
             unique=True,
-            postgresql_where=text("state IN ('running','cancelling')"),
+            postgresql_where=text(one_of("state", RUN_UNDER_WAY_STATES)),
         ),
         Index("run_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         CheckConstraint(one_of("state", RunState), name="state"),

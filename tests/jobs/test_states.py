@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs import states
 from jobs.states import (
     BATCH_MOVES,
     CHUNK_MOVES,
@@ -56,3 +59,8 @@ def test_the_terminal_states_are_the_four_of_the_contract() -> None:
 def test_planned_chunks_ended_leases_and_chunks_that_have_waited_get_into_the_queue() -> None:
     assert sources_of(ChunkState.READY) == ["planned", "leased", "waiting"]
     assert sources_of(ChunkState.DONE) == ["leased"]
+
+
+def test_no_statement_spells_which_states_are_open() -> None:
+    sources = Path(states.__file__).parent.rglob("*.py")
+    assert [str(path) for path in sources if f"'{states.CANCELLING}'" in path.read_text()] == []
