@@ -17,7 +17,7 @@ from engine.device.energy import EnergyMeter
 from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
 from engine.grammars.waiting import GrammarQueue
-from engine.intake import EngineInfo, check_output_so_far, check_weight, resolve_max_tokens
+from engine.intake import EngineInfo, already_running, check_output_so_far, check_weight, resolve_max_tokens
 from engine.outputs import FinishReason, TokenDelta
 from engine.pending import PendingTokens
 from engine.recorder import Recorder
@@ -75,8 +75,13 @@ class Engine:
         return bool(self._unreported) or self.scheduler.has_work or len(self._grammars) > 0
 
     def add(self, new: NewRequest) -> None:
-        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child."""
+        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child.
+
+        Raises InvalidRequestError for the id of a request that has not ended.
+        """
         request_id, params = new.request_id, new.params
+        if request_id in self._grammars or self.scheduler.has_request(request_id):
+            raise already_running(request_id)
         try:
             max_tokens = resolve_max_tokens(new.prompt_token_ids, params, self.info)
             check_weight(new.weight)

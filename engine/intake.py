@@ -54,6 +54,13 @@ def resolve_max_tokens(prompt: Sequence[int], params: SamplingParams, info: Engi
     return max_tokens
 
 
+def already_running(request_id: int) -> InvalidRequestError:
+    """Return the error for the id of a request that has not ended: a delta could be either's."""
+    return InvalidRequestError(
+        f"request_id is {request_id}, and the request of that id has not ended; give each an id of its own."
+    )
+
+
 def check_weight(weight: float) -> None:
     """Raise InvalidRequestError unless a tenant's turns can be counted with it."""
     if not 0.0 < weight < math.inf:

@@ -5,9 +5,8 @@ The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` 
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Iterable, Sequence
-from numbers import Integral, Number
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,23 @@ from engine.build import build_engine
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
-from engine.errors import InvalidRequestError
+from engine.errors import InvalidParamsError, InvalidRequestError
 from engine.intake import check_prompt_token_ids
+from engine.interrupts import held_interrupts
 from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
+from engine.prompts import Prompt, check_conversation, conversations_of, is_text, params_of, prompts_of, read_prompt
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 from engine.text import with_bad_words_as_tokens
 from engine.tokenizer import load_tokenizer
 
-Prompt = str | Sequence[int] | dict[str, Any]
-"""Text, token ids, or vLLM's {"prompt": …} / {"prompt_token_ids": […]}."""
-
 
 class LLM:
-    """Load a model and generate. Keyword arguments are those of EngineConfig; not thread-safe.
+    """Load a model and generate. Keyword arguments are those of EngineConfig.
+
+    Calls from several threads run one after the other. Ctrl-C ends a call between two steps; the next one starts anew.
 
     Without a tokenizer in the model's files only token ids can be given and `text` is empty.
     """
@@ -40,6 +40,7 @@ class LLM:
         self.engine = build_engine(EngineConfig(model=str(path), **settings))
         self.tokenizer = load_tokenizer(path)
         self._next_request_id = 0
+        self._lock = threading.Lock()
 
     def generate(
         self,
@@ -49,13 +50,10 @@ class LLM:
         """Generate for every prompt and return the results in order.
 
         A request that can never run, or whose prompt is none, gets an output with finish_reason "error" and its reason
-        in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that do
-        not match in number.
+        in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that are
+        none, or do not match in number.
         """
-        items = _as_list(prompts)
-        params = _params_for(items, sampling_params)
-        jobs = [self._job(item, own) for item, own in zip(items, params, strict=True)]
-        return self._run(jobs)
+        return self._generate(prompts_of(prompts), sampling_params)
 
     def chat(
         self,
@@ -64,67 +62,87 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
-        """Write each conversation in the model's chat template and generate the answers, in order."""
-        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self._apply_template(messages, add_generation_prompt) for messages in conversations]
-        return self.generate(prompts, sampling_params)
+        """Write each conversation in the model's chat template and generate the answers, in order.
+
+        One that the template refuses is an error of its own, as a prompt is for `generate`. Raises
+        InvalidRequestError for a model without a template.
+        """
+        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
+            raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
+        found = [self._apply_template(one, add_generation_prompt) for one in conversations_of(messages)]
+        return self._generate(found, sampling_params)
 
     def stats(self) -> EngineStats:
         """Return the engine's counters."""
         return self.engine.stats()
 
-    def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int]:
-        if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
-            raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
-        # The template writes its own special tokens; tokenizing its text again could add a second BOS.
-        ids: list[int] = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
-        )
+    def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int] | InvalidRequestError:
+        """Return the prompt of a conversation, or why there is none."""
+        try:
+            # The template writes its own special tokens; tokenizing its text again could add a second BOS.
+            ids: list[int] = self.tokenizer.apply_chat_template(
+                check_conversation(messages),
+                add_generation_prompt=add_generation_prompt,
+                tokenize=True,
+                return_dict=False,
+            )
+        except InvalidRequestError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
+            return InvalidRequestError(
+                f"The model's chat template refused the messages: {type(error).__name__}: {error}"
+            )
         return ids
 
-    def _job(self, item: Any, params: SamplingParams) -> _Job:
-        given = _prompt_of(item)
-        if self.tokenizer is None and (isinstance(given, str) or params.stop or params.bad_words):
+    def _generate(self, items: list[Any], sampling_params: Any) -> list[RequestOutput]:
+        params = params_of(sampling_params, num_prompts=len(items))
+        if self.tokenizer is None and (any(map(is_text, items)) or any(one.stop or one.bad_words for one in params)):
             raise InvalidRequestError(
                 "This model's directory has no tokenizer; give prompts as token ids, and no stop strings or bad words."
             )
-        params = with_bad_words_as_tokens(params, self.tokenizer)
-        self._next_request_id += 1
-        text = given if isinstance(given, str) else None
-        try:
-            token_ids = self._token_ids(given)
-        except InvalidRequestError as error:
-            return _Job(self._next_request_id, text, [], params, self.tokenizer, refusal=str(error))
-        return _Job(self._next_request_id, text, token_ids, params, self.tokenizer)
+        with self._lock:
+            return self._run([self._job(item, own) for item, own in zip(items, params, strict=True)])
 
-    def _token_ids(self, given: object) -> list[int]:
-        """Return the tokens of a prompt. Raises InvalidRequestError when it is none."""
+    def _job(self, item: Any, params: SamplingParams) -> _Job:
+        self._next_request_id += 1
+        text, token_ids, refusal = None, [], None
+        try:
+            given = read_prompt(item)
+            text = given if isinstance(given, str) else None
+            params = with_bad_words_as_tokens(params, self.tokenizer)
+            token_ids = self._token_ids(given)
+        except (InvalidParamsError, InvalidRequestError) as error:
+            refusal = str(error)
+        return _Job(self._next_request_id, text, token_ids, params, self.tokenizer, refusal=refusal)
+
+    def _token_ids(self, given: str | list[Any]) -> list[int]:
+        """Return the tokens of a prompt. Raises InvalidRequestError where they are none of this model."""
         if isinstance(given, str):
-            _check_text(given)
             token_ids: list[int] = self.tokenizer(given)["input_ids"]
             return token_ids
-        found = _whole_numbers(given)
-        check_prompt_token_ids(found, vocab_size=self.engine.info.vocab_size)
-        return found
+        check_prompt_token_ids(given, vocab_size=self.engine.info.vocab_size)
+        return given
 
     def _run(self, jobs: list[_Job]) -> list[RequestOutput]:
-        by_id = {job.request_id: job for job in jobs}
-        for own in jobs:
-            if own.progress.has_ended:
-                continue
-            self.engine.add(
-                NewRequest(request_id=own.request_id, prompt_token_ids=own.prompt_token_ids, params=own.params)
-            )
-        try:
-            while self.engine.has_work:
-                for delta in self.engine.step():
-                    job = by_id.get(delta.request_id)  # None: left over from a call that was interrupted
-                    if job is not None and job.progress.add(delta):
-                        self.engine.abort_children([(delta.request_id, delta.index)])
-        except BaseException:
-            self.engine.abort(by_id)
-            raise
+        by_id = {job.request_id: job for job in jobs if not job.progress.has_ended}
+        with held_interrupts() as let_through:
+            try:
+                for job in by_id.values():
+                    self.engine.add(job.request())
+                    let_through()
+                while self.engine.has_work:
+                    self._step(by_id)
+                    let_through()
+            except BaseException:
+                self.engine.abort(by_id)
+                raise
         return [job.output() for job in jobs]
+
+    def _step(self, by_id: Mapping[int, _Job]) -> None:
+        for delta in self.engine.step():
+            job = by_id.get(delta.request_id)  # None: left over from a call that was interrupted
+            if job is not None and job.progress.add(delta):
+                self.engine.abort_children([(delta.request_id, delta.index)])
 
 
 class _Job:
@@ -153,6 +171,9 @@ class _Job:
                 self.progress.add(
                     TokenDelta(request_id=request_id, index=index, finish_reason=FinishReason.ERROR, error=refusal)
                 )
+
+    def request(self) -> NewRequest:
+        return NewRequest(request_id=self.request_id, prompt_token_ids=self.prompt_token_ids, params=self.params)
 
     def output(self) -> RequestOutput:
         return RequestOutput(
@@ -195,50 +216,3 @@ def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Log
 def _logprob(token_id: int, value: float, *, rank: int, tokenizer: Any) -> Logprob:
     decoded = None if tokenizer is None else text_of_token(tokenizer, token_id)
     return Logprob(logprob=value, rank=rank, decoded_token=decoded)
-
-
-def _check_text(text: str) -> None:
-    """Raise InvalidRequestError for a text that no tokenizer reads: half of a surrogate pair is no character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"The prompt has {text[error.start]!r} at character {error.start}, half of a surrogate pair; text must be "
-            "whole characters. Remove or replace it, or read its file as UTF-8."
-        ) from error
-
-
-def _prompt_of(item: Any) -> Any:
-    """Return what is given as text or token ids, itself or in a dict; a dict without either as it is."""
-    if not isinstance(item, dict):
-        return item
-    return item["prompt_token_ids"] if "prompt_token_ids" in item else item.get("prompt", item)
-
-
-def _whole_numbers(given: Any) -> list[Any]:
-    """Return the items of a sequence, those that are whole numbers as `int`, whatever their type; True is none.
-
-    Raises InvalidRequestError for what is no sequence.
-    """
-    if isinstance(given, dict):
-        raise InvalidRequestError("The prompt is a dict without prompt and prompt_token_ids; give one of them.")
-    if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
-        raise InvalidRequestError(
-            f"The prompt is {reprlib.repr(given)}; give text, token ids, or a dict with prompt or prompt_token_ids."
-        )
-    return [int(one) if isinstance(one, Integral) and not isinstance(one, bool) else one for one in given]
-
-
-def _as_list(prompts: Any) -> list[Any]:
-    if isinstance(prompts, str | bytes | dict) or not isinstance(prompts, Iterable):
-        return [prompts]
-    items = list(prompts)
-    return [items] if items and isinstance(items[0], Number) else items
-
-
-def _params_for(items: list[Any], given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-    if given is None or isinstance(given, SamplingParams):
-        return [given or SamplingParams()] * len(items)
-    if len(given) != len(items):
-        raise InvalidRequestError(f"{len(given)} sampling_params for {len(items)} prompts; give one, or one for each.")
-    return list(given)

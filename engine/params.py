@@ -5,9 +5,10 @@ Knows nothing of models, text or batches; a parameter that is not here is not su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from numbers import Integral, Real
+from typing import Any, TypeVar
 
 from engine.errors import InvalidParamsError
 from engine.structured import StructuredOutput
@@ -111,16 +112,14 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _set_tuples(self)
-        for name, allowed, default in _CHECKED:
-            value = getattr(self, name)
-            if value is not default and (value is not None or name not in _OR_NONE):
-                allowed.check(name, value)
+        self._check_numbers()
         if self.top_p == 0.0:
             raise InvalidParamsError("top_p is 0; it must be above 0 and at most 1. Use temperature 0 for greedy.")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParamsError(
                 f"min_tokens is {self.min_tokens} and max_tokens is {self.max_tokens}; min_tokens must not be larger."
             )
+        self._check_kinds()
         self._check_stops()
         self._check_bias()
         self._check_choice_of_tokens()
@@ -129,19 +128,41 @@ class SamplingParams:
                 "ignore_eos is given with a structured output, which ends when its text is complete. Drop one."
             )
 
+    def _check_numbers(self) -> None:
+        for name, allowed, default in _CHECKED:
+            value = getattr(self, name)
+            if value is default:
+                continue
+            if type(value) not in _PLAIN:
+                object.__setattr__(self, name, value := _plain(value))
+            if value is not None or name not in _OR_NONE:
+                allowed.check(name, value)
+
+    def _check_kinds(self) -> None:
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParamsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+        if not isinstance(self.structured, StructuredOutput | None):
+            raise InvalidParamsError(f"structured is {self.structured!r}; it must be a StructuredOutput.")
+
     def _check_stops(self) -> None:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidParamsError(f"stop holds {text!r}; every stop string must be a non-empty string.")
+            _check_characters("stop", text)
         for token_id in self.stop_token_ids:
             _TOKEN_ID.check("stop_token_ids", token_id)
         if self.stop and not self.detokenize:
             raise InvalidParamsError("stop is given with detokenize=False; stop strings need the text. Drop one.")
 
     def _check_bias(self) -> None:
-        if not isinstance(self.logit_bias, Mapping | None):
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
             raise InvalidParamsError(f"logit_bias is {self.logit_bias!r}; it must map token ids to numbers.")
-        for token_id, bias in (self.logit_bias or {}).items():
+        biases = {_plain(token_id): _plain(bias) for token_id, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", biases)
+        for token_id, bias in biases.items():
             _TOKEN_ID.check("logit_bias's token id", token_id)
             _BIAS.check("logit_bias", bias)
 
@@ -149,6 +170,7 @@ class SamplingParams:
         for word in self.bad_words:
             if not isinstance(word, str) or not word.strip():
                 raise InvalidParamsError(f"bad_words holds {word!r}; every bad word must be a string with a character.")
+            _check_characters("bad_words", word)
         for token_ids in self.bad_words_token_ids:
             if not token_ids:
                 raise InvalidParamsError("bad_words_token_ids holds an empty sequence; give at least one token id.")
@@ -176,17 +198,35 @@ class SamplingParams:
 
 
 def _set_tuples(params: SamplingParams) -> None:
-    # None is what clients send for "not given"; it and () mean the same here.
-    for name in ("stop", "stop_token_ids", "bad_words"):
+    for name in _SEQUENCES:
         value = getattr(params, name)
-        if type(value) is not tuple:
-            texts = (value,) if isinstance(value, str) else value
-            object.__setattr__(params, name, tuple(texts) if texts is not None else ())
-    if params.bad_words_token_ids != ():
-        bad_ids = tuple(tuple(ids) for ids in params.bad_words_token_ids or ())
+        if type(value) is not tuple and (value is not None or name != "allowed_token_ids"):
+            object.__setattr__(params, name, _as_tuple(name, value))
+    if params.bad_words_token_ids:
+        bad_ids = tuple(_as_tuple("bad_words_token_ids", ids) for ids in params.bad_words_token_ids)
         object.__setattr__(params, "bad_words_token_ids", bad_ids)
-    if params.allowed_token_ids is not None:
-        object.__setattr__(params, "allowed_token_ids", tuple(params.allowed_token_ids))
+
+
+def _as_tuple(name: str, value: object) -> tuple[Any, ...]:
+    if value is None:  # what clients send for "not given"
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, bytes | bytearray | Mapping) or not isinstance(value, Iterable):
+        raise InvalidParamsError(f"{name} is {value!r}; it must be a list, or left out.")
+    return tuple(map(_plain, value))
+
+
+def _check_characters(name: str, text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidParamsError(f"{name} holds {text!r}, with half of a surrogate pair, which is no character.")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of any type, numpy's too, as Python's own."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 RANGES: Mapping[str, Whole | Number] = {
@@ -200,3 +240,9 @@ _CHECKED = tuple(
 """With the default, which most parameters have and which needs no check."""
 
 _OR_NONE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))
+
+_FLAGS = tuple(one.name for one in fields(SamplingParams) if isinstance(one.default, bool))
+
+_SEQUENCES = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "allowed_token_ids")
+
+_PLAIN = frozenset({int, float, bool, type(None)})

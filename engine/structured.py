@@ -13,6 +13,7 @@ from typing import Any
 from engine.errors import InvalidParamsError, InvalidRequestError
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
+_FLAGS = ("json_object", "any_whitespace", "one_of_as_any_of")
 
 MAX_LEVELS = 124
 """Of objects and arrays in one another in a JSON schema, itself included.
@@ -46,6 +47,9 @@ class StructuredOutput:
     """Take `oneOf` in a JSON schema as `anyOf`: a text may then fit more than one branch."""
 
     def __post_init__(self) -> None:
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidParamsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
         given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             raise InvalidParamsError(

@@ -71,10 +71,10 @@ EXTRAS = {
 # The floors of each package, lowest first: a room (a folder, or a file at the root) imports only rooms on lower floors.
 FLOORS = {
     "engine": [
-        ["errors", "stats"],
+        ["errors", "interrupts", "stats"],
         ["outputs", "structured", "gguf", "detokenizer"],
         ["config", "params", "tokenizer"],
-        ["intake", "text", "scheduling"],
+        ["intake", "prompts", "text", "scheduling"],
         ["models", "child_output"],
         ["device", "pooling", "speculation", "work"],
         ["grammars", "step_loop"],

@@ -28,6 +28,10 @@ class GrammarQueue:
         """Return how many requests wait."""
         return len(self._waiting)
 
+    def __contains__(self, request_id: int) -> bool:
+        """Tell whether a request waits."""
+        return request_id in self._waiting
+
     @property
     def num_sequences(self) -> int:
         """Return how many sequences wait."""

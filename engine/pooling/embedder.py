@@ -5,7 +5,7 @@ Knows neither requests nor HTTP; for generation there is `engine.llm`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,15 @@ class Embedder:
         """Return what cuts texts into tokens, without a limit: a tokenizer of the library of that name."""
         return self._tokens.whole
 
-    def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> Embeddings:
+    def embed(self, texts: Iterable[str], *, dimensions: int | None = None) -> Embeddings:
         """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.
 
         A vector depends on its text alone, but for the rounding of fp32. Raises InvalidRequestError.
         """
-        if isinstance(texts, str):
-            raise InvalidRequestError("texts is one str; give a list of them.")
-        if dimensions is not None and not 1 <= dimensions <= self.dimensions:
-            raise InvalidRequestError(f"dimensions is {dimensions}; this model has vectors of 1 to {self.dimensions}.")
+        if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self.dimensions):
+            raise InvalidRequestError(
+                f"dimensions is {dimensions!r}; this model has vectors of 1 to {self.dimensions}."
+            )
         found = self.tokenize(texts)
         token_ids = [text.token_ids for text in found]
         return Embeddings(
@@ -97,7 +97,7 @@ class Embedder:
             truncated=tuple(text.is_truncated for text in found),
         )
 
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def tokenize(self, texts: Iterable[str]) -> list[TokenizedText]:
         """Tokenize every text, beside what is embedded. Raises InvalidRequestError, with its index."""
         return self._tokens(texts)
 

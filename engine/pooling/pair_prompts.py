@@ -6,7 +6,7 @@ Only the template writes special tokens: the same words in a query or a document
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 
 from engine.errors import ModelLoadError, UnsupportedModelError
 from engine.pooling.json_files import read_object
-from engine.pooling.pair_tokens import TokenizedPair, check_pair_texts, check_query
+from engine.pooling.pair_tokens import TokenizedPair, check_query, read_documents
 from engine.pooling.text_tokens import check_tokenizer, load_tokenizer
 from engine.tokenizer import load_tokenizer as load_whole_tokenizer
 
@@ -86,12 +86,12 @@ class PairPrompts:
         if self._ids("a", "b") != whole:
             raise UnsupportedModelError(f"{path}: its tokenizer reads a text behind a special token unlike one alone.")
 
-    def __call__(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+    def __call__(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
         """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
-        check_pair_texts(query, documents)
+        read = read_documents(query, documents)
         num_around = len(self._ids("", ""))
         check_query(len(self._ids(query, "")) - num_around, allowed=self._max_tokens - num_around - 1)
-        return [self._tokenized(query, document) for document in documents]
+        return [self._tokenized(query, document) for document in read]
 
     def _tokenized(self, query: str, document: str) -> TokenizedPair:
         ids = self._ids(query, document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import InvalidRequestError
-from engine.pooling.text_tokens import TokenizedText, check_text, check_tokenizer, load_tokenizer
+from engine.pooling.text_tokens import TokenizedText, check_text, check_tokenizer, list_of, load_tokenizer
 
 
 class QueryTooLongError(InvalidRequestError):
@@ -24,11 +24,10 @@ class TokenizedPair(TokenizedText):
     types: Tensor
 
 
-def check_pair_texts(query: str, documents: Sequence[str]) -> None:
-    """Raise InvalidRequestError, with its name, for what no tokenizer takes."""
+def read_documents(query: object, documents: object) -> list[str]:
+    """Return the documents for a query. Raises InvalidRequestError, with its name, for what no tokenizer takes."""
     check_text(query, "query")
-    for index, document in enumerate(documents):
-        check_text(document, f"documents[{index}]")
+    return list_of(documents, "documents")
 
 
 def check_query(num_tokens: int, *, allowed: int) -> None:
@@ -51,11 +50,11 @@ class PairTokens:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens, strategy="only_second")
 
-    def __call__(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+    def __call__(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
         """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
-        check_pair_texts(query, documents)
+        read = read_documents(query, documents)
         check_query(self._length(query), allowed=self._max_tokens - self._num_special - 1)
-        found = self._tokenizer.encode_batch([(query, document) for document in documents])
+        found = self._tokenizer.encode_batch([(query, document) for document in read])
         return [
             TokenizedPair(
                 token_ids=torch.tensor(each.ids),

@@ -5,7 +5,7 @@ Knows neither requests nor HTTP, and sorts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
+from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
 from engine.models.paths import resolve_model_path
 from engine.pooling.batches import batches
 from engine.pooling.causal_encoder import CausalConfig
@@ -63,13 +63,11 @@ class Reranker:
         self._tokens = _tokens_of(config, max_tokens=self.max_tokens)
         self._encoder = load_encoder(config)
 
-    def score(self, query: str, documents: Sequence[str]) -> Scores:
+    def score(self, query: str, documents: Iterable[str]) -> Scores:
         """Score every document for the query; a score depends on its pair alone, but for the rounding of fp32.
 
         Raises InvalidRequestError.
         """
-        if isinstance(documents, str):
-            raise InvalidRequestError("documents is one str; give a list of them.")
         found = self.tokenize(query, documents)
         return Scores(
             scores=self.score_tokens(found),
@@ -77,7 +75,7 @@ class Reranker:
             truncated=tuple(pair.is_truncated for pair in found),
         )
 
-    def tokenize(self, query: str, documents: Sequence[str]) -> list[TokenizedPair]:
+    def tokenize(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
         """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
         return self._tokens(query, documents)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ class TextTokens:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
 
-    def __call__(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def __call__(self, texts: Iterable[str]) -> list[TokenizedText]:
         """Tokenize every text. Raises InvalidRequestError, with its index, for one that cannot be."""
-        for index, text in enumerate(texts):
-            check_text(text, f"texts[{index}]")
-        read = [text.lower() for text in texts] if self._is_lower_cased else list(texts)
+        read = list_of(texts, "texts")
+        if self._is_lower_cased:
+            read = [text.lower() for text in read]
         found = [_tokenized(encoding) for encoding in self._tokenizer.encode_batch_fast(read)]
         for index, one in enumerate(found):
             if not len(one.token_ids):
@@ -85,6 +85,16 @@ def check_tokenizer(tokenizer: Any, path: Path, *, vocab_size: int, max_tokens: 
 
 def _tokenized(encoding: Any) -> TokenizedText:
     return TokenizedText(token_ids=torch.tensor(encoding.ids), is_truncated=bool(encoding.overflowing))
+
+
+def list_of(texts: object, name: str) -> list[str]:
+    """Return texts that every tokenizer takes. Raises InvalidRequestError, with this name."""
+    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+        raise InvalidRequestError(f"{name} is of type {type(texts).__name__}; give a list of str.")
+    found = list(texts)
+    for index, text in enumerate(found):
+        check_text(text, f"{name}[{index}]")
+    return found
 
 
 def check_text(text: object, name: str) -> None:

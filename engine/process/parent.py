@@ -20,7 +20,7 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
-from engine.intake import EngineInfo
+from engine.intake import EngineInfo, already_running
 from engine.process.messages import (
     Abort,
     AbortChildren,
@@ -148,15 +148,17 @@ class EngineProcess:
             return tuple(self._open_children)
 
     def add(self, *requests: NewRequest) -> None:
-        """Hand requests over, all or, where one cannot be sent, none. Raises EngineDied.
+        """Hand requests over, all or, where one cannot be sent, none.
 
-        A refusal comes back as a delta with finish_reason "error".
+        A refusal comes back as a delta with finish_reason "error". Raises EngineDied, and InvalidRequestError for the
+        id of a request that has not ended.
         """
         payload = encode(Add(requests))  # first: what cannot be sent is not in flight
         with self._state_lock:
             for new in requests:
-                assert new.request_id not in self._open_children, f"request {new.request_id} is already in flight"
-                self._open_children[new.request_id] = new.params.n
+                if new.request_id in self._open_children:
+                    raise already_running(new.request_id)
+            self._open_children |= {new.request_id: new.params.n for new in requests}
         self._send(payload)
 
     def abort(self, request_ids: Iterable[int]) -> None:

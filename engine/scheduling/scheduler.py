@@ -87,6 +87,10 @@ class Scheduler:
         """Tell whether the sequence has neither finished nor been aborted."""
         return sequence in self._roster.unfinished(sequence.request.request_id)
 
+    def has_request(self, request_id: int) -> bool:
+        """Tell whether any sequence of a request is unfinished."""
+        return bool(self._roster.unfinished(request_id))
+
     def running_sequences(self) -> Iterable[Sequence]:
         """Return the sequences that have a seat, best first."""
         return tuple(self._running)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.engine.tiny_models import TinyModels
+    from tests.engine.tiny_models import TinyModel, TinyModels
 
 # A GPU machine may have the engine's own requirements and no more.
 _NEEDS = {
@@ -44,6 +44,14 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> TinyModels:
     from tests.engine.tiny_models import TinyModels
 
     return TinyModels(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def worded(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """The tiny Llama with a tokenizer and a chat template."""
+    from tests.engine.worded import make_worded
+
+    return make_worded(tiny_models["llama-gqa"], tmp_path_factory.mktemp("worded") / "model")
 
 
 @pytest.fixture(scope="session")

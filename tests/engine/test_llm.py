@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from engine import LLM, InvalidConfigError, InvalidRequestError, ModelLoadError, SamplingParams, UnsupportedModelError
@@ -18,24 +16,9 @@ from engine.text import with_bad_words_as_tokens
 from tests.engine.builders import greedy
 from tests.engine.texts import byte_level
 from tests.engine.tiny_models import VARIANTS, TinyModel, TinyModels, save_tiny
+from tests.engine.worded import SETTINGS, TEMPLATE
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 200, "warm_up": False}
-TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
-
-
-@pytest.fixture(scope="module")
-def worded(tiny_models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    """Return the tiny Llama with a tokenizer of one token per byte and a chat template."""
-    from transformers import PreTrainedTokenizerFast
-
-    model = tiny_models["llama-gqa"]
-    path = tmp_path_factory.mktemp("worded") / "model"
-    shutil.copytree(model.path, path)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="!", eos_token='"')
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(path)
-    return TinyModel(path, model.prompts, model.max_tokens, model.expected)
 
 
 @pytest.fixture(scope="module")
@@ -125,47 +108,6 @@ def test_one_bad_request_does_not_stop_the_others(llm: LLM) -> None:
     assert results[0].outputs[0].finish_reason == "error"
     assert "context of 256" in str(results[0].outputs[0].error)
     assert len(results[1].outputs[0].token_ids) == 3
-
-
-@pytest.mark.parametrize(
-    ("prompt", "named"),
-    [
-        ([-1], "-1 at index 0; token ids are whole numbers from 0 to 255"),
-        ([5, 2**40], "1099511627776 at index 1; token ids are"),
-        ([5, 1.5], "1.5 at index 1; token ids are"),
-        ([True], "True at index 0; token ids are"),
-        ([[5], 6], r"\[5\] at index 0; token ids are"),
-        (None, "The prompt is None; give text, token ids"),
-        (b"Hello", "The prompt is b'Hello'; give text, token ids"),
-        ({"text": "Hello"}, "a dict without prompt and prompt_token_ids; give one of them"),
-        ({"prompt": None}, "The prompt is None; give text, token ids"),
-        ("a\ud800b", r"'\\ud800' at character 1, half of a surrogate pair.* replace it"),
-        ([], "no tokens; give at least one"),
-    ],
-)
-def test_a_prompt_that_is_none_is_the_error_of_that_request_alone(
-    *, prompt: Any, named: str, llm: LLM, worded: TinyModel
-) -> None:
-    good, params = worded.prompts[0], SamplingParams(temperature=0.0, max_tokens=worded.max_tokens[0], n=1)
-    first, bad, last = llm.generate([good, prompt, good], params)
-    assert first.outputs[0].token_ids == last.outputs[0].token_ids == worded.expected[0]
-    (ended,) = bad.outputs
-    assert (ended.finish_reason, ended.token_ids, ended.text) == ("error", [], "")
-    assert re.search(named, str(ended.error)), ended.error
-
-
-def test_a_single_prompt_that_is_none_is_one_request_with_an_error(llm: LLM) -> None:
-    prompts: list[Any] = [None, [-1], [True], "\udfff", 7, {}]
-    for prompt in prompts:
-        (result,) = llm.generate(prompt, SamplingParams(n=2))
-        assert [output.finish_reason for output in result.outputs] == ["error", "error"], prompt
-
-
-def test_token_ids_may_be_given_as_numpy_makes_them(llm: LLM, worded: TinyModel) -> None:
-    prompts: list[Any] = [np.array(worded.prompts[0])]
-    (result,) = llm.generate(prompts, greedy(worded.max_tokens[0]))
-    assert result.outputs[0].token_ids == worded.expected[0]
-    assert {type(token_id) for token_id in result.prompt_token_ids} == {int}
 
 
 def test_n_children_and_logprobs_come_back(llm: LLM) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.errors import InvalidRequestError
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
+from engine.structured import StructuredOutput
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, outputs_of, tokens_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
@@ -55,6 +57,23 @@ def test_a_prompt_without_tokens_is_an_error(model: TinyModel) -> None:
     engine.add(new_request(0, [], params=greedy(5)))
     (delta,) = deltas_of(engine)[0, 0]
     assert (delta.finish_reason, delta.token_ids) == (FinishReason.ERROR, [])
+
+
+@pytest.mark.parametrize("structured", [None, StructuredOutput(regex="a+")])
+def test_the_id_of_a_request_that_runs_is_refused_and_costs_that_one_nothing(
+    structured: StructuredOutput | None, model: TinyModel
+) -> None:
+    engine = make_engine(model)
+    params = greedy(5, ignore_eos=structured is None, structured=structured)
+    engine.add(new_request(7, [5, 6], params=params))
+    with pytest.raises(InvalidRequestError, match="request_id is 7, and the request of that id has not ended"):
+        engine.add(new_request(7, [6, 7], params=params))
+    deltas = deltas_of(engine)[7, 0]
+    assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [
+        FinishReason.LENGTH if structured is None else FinishReason.ERROR  # it has no tokenizer
+    ]
+    engine.add(new_request(7, [6, 7], params=greedy(1)))
+    assert len(tokens_of(deltas_of(engine)[7, 0])) == 1
 
 
 def test_a_stop_token_as_the_last_allowed_one_is_a_stop(model: TinyModel) -> None:

@@ -111,6 +111,8 @@ def test_what_can_be_compiled_is_accepted(structured: StructuredOutput) -> None:
         ({"choice": []}, "choice is \\[\\]; it must list at least one"),
         ({"choice": "ab"}, "choice is 'ab'; it must list"),
         ({"regex": ""}, "regex is ''; it must be a non-empty string"),
+        ({"json_object": "yes"}, "json_object is 'yes'; it must be True or False"),
+        ({"regex": "a", "any_whitespace": None}, "any_whitespace is None; it must be True or False"),
     ],
 )
 def test_a_structured_output_without_sense_is_refused(fields: dict[str, Any], reason: str) -> None:

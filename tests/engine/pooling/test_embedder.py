@@ -238,7 +238,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("the sea", "one str"),
+        ("the sea", "texts is of type str; give a list"),
+        (None, "texts is of type NoneType"),
+        ({"the sea": 1}, "texts is of type dict"),
         (["the sea", 7], r"texts\[1\] is of type int"),
         (["the sea", "half \ud83d"], r"texts\[1\] has .* at character 5"),
     ],
@@ -248,9 +250,14 @@ def test_what_is_no_text_is_named(folder: Folder, texts: Any, message: str) -> N
         Embedder(folder.path).embed(texts)
 
 
-@pytest.mark.parametrize("dimensions", [0, 33, -1])
-def test_dimensions_out_of_range_are_refused(folder: Folder, dimensions: int) -> None:
-    with pytest.raises(InvalidRequestError, match=f"dimensions is {dimensions}; this model has vectors of 1 to 32"):
+def test_texts_may_come_one_by_one(folder: Folder) -> None:
+    embedder, texts = Embedder(folder.path), ["the sea", "the sea is wide"]
+    assert np.array_equal(embedder.embed(iter(texts)).vectors, embedder.embed(texts).vectors)
+
+
+@pytest.mark.parametrize("dimensions", [0, 33, -1, 1.5, "8", True])
+def test_dimensions_out_of_range_are_refused(folder: Folder, dimensions: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"dimensions is {dimensions!r}; this model has vectors of 1 to 32"):
         Embedder(folder.path).embed(["the sea"], dimensions=dimensions)
 
 

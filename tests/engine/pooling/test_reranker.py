@@ -103,6 +103,12 @@ def test_no_documents_have_no_scores(tmp_path: Path) -> None:
     assert found.num_tokens == found.truncated == ()
 
 
+def test_documents_may_come_one_by_one(tmp_path: Path) -> None:
+    make_cross_encoder(tmp_path, "bert")
+    reranker = Reranker(tmp_path)
+    assert np.array_equal(reranker.score(QUERY, iter(DOCUMENTS)).scores, reranker.score(QUERY, DOCUMENTS).scores)
+
+
 def test_what_is_no_text_is_refused_by_its_place(tmp_path: Path) -> None:
     make_cross_encoder(tmp_path, "bert")
     reranker = Reranker(tmp_path)
@@ -111,7 +117,7 @@ def test_what_is_no_text_is_refused_by_its_place(tmp_path: Path) -> None:
         reranker.score(QUERY, wrong)
     with pytest.raises(InvalidRequestError, match=r"query has .* half of a surrogate pair"):
         reranker.score("\ud800", ["the sea"])
-    with pytest.raises(InvalidRequestError, match="documents is one str"):
+    with pytest.raises(InvalidRequestError, match="documents is of type str"):
         reranker.score(QUERY, "the sea")
 
 

@@ -15,13 +15,13 @@ import pytest
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.errors import EngineDied, EngineStartError
+from engine.errors import EngineDied, EngineStartError, InvalidRequestError
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
 from engine.process import parent
 from engine.process.parent import EngineProcess
 from engine.scheduling.decisions import Decision, Reason
-from tests.engine.builders import new_request
+from tests.engine.builders import greedy, new_request
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 pytestmark = pytest.mark.long
@@ -253,6 +253,15 @@ def test_a_request_that_cannot_be_sent_is_not_in_flight(process: EngineProcess) 
     assert process.running_request_ids == ()
     process.add(new_request(1, [5], params=SamplingParams(max_tokens=1)))
     assert [delta.request_id for delta in collect(process)] == [1]
+
+
+def test_an_id_that_is_in_flight_is_refused_with_all_that_came_with_it(process: EngineProcess) -> None:
+    process.add(new_request(950, [5] * 8, params=greedy(200)))
+    with pytest.raises(InvalidRequestError, match="request_id is 950"):
+        process.add(new_request(951, [5], params=greedy(1)), new_request(950, [5], params=greedy(1)))
+    assert process.running_request_ids == (950,)
+    process.abort([950])
+    assert {delta.request_id for delta in collect(process)} == {950}
 
 
 def test_a_message_that_the_child_cannot_read_ends_it_with_the_reason(process: EngineProcess) -> None:

@@ -147,8 +147,53 @@ def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None
         {"stop_token_ids": [-1]},
         {"seed": 2**63},
         {"n": True},
+        {"max_tokens": "5"},
+        {"ignore_eos": "false"},
+        {"detokenize": None},
+        {"stop": 5},
+        {"stop": {"a": 1}},
+        {"stop": b"a"},
+        {"stop": ["a", None]},
+        {"stop": ["\ud800"]},
+        {"stop_token_ids": 5},
+        {"bad_words": ["a\udfff"]},
+        {"bad_words_token_ids": [5]},
+        {"bad_words_token_ids": [[5], ["6"]]},
+        {"allowed_token_ids": 5},
+        {"logit_bias": {"5": 1.0}},
+        {"logit_bias": {5: "1"}},
+        {"logit_bias": {5: float("nan")}},
+        {"logit_bias": [(5, 1.0)]},
+        {"structured": "[0-9]+"},
     ],
 )
 def test_a_parameter_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidParamsError, match=next(iter(bad))):
         SamplingParams(**bad)
+
+
+def test_numbers_may_be_given_as_numpy_makes_them() -> None:
+    given = SamplingParams(
+        max_tokens=np.int64(5),  # type: ignore[arg-type]
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+        top_p=np.float64(0.5),
+        stop_token_ids=np.array([5, 6]),  # type: ignore[arg-type]
+        bad_words_token_ids=np.array([[5, 6]]),  # type: ignore[arg-type]
+        logit_bias={np.int64(7): np.float32(0.5)},  # type: ignore[dict-item]
+    )
+    wanted = SamplingParams(
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.5,
+        stop_token_ids=(5, 6),
+        bad_words_token_ids=((5, 6),),
+        logit_bias={7: 0.5},
+    )
+    assert repr(given) == repr(wanted)  # so that no numpy type is left, which no message to an engine could carry
+
+
+def test_a_map_of_biases_that_changes_later_changes_no_parameters() -> None:
+    biases = {5: 1.0}
+    params = SamplingParams(logit_bias=biases)
+    biases[5] = float("nan")
+    assert params.logit_bias == {5: 1.0}
