@@ -94,8 +94,8 @@ def _score(evidence: Mapping[str, Any]) -> str:
 
 
 def where(evidence: Mapping[str, Any]) -> str:
-    """Return where a value stands, in words; nothing of null."""
-    if evidence["value"] is None:
+    """Return where a value stands, in words; nothing of null, and of a list without items."""
+    if evidence["value"] in (None, []):
         return ""
     if "status" not in evidence["features"]:
         return "concluded"

@@ -37,7 +37,7 @@ class GoldDocument:
     fields: Mapping[str, Any]
     spans: Mapping[str, tuple[Span, ...]]
     known: frozenset[str] | None = None
-    """The spelled places of the values that count; None: all do."""
+    """The spelled places of the values that count, and of lists that do with all in them; None: all do."""
     document_id: str | None = None
 
     @property
@@ -46,8 +46,10 @@ class GoldDocument:
         return self.document if self.document_id is None else self.document_id
 
     def tells_of(self, place: Place | None) -> bool:
-        """Tell whether a value of gold counts; None is an item that gold does not have."""
-        return self.known is None or (place is not None and spell(place) in self.known)
+        """Tell whether a value of gold counts, by itself or in a list; None is an item that gold does not have."""
+        if self.known is None or place is None:
+            return self.known is None
+        return any(spell(place[:end]) in self.known for end in range(1, len(place) + 1))
 
 
 def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:
@@ -124,6 +126,7 @@ def _require_kept(given: Mapping[str, Any], number: int) -> None:
 
 def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> GoldDocument:
     places = {spell(place) for leaf in schema.leaves for place, _ in values_at(given["fields"], leaf.path)}
+    lists = {spell(place) for array in schema.arrays() for place, _ in values_at(given["fields"], array)}
     _check_names(given["fields"], schema, number)
     spans = given.get("spans", {})
     if not isinstance(spans, dict) or not all(_is_spans(value) for value in spans.values()):
@@ -135,7 +138,7 @@ def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> Gol
     known = given.get("known")
     if known is not None and not (isinstance(known, list) and all(isinstance(place, str) for place in known)):
         raise ExtractionError(f'line {number}: "known" must be like ["total", "lines[0].amount"].')
-    if strangers := sorted(set(known or ()) - places):
+    if strangers := sorted(set(known or ()) - places - lists):
         raise ExtractionError(f'line {number}: "known" has {strangers[0]!r}, of which "fields" has no value.')
     found = {place: tuple(Span(*span) for span in value) for place, value in spans.items()}
     return GoldDocument(

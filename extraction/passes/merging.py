@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extraction.fields.leaf import Leaf
-from extraction.fields.paths import Place, build, path_of
+from extraction.fields.paths import ITEM, Place, build, path_of
 from extraction.fields.schema import FieldSchema
 from extraction.fields.values import is_same_for, normal_forms
 from extraction.grounding.spans import Span, Status
@@ -78,10 +78,11 @@ def merge(schema: FieldSchema, passages: Sequence[Sequence[Finding]]) -> list[Me
 
 
 def record(schema: FieldSchema, merged: Iterable[Merged]) -> dict[str, Any]:
-    """Return the fields of a record; a leaf that nobody spoke of is null, also in items."""
+    """Return the fields of a record; a leaf that nobody spoke of is null, and a list empty, also in items."""
     entries = list(merged)
     items = {each.place[:end] for each in entries for end, part in enumerate(each.place, 1) if isinstance(part, int)}
-    values: dict[Place, Any] = {}
+    nested = [array for array in schema.arrays() if ITEM in array]
+    values: dict[Place, Any] = {place: [] for array in nested for place in _places(array, items)}
     for leaf in schema.leaves:
         values |= dict.fromkeys(_places(leaf.path, items), None)
     values |= {each.place: each.value for each in entries}
@@ -89,8 +90,8 @@ def record(schema: FieldSchema, merged: Iterable[Merged]) -> dict[str, Any]:
 
 
 def _places(path: Sequence[str], items: set[Place]) -> Iterator[Place]:
-    """Yield the places of a leaf in the items that there are; none for an array's own values."""
-    inner = len(path) - path[::-1].index("*") if "*" in path else 0
+    """Yield the places of a leaf or list in the items that there are; none for an array's own values."""
+    inner = len(path) - path[::-1].index(ITEM) if ITEM in path else 0
     if inner == len(path):
         return
     prefixes = [item for item in items if path_of(item) == tuple(path[:inner])] if inner else [()]

@@ -110,7 +110,7 @@ def _value(index: int, evidence: Mapping[str, Any]) -> dict[str, Any]:
         "index": index,
         "path": evidence["path"],
         "value": spelled if len(spelled) <= _MAX_VALUE_CHARACTERS else spelled[:_MAX_VALUE_CHARACTERS] + "…",
-        "is_null": value is None,
+        "is_null": value in (None, []),
         "is_placed": bool(evidence["spans"]),
         "pages": ", ".join(map(str, pages)),
         "grounding": evidence["grounding"],

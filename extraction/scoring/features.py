@@ -24,6 +24,7 @@ class Features:
     """Of the value that goes into the record, or of null in its place."""
 
     is_null: bool
+    """Or a list without an item, of which nothing was answered."""
     status: Status | None = None
     """None where the value need not stand in the document."""
     likeness: float = 0.0
@@ -85,7 +86,7 @@ def features_of(
 ) -> Features:
     """Return what is known of a merged entry, whose spans are of `text`."""
     chosen = entry.candidates[0]
-    is_null = entry.value is None
+    is_null = entry.value in (None, [])
     found = sum(len(candidate.findings) for candidate in entry.candidates)
     return Features(
         is_null=is_null,

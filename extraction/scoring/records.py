@@ -5,7 +5,8 @@ Knows no file and no order of documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from extraction.documents.document import Document
@@ -13,6 +14,7 @@ from extraction.fields.leaf import Leaf
 from extraction.fields.paths import ITEM, Path, Place
 from extraction.fields.schema import FieldSchema
 from extraction.passes.covering import CoveredReading
+from extraction.passes.examples import values_at
 from extraction.passes.findings import Finding, Reading
 from extraction.passes.merging import Candidate, Merged, record
 from extraction.passes.validators import Violation, violations
@@ -24,7 +26,7 @@ from extraction.scoring.score import HIGH_FROM, scored
 
 UNANSWERED = "nothing was answered about it"
 UNENDED = "its list may lack something"
-"""Such a null is none that somebody read, and such a list may lack items: neither is ever let go unseen."""
+"""Such a null is none that somebody read, and such a list may lack items, or have them: neither is let go unseen."""
 
 
 def done_record(
@@ -42,22 +44,21 @@ def done_record(
 ) -> dict[str, Any]:
     """Return the record of a document that was read; spans of `merged` are of its text.
 
-    `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why.
+    `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why. A list of them
+    without any item has evidence of its own.
     `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
     `covered` is what was answered behind covers.
     """
-    fields = record(schema, merged)
+    fields, missing = record(schema, merged), unanswered or {}
+    against = violations(schema, fields)
     evidence = []
-    answered = {entry.place for entry in merged}
-    nulls = [_null(leaf) for leaf in schema.leaves if ITEM not in leaf.path and leaf.path not in answered]
-    wrong = [*violations(schema, fields), *_left_out(unanswered or {}, [entry.leaf.path for entry in nulls])]
-    for entry in (*merged, *nulls):
+    for entry, left_out in (*_as_said(merged, missing), *_left_out(schema, fields, merged, missing)):
         spans = entry.candidates[0].spans
         rivals, behind = rivals_of(entry, document.text), (covered or {}).get(entry.place)
         features = features_of(
             entry,
             document.text,
-            violations=wrong,
+            violations=[*against, *left_out],
             num_rivals=len(rivals),
             covered=behind,
             ocr_scores=ocr_scores(spans, document),
@@ -86,17 +87,41 @@ def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival
     return [Rival(value=behind.value, span=behind.span)]
 
 
-def _left_out(unanswered: Mapping[Path, str], nulls: Sequence[Path]) -> list[Violation]:
-    """Return what speaks against leaves that have no answer, and against the items of lists that were not ended."""
-    lists = [path for path in unanswered if ITEM in path]
-    told = dict.fromkeys(nulls, UNANSWERED) | dict.fromkeys(lists, UNENDED)
-    reasons = {path: f"{said}: {unanswered[path]}" if path in unanswered else said for path, said in told.items()}
-    return [Violation(paths=(path,), reason=reason) for path, reason in reasons.items()]
+def _as_said(merged: Sequence[Merged], unanswered: Mapping[Path, str]) -> Iterator[tuple[Merged, list[Violation]]]:
+    """Yield what was answered, and that its list may lack something where that was not answered to its end."""
+    for entry in merged:
+        is_unended = ITEM in entry.leaf.path and entry.leaf.path in unanswered
+        yield entry, [_violation(entry, UNENDED, unanswered[entry.leaf.path])] if is_unended else []
 
 
-def _null(leaf: Leaf) -> Merged:
-    finding = Finding(reading=Reading(place=leaf.path, value=None))
-    return Merged(place=leaf.path, leaf=leaf, candidates=(Candidate(findings=(finding,)),))
+def _left_out(
+    schema: FieldSchema, fields: Mapping[str, Any], merged: Sequence[Merged], unanswered: Mapping[Path, str]
+) -> Iterator[tuple[Merged, list[Violation]]]:
+    """Yield each null of which nothing was said, in items too, and each list that has no item and was not answered."""
+    answered = {entry.place for entry in merged}
+    for leaf in schema.leaves:
+        for place, value in values_at(fields, leaf.path):
+            if place not in answered:
+                entry = _entry(leaf, place, value)
+                yield entry, [_violation(entry, UNANSWERED, unanswered.get(leaf.path))]
+    for array in schema.arrays():
+        inside = [leaf for leaf in schema.leaves if leaf.path[: len(array) + 1] == (*array, ITEM)]
+        why = next((unanswered[leaf.path] for leaf in inside if leaf.path in unanswered), None)
+        is_required = any(leaf.required_for_auto for leaf in inside)
+        for place, items in values_at(fields, array) if why is not None else ():
+            if not items:
+                # Told as a value of its first field would be, which the record has none of.
+                entry = _entry(replace(inside[0], path=array, required_for_auto=is_required), place, items)
+                yield entry, [_violation(entry, UNENDED, why)]
+
+
+def _entry(leaf: Leaf, place: Place, value: Any) -> Merged:
+    finding = Finding(reading=Reading(place=place, value=value))
+    return Merged(place=place, leaf=leaf, candidates=(Candidate(findings=(finding,)),))
+
+
+def _violation(entry: Merged, said: str, why: str | None) -> Violation:
+    return Violation(paths=(entry.leaf.path,), place=entry.place, reason=said if why is None else f"{said}: {why}")
 
 
 def _rank(offset: int, ranks: Mapping[int, int]) -> int | None:

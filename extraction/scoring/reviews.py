@@ -60,9 +60,9 @@ def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> 
     """
     places = _places(schema, record)
     for evidence in record["evidence"]:
-        leaf, place = places[path := evidence["path"]]
+        weight, place = places[path := evidence["path"]]
         if evidence["review"]:
-            urgency = leaf.weight * (1 - evidence["score"])
+            urgency = weight * (1 - evidence["score"])
             yield Reviewable(path=path, place=place, reason=Reason.DOUBT, urgency=urgency, evidence=evidence)
         elif (drawn := _drawn(seed, record["document_id"], path)) < SAMPLED:
             urgency = drawn / SAMPLED
@@ -100,10 +100,13 @@ def gold_of(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str,
     return {**names, "fields": fields, "known": [spell(each.place) for each in decided]}
 
 
-def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[Leaf, Place]]:
-    """Return the leaf and the place of each value of a record, null too, by the place as it is spelled."""
-    found = ((leaf, place) for leaf in schema.leaves for place, _value in values_at(record["fields"], leaf.path))
-    return {spell(place): (leaf, place) for leaf, place in found}
+def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[float, Place]]:
+    """Return the weight and the place of each value of a record, null and lists too, by the place as it is spelled."""
+    weights = {leaf.path: leaf.weight for leaf in schema.leaves}
+    for array in schema.arrays():
+        weights[array] = max(leaf.weight for leaf in schema.leaves if leaf.path[: len(array)] == array)
+    found = ((weight, place) for path, weight in weights.items() for place, _ in values_at(record["fields"], path))
+    return {spell(place): (weight, place) for weight, place in found}
 
 
 def _told(evidence: Mapping[str, Any], reviewed: Reviewed | None) -> Mapping[str, Any]:

@@ -36,7 +36,7 @@ class Rival:
 
 def rivals_of(entry: Merged, text: str) -> list[Rival]:
     """Return the rivals of a value whose spans are of `text`; none of items, which are many behind the same words."""
-    if entry.value is None or ITEM in entry.leaf.path:
+    if entry.value in (None, []) or ITEM in entry.leaf.path:
         return []
     return _members(entry.value, entry.leaf, text) if entry.leaf.enum is not None else _labelled(entry, text)
 

@@ -154,6 +154,8 @@ def decide(session: Session, tenant_id: str, review_id: str, wish: DecideReview,
 def _checked(extraction: Extraction, review: Review, wish: DecideReview) -> bool:
     """Return whether what was extracted is right. Raises InputError for a verdict that cannot be about it."""
     extracted = review.evidence["value"]
+    if extracted == []:
+        return _accepted_list(review, wish)
     leaf = FieldSchema.parse(extraction.plan["schema"]).leaf(path_of(review.place))
     if wish.verdict is Verdict.REJECT and extracted is None:
         raise InputError(
@@ -168,6 +170,19 @@ def _checked(extraction: Extraction, review: Review, wish: DecideReview) -> bool
             code="invalid_value",
         )
     return is_right(leaf, extracted, wish.verdict, wish.correction)
+
+
+def _accepted_list(review: Review, wish: DecideReview) -> bool:
+    """Return that a list has no item, which is all that can be decided about it. Raises InputError."""
+    if wish.verdict is not Verdict.ACCEPT:
+        raise InputError(
+            f"{review.path!r} is a list of which nothing was answered: accept it where the document has no item. "
+            "Items are not given in a review: extract from the document again, with a higher max_tokens or fewer "
+            "fields at once.",
+            param="verdict",
+            code="invalid_value",
+        )
+    return True
 
 
 def _lock(session: Session, tenant_id: str, review_id: str) -> Review:

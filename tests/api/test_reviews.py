@@ -109,6 +109,24 @@ def test_a_verdict_that_cannot_be_is_refused(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+def test_a_list_that_no_answer_came_to_is_accepted_as_empty_or_left_open(http: httpx.Client, deployment: Any) -> None:
+    tags = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "tags": tags}}
+    extraction_id = completed_extraction(http, deployment, schema, SURE)
+    (review,) = listed(http, extraction_id)
+    assert (review["path"], review["evidence"]["value"]) == ("tags", [])
+    for body in ({"verdict": "reject"}, {"verdict": "correct", "value": "blue"}):
+        refused = decide(http, review["id"], **body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verdict")
+        assert "Items are not given in a review" in refused.json()["error"]["message"]
+    assert decide(http, review["id"], verdict="accept").json()["value"] == []
+    (record,) = results(http, extraction_id)
+    assert record["fields"] == {"vendor": "Birch Ltd", "tags": []}
+    gold = json.loads(http.get(f"/v1/extractions/{extraction_id}/gold").text)
+    assert (gold["fields"], gold["known"]) == (record["fields"], ["tags"])
+    assert http.get(f"/v1/extractions/{extraction_id}/evaluation").status_code == 200
+
+
 def test_results_show_what_is_right_and_who_said_so_and_keep_what_was_extracted(
     http: httpx.Client, extract: Any
 ) -> None:

@@ -19,6 +19,7 @@ SPAN = {"start": 11, "end": 18, "page": 0, "box": None}
         ({"grounding": "none", "spans": [], "features": {"status": "none"}}, "not found"),
         ({"grounding": "none", "spans": [], "features": {}}, "concluded"),
         ({"grounding": "none", "spans": [], "features": {}, "value": None}, ""),
+        ({"grounding": "none", "spans": [], "features": {}, "value": []}, ""),
     ],
 )
 def test_a_value_that_need_not_stand_in_its_document_is_not_missed_there(told: dict[str, Any], shown: str) -> None:

@@ -25,7 +25,7 @@ async function show(review) {
   const link = at ? Object.assign(document.createElement("a"), { href: `${at}?start=${place.start}&end=${place.end}#mark`, textContent: name }) : name;
   part("document").replaceChildren(link, review.reason === "sample" ? ", drawn of what nobody need look at" : "");
   part("path").textContent = review.path;
-  part("value").textContent = evidence.value === null ? "no value" : String(evidence.value);
+  part("value").textContent = evidence.value === null ? "no value" : Array.isArray(evidence.value) ? "no item" : String(evidence.value);
   part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
   part("quote").textContent = evidence.quote ?? "nowhere";
   part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import jsonschema_rs
 import orjson
 import pytest
 
@@ -44,6 +45,10 @@ ROWS = [{"k": "one", "p": "two", "q": "two"}, {"k": "three", "p": "four", "q": "
 ITEMS = {"type": "object", "properties": {"k": KEY_FIELD, "p": TEXT, "q": TEXT}}
 KEYED_SCHEMA = {"type": "object", "properties": {"b": TEXT, "rows": {"type": "array", "items": ITEMS}}}
 KEYED = job.plan(json.dumps(KEYED_SCHEMA).encode(), quotes=False, params={}, max_fields=25)
+
+
+def rows_of(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": properties}}
 
 
 def test_every_answer_has_an_end_though_its_texts_have_none() -> None:
@@ -229,6 +234,50 @@ def test_a_list_that_was_cut_each_time_keeps_its_items_and_they_are_looked_at() 
     assert [each["reasons"] for each in found["evidence"] if each["review"]] == [[f"{UNENDED}: {CUT}"]]
 
 
+NESTED_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "b": TEXT,
+        "rows": rows_of({"r": TEXT, "s": TEXT, "parts": rows_of({"p": TEXT})}),
+        "tags": {"type": "array", "items": TEXT},
+    },
+}
+NESTED = job.plan(json.dumps(NESTED_SCHEMA).encode(), quotes=False, params={}, max_fields=25)
+
+
+@pytest.mark.parametrize(
+    ("said", "rows", "to_review"),
+    [
+        ('{"b": "one", "rows": [', [], {"rows": UNENDED, "tags": UNENDED}),
+        ('{"b": "one", "rows": [], "tags": []}', [], {}),
+        (
+            '{"b": "one", "rows": [{"r": "two", "s": "thr',
+            [{"r": "two", "s": None, "parts": []}],
+            {"rows[0].r": UNENDED, "rows[0].s": UNANSWERED, "rows[0].parts": UNENDED, "tags": UNENDED},
+        ),
+        (
+            '{"b": "one", "rows": [{"r": "two", "s": "three", "parts": []}], "tags": []}',
+            [{"r": "two", "s": "three", "parts": []}],
+            {},
+        ),
+    ],
+    ids=["before its first item", "no items", "amid an item", "no items in an item"],
+)
+def test_a_list_that_was_cut_is_looked_at_whether_it_has_items_or_none(
+    said: str, rows: list[dict[str, Any]], to_review: dict[str, str]
+) -> None:
+    found = record_after([LineResult(text=said)], [], of=NESTED)
+    assert found["fields"] == {"b": "one", "rows": rows, "tags": []}
+    jsonschema_rs.validator_for(NESTED.schema.output_schema()).validate(found["fields"])
+    reasons = {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]}
+    assert {path: [reason.partition(": ")[0] for reason in told] for path, told in reasons.items()} == {
+        path: [reason] for path, reason in to_review.items()
+    }
+    assert [each["value"] for each in found["evidence"] if each["path"] in ("rows", "tags")] == [
+        [] for path in to_review if path in ("rows", "tags")
+    ]
+
+
 def test_what_a_release_before_halves_asked_whole_is_read_and_what_it_left_out_is_asked_in_halves() -> None:
     again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
     found = record_after([CUT_ANSWER], [{"0": again}])
@@ -272,10 +321,6 @@ def only(rows: Sequence[dict[str, str]], names: str) -> dict[str, Any]:
 
 def answer_of(rows: Sequence[dict[str, str]], names: str) -> LineResult:
     return LineResult(text=json.dumps(only(rows, names)))
-
-
-def rows_of(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": {"type": "object", "properties": properties}}
 
 
 def asked_after(

@@ -143,3 +143,19 @@ def test_in_gold_of_reviews_only_what_was_looked_at_counts() -> None:
 def test_known_names_values_of_the_line(known: Any) -> None:
     with pytest.raises(ExtractionError, match='line 1: "known"'):
         read({"document": "a.pdf", "fields": FIELDS, "known": known})
+
+
+def test_a_list_without_an_answer_is_looked_at_and_in_gold_it_has_no_items() -> None:
+    told = [evidence("lines", [], score=0.3, review=True)]
+    unended = {**record(), "fields": {**FIELDS, "lines": []}, "evidence": told}
+    (found,) = reviewable(SCHEMA, unended, seed="e")
+    assert (found.place, round(found.urgency, 3)) == (("lines",), 0.7)
+    line = gold_of(unended, [reviewed("lines", verdict=Verdict.ACCEPT, value=[])])
+    assert (line["known"], line["fields"]["lines"]) == (["lines"], [])
+    assert read(line)["doc_1"].known == {"lines"}
+
+
+def test_of_a_list_that_is_known_every_item_counts() -> None:
+    gold = read({"document": "a.pdf", "document_id": "doc_1", "fields": FIELDS, "known": ["lines"]})
+    rates = evaluate(SCHEMA, [record()], gold).overall.rates
+    assert (rates.right, rates.wrong, rates.missed) == (4, 0, 0)
