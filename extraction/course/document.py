@@ -41,7 +41,8 @@ def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> Docume
             return result.error
         shown = job.excerpt(number, showing).layout
         read.append(_agreeing(_read(job, showing, result, group, shown), number, answers))
-    reading = DocumentReading(schema=job.schema, first=tuple(read))
+    halvings = job.halvings(showing) if any(one.problem is not None for one in read) else range(0)
+    reading = DocumentReading(schema=job.schema, first=tuple(read), halvings=halvings)
     for results in answers.again:
         asked = answered_questions(reading.questions(), results.keys())
         read_again = list[tuple[Question, GroupReading]]()
@@ -184,7 +185,7 @@ def _read_again(
 
 
 def _shown_again(job: ExtractJob, showing: Showing, reading: DocumentReading, question: Question) -> LayoutText:
-    """Return what a further question shows: as the first of its group, or more where that was too long."""
+    """Return what a further question shows: as the first of its group, or of its own where that was too long."""
     first = reading.first[question.group]
     return first.shown if first.problem is None else job.part_excerpt(question, showing).layout
 

@@ -96,16 +96,23 @@ class ExtractJob:
         return showing.excerpts[group]
 
     def part_excerpt(self, question: Question, showing: Showing) -> Excerpt:
-        """Return what a question for a part of a group shows where that of the whole group was too long.
+        """Return what a question for a group or a part of it shows where that of the whole group was too long.
 
         Of the window the text has half after that, and half of it each time that a part was too long: a text may have
         more tokens than are counted, and what a part's fewer fields leave room for would make it as long again.
         """
         part = self.asked_again(question)
-        asked = tuple(leaf.path for leaf in part.leaves)
+        asked = tuple(leaf.path for leaf in part.leaves), question.num_halved
         if asked not in showing.parts:
-            showing.parts[asked] = self._excerpt(part, showing, share=0.5**question.num_refused)
+            showing.parts[asked] = self._excerpt(part, showing, share=0.5**question.num_halved)
         return showing.parts[asked]
+
+    def halvings(self, showing: Showing) -> range:
+        """Return how often the window is halved where it has less than all of a document, and no less than is shown."""
+        if self.window is None or (limit := self._most_tokens(self.window)) < LEAST_ROOM:
+            return range(0)
+        first = math.floor(math.log2(limit / max(1, showing.num_tokens))) + 1
+        return range(max(1, first), math.floor(math.log2(limit / LEAST_ROOM)) + 1)
 
     def first_request(self, group: int, text: str) -> Request:
         """Return what asks a document for a group the first time; `text` is that of its excerpt."""
@@ -187,8 +194,8 @@ class ExtractJob:
         if self.window is None:
             return showing.whole
         limit = self._most_tokens(self.window)
-        if self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:  # a token has a byte or more
-            return showing.whole
+        if share == 1 and self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:
+            return showing.whole  # a token has a byte or more
         told = limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
         room = min(limit - self._longest(group, "", self.window.count, told=told), int(share * limit))
         for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document

@@ -45,8 +45,9 @@ class Question:
     """The number of the group."""
     doubts: Mapping[Path, str]
     """Why, for each of them."""
-    num_refused: int = 0
-    """How many questions, each for a part of the one before, were too long."""
+    num_halved: int = 0
+    """How often what it shows is halved: with each question before it, for more leaves or with more text, that was too
+    long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,9 @@ class DocumentReading:
     first: tuple[GroupReading, ...]
     """Of each group."""
     rounds: tuple[tuple[tuple[Question, GroupReading], ...], ...] = ()
+    halvings: range = range(0)
+    """How often halved a part of a group whose first question was too long has less of the text than before, and still
+    some."""
 
     @property
     def is_answered(self) -> bool:
@@ -82,7 +86,8 @@ class DocumentReading:
         """Return what the next round asks, the groups in their order.
 
         The first round asks everything doubtful once more. Leaves that an answer left out are asked in halves of their
-        question, round after round, down to a single one: so every round is of smaller questions than the one before.
+        question, round after round, down to a single one, and that one with less and less of the text where it was too
+        long: so every round is of smaller questions than the one before.
         """
         if not self.rounds:
             return self._doubtful()
@@ -127,12 +132,15 @@ class DocumentReading:
 
     def _smaller(self, question: Question, reading: GroupReading) -> list[Question]:
         """Return what asks for the leaves that an answer to a question left out; nothing where it was the smallest."""
-        group = self.first[question.group].group
+        first, is_too_long = self.first[question.group], reading.problem == TOO_LONG
         missing = {path: reason for path, reason in reading.gaps().items() if path in question.doubts}
-        is_last = reading.problem not in (None, TOO_LONG) or len(parts(group, question.doubts)) == 1
-        num_refused = question.num_refused + (reading.problem == TOO_LONG)
-        asked = [] if is_last else halves(group, missing)
-        return [Question(group=question.group, doubts=half, num_refused=num_refused) for half in asked]
+        num_halved = question.num_halved + is_too_long
+        is_last = reading.problem not in (None, TOO_LONG)
+        if len(parts(first.group, question.doubts)) == 1:
+            num_halved = max(num_halved, self.halvings.start)
+            is_last |= not is_too_long or first.problem is None or num_halved not in self.halvings
+        asked = [] if is_last else halves(first.group, missing)
+        return [Question(group=question.group, doubts=half, num_halved=num_halved) for half in asked]
 
 
 def read_group(

@@ -88,8 +88,8 @@ class Showing:
         self._cuts: dict[int, tuple[list[Passage], Bm25]] = {}
         self.excerpts = excerpts or {}
         """By the number of their group, once they were made."""
-        self.parts: dict[tuple[Path, ...], Excerpt] = {}
-        """The same for leaves that are asked apart from the others of their group."""
+        self.parts: dict[tuple[tuple[Path, ...], int], Excerpt] = {}
+        """The same for leaves that are asked apart from others of their group, and how often they were too long."""
 
     @property
     def can_be_cut(self) -> bool:
@@ -106,7 +106,7 @@ class Showing:
 
         Where there is hardly any room it is `LEAST_ROOM`: the model then says of the prompt by how much it is too long.
         """
-        if self._count is None or self._num_tokens <= max_tokens:
+        if self._count is None or self.num_tokens <= max_tokens:
             return self.whole
         max_tokens = max(max_tokens, LEAST_ROOM)
         passages, words = self._cut(max_tokens)
@@ -117,7 +117,8 @@ class Showing:
         return self._shown((passages[row] for row in ranked), max_tokens)
 
     @cached_property
-    def _num_tokens(self) -> int:
+    def num_tokens(self) -> int:
+        """Return how many tokens all of it has, where they are counted."""
         assert self._count is not None
         return self._count(self.whole.layout.text)
 
@@ -132,7 +133,7 @@ class Showing:
 
     def _likely_tokens(self, text: str) -> int:
         """Return its share of all tokens: counting every piece that is tried takes ten times as long."""
-        return math.ceil(self._num_tokens * len(text) / len(self.whole.layout.text))
+        return math.ceil(self.num_tokens * len(text) / len(self.whole.layout.text))
 
     def _shown(self, ranked: Iterable[Passage], max_tokens: int) -> Excerpt:
         """Take passages by rank while they fit, and show them in the order of the document."""

@@ -114,8 +114,40 @@ def test_a_question_whose_text_has_more_tokens_than_counted_gets_shorter_each_ro
     while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
         sizes.append(max(map(size_of, asked.values())))
         rounds.append(dict.fromkeys(asked, REFUSED))
-    assert len(sizes) == 4
-    assert all(after < 0.6 * before for before, after in pairwise(sizes))
+    assert [len(asked) for asked in rounds] == [2, 4, 8, 8, 8], "down to a leaf, and then with half of the text"
+    assert all(after < 0.7 * before for before, after in pairwise(sizes))
+
+
+def test_a_single_field_whose_question_is_too_long_is_asked_with_less_text_and_then_says_so() -> None:
+    one = json.dumps({"type": "object", "properties": {"total": TEXT}}).encode()
+    asking = replace(job.plan(one, quotes=False, params={}, max_fields=25), window=JOB.window)
+    lines = "\n\n".join(f"{number * 7919:09d} {number * 104729:09d}" for number in range(99))
+    showing = asking.showing(parse(f"{lines}\n\nThe total is 77.\n\n{lines}".encode(), "a.txt", Limits()))
+    sizes, rounds = list[int](), list[dict[str, LineResult]]()
+    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
+        (request,) = asked.values()
+        assert "The total is 77." in request.messages[-1]["content"]
+        sizes.append(size_of(request))
+        rounds.append(dict.fromkeys(asked, REFUSED))
+    assert len(sizes) == 5
+    assert all(after < 0.8 * before for before, after in pairwise(sizes))
+    answered = Answers(first=[REFUSED], again=[*rounds[:2], {"0": LineResult(text='{"total": "77"}')}])
+    for answers, error, fields in (
+        (answered, None, {"total": "77"}),
+        (Answers(first=[REFUSED], again=rounds), "context_length_exceeded", None),
+    ):
+        found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
+        assert ((found["error"] or {}).get("code"), found["fields"]) == (error, fields)
+
+
+def test_of_a_short_text_less_is_shown_at_once_where_a_single_field_was_too_long() -> None:
+    one = json.dumps({"type": "object", "properties": {"total": TEXT}}).encode()
+    asking = replace(job.plan(one, quotes=False, params={}, max_fields=25), window=JOB.window)
+    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(60)).encode(), "a.txt", Limits()))
+    whole = showing.whole.layout.text
+    (first,) = again_requests(asking, showing, Answers(first=[REFUSED])).values()
+    assert "paragraph 1" in first.messages[-1]["content"]
+    assert whole not in first.messages[-1]["content"]
 
 
 @pytest.mark.parametrize(
