@@ -6,22 +6,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field, StrictInt
-from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.fields import WHOLE, ObjectId, Storable, StrictModel
+from api.indexes.answers import all_shown, shown
 from api.openapi import failures
 from api.schemas.indexes import DeletedIndex, IndexObject, IndexPage
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
-from jobs.courses.stages import batches_of
-from jobs.indexes import creating, lifecycle, stages
+from jobs.indexes import creating, lifecycle
 from jobs.indexes.creating import CreateIndex
 from jobs.indexes.passage_limits import MAX_PASSAGE_TOKENS
-from jobs.settings import Settings
 from jobs.states import AskedPriority
-from jobs.tables import PassageIndex
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
 
@@ -72,7 +69,7 @@ def create(
     """Index all documents that a collection has now; sent again with its key, it returns what was made."""
     wanted = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
     made = creating.create_index(session, tenant, wanted, services.settings, key_id=key_id)
-    return _shown(session, made, services.settings)
+    return shown(session, made, services.settings)
 
 
 @router.get("", operation_id="listIndexes")
@@ -82,13 +79,12 @@ def list_page(
     page = lifecycle.list_indexes(
         session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
     )
-    shown = [_shown(session, each, services.settings) for each in page.data]
-    return IndexPage.of(shown, has_more=page.has_more)
+    return IndexPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{index_id}", operation_id="retrieveIndex", responses=failures(404))
 def retrieve(index_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> IndexObject:
-    return _shown(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
+    return shown(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
 
 
 @router.delete("/{index_id}", operation_id="deleteIndex", responses=failures(404))
@@ -99,8 +95,3 @@ def delete(index_id: str, session: SessionDep, *, tenant: TenantDep, key_id: Key
     """
     lifecycle.delete_index(session, tenant.id, index_id, by=key_id)
     return DeletedIndex(id=index_id)
-
-
-def _shown(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
-    begun = stages.stages_of(session, index.id)
-    return IndexObject.of(index, begun, batches_of(session, begun), currency=settings.currency)

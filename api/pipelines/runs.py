@@ -6,19 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from pydantic import AwareDatetime, Field
-from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.fields import ObjectId, Storable, StrictModel
 from api.openapi import failures
+from api.pipelines.answers import all_shown, shown
 from api.schemas.pipelines import DeletedRun, RunObject, RunPage
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
-from jobs.pipelines import definitions, lifecycle, schedules, steps
+from jobs.pipelines import definitions, lifecycle, schedules
 from jobs.pipelines.runs import purging
 from jobs.states import RunState
-from jobs.tables import Run
 
 router = APIRouter(prefix="/v1/runs", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
@@ -63,7 +62,7 @@ def create(
         api_key_id=key_id,
         idempotency_key=idempotency_key,
     )
-    return _shown(session, run)
+    return shown(session, run)
 
 
 @router.get("", operation_id="listRuns", responses=failures(404))
@@ -82,24 +81,24 @@ def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQu
         after=query.after,
         limit=query.limit,
     )
-    return RunPage.of([_shown(session, each) for each in page.data], has_more=page.has_more)
+    return RunPage.of(all_shown(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{run_id}", operation_id="retrieveRun", responses=failures(404))
 def retrieve(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
-    return _shown(session, lifecycle.get_run(session, tenant.id, run_id))
+    return shown(session, lifecycle.get_run(session, tenant.id, run_id))
 
 
 @router.post("/{run_id}/cancel", operation_id="cancelRun", responses=failures(404, 409))
 def cancel(run_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> RunObject:
     """Stop a run, and the batch that it waits for; what it has published stays."""
-    return _shown(session, lifecycle.cancel_run(session, tenant.id, run_id, reason=f"cancelled by {key_id}"))
+    return shown(session, lifecycle.cancel_run(session, tenant.id, run_id, reason=f"cancelled by {key_id}"))
 
 
 @router.post("/{run_id}/resume", operation_id="resumeRun", responses=failures(404, 409))
 def resume(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
     """Let a failed run go on where it stopped."""
-    return _shown(session, lifecycle.resume_run(session, tenant.id, run_id))
+    return shown(session, lifecycle.resume_run(session, tenant.id, run_id))
 
 
 @router.delete("/{run_id}", operation_id="deleteRun", responses=failures(404, 409))
@@ -107,8 +106,3 @@ def delete(run_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedRun
     """Forget a run that has ended; what it published stays, and its batches."""
     purging.delete_run(session, tenant.id, run_id)
     return DeletedRun(id=run_id)
-
-
-def _shown(session: Session, run: Run) -> RunObject:
-    session.refresh(run)
-    return RunObject.of(run, steps.steps_of(session, run.id), steps.used(session, run))

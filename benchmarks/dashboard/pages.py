@@ -50,6 +50,8 @@ def paths(engine: Engine) -> Paths:
         "/extractions",
         f"/extractions/{ids.extraction}",
         f"/reviews/{ids.reviewed}",
+        "/indexes",
+        f"/indexes/{ids.index}",
         *(f"/usage?by={what}" for what in ("model", "key", "batch")),
     ]
     return Paths(operator=[*both, *operator, *plots], tenant=[*both, *tenant, *plots])
@@ -161,6 +163,7 @@ _IDS = text("""
         (SELECT id FROM schedule WHERE tenant_id = tenant.id ORDER BY id LIMIT 1) AS schedule,
         (SELECT id FROM run WHERE tenant_id = tenant.id ORDER BY id LIMIT 1) AS run,
         (SELECT id FROM extraction WHERE tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1) AS extraction,
-        (SELECT min(extraction_id) FROM review WHERE tenant_id = tenant.id) AS reviewed
+        (SELECT min(extraction_id) FROM review WHERE tenant_id = tenant.id) AS reviewed,
+        (SELECT id FROM passage_index WHERE tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1) AS index
     FROM tenant WHERE name = 'team 0'
 """)

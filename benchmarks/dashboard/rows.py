@@ -24,6 +24,8 @@ _RUNS = 30
 """Of each schedule."""
 _EXTRACTIONS = 12
 """Of each tenant; two of them are under way."""
+_INDEXES = 12
+"""Of each tenant; of these, too."""
 _DEFINITION = {"steps": [{"name": "ask", "model": MODELS[0], "prompt": "Summarise {{ text }}", "source": "daily"}]}
 _PLAN = StoredPlan(schema='{"type": "object", "properties": {"total": {"type": "number"}}}', model="demo")
 
@@ -102,6 +104,7 @@ def _values(sizes: Sizes, tenant_ids: Sequence[str]) -> dict[str, object]:
         "plan": _PLAN.to_bytes().decode(),
         "runs": _RUNS,
         "extractions": _EXTRACTIONS,
+        "indexes": _INDEXES,
     }
 
 

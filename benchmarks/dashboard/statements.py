@@ -162,6 +162,22 @@ STAGES = """
     JOIN (SELECT id, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY n) AS place FROM made) AS made
         ON made.tenant_id = extraction.tenant_id AND made.place = extraction.place * 3 + number
 """
+INDEXES = """
+    INSERT INTO passage_index (id, tenant_id, collection_id, name, max_tokens, overlap_tokens, language, priority,
+        completion_window, fingerprint, state, created_at, expires_at, ended_at, num_documents, num_indexed)
+    SELECT 'index_' || tenant_id || '_' || number, tenant_id, id, 'papers ' || number, 256, 32, 'simple', 'normal',
+        '24h', '', CASE WHEN number > 2 THEN 'completed' ELSE 'in_progress' END, now() - interval '1 hour' * number,
+        now() + interval '1 day', CASE WHEN number > 2 THEN now() - interval '1 minute' * number END, 100, 90
+    FROM collection CROSS JOIN generate_series(1, :indexes) AS number
+"""
+INDEX_STAGES = """
+    INSERT INTO passage_index_stage (passage_index_id, number, batch_id, num_lines, done_at)
+    SELECT passage_index.id, 0, made.id, 100, passage_index.ended_at
+    FROM (SELECT id, tenant_id, ended_at, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
+        FROM passage_index) AS passage_index
+    JOIN (SELECT id, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY n) AS place FROM made) AS made
+        USING (tenant_id, place)
+"""
 REVIEWS = """
     INSERT INTO review (id, extraction_id, tenant_id, document_id, document, path, place, reason, urgency, evidence,
         verdict, is_right, decided_by, decided_at)
@@ -219,6 +235,7 @@ ADMIN_LOG = """
 
 ROWS = (
     MADE, FILES, BATCHES, CHUNKS, RESULTS, LEDGER, BUDGETS, DECISIONS, WORKERS, FORECASTS, PIPELINES, SCHEDULES, RUNS,
-    RUN_STEPS, COLLECTIONS, EXTRACTIONS, STAGES, REVIEWS, POINTS, POINTS_TOGETHER, POINTS_OF_ALL, PLOT_MARK, ADMIN_LOG,
+    RUN_STEPS, COLLECTIONS, EXTRACTIONS, STAGES, INDEXES, INDEX_STAGES, REVIEWS, POINTS, POINTS_TOGETHER, POINTS_OF_ALL,
+    PLOT_MARK, ADMIN_LOG,
 )  # fmt: skip
 """In an order that every reference allows."""

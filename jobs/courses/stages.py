@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
@@ -16,6 +17,19 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines
 from jobs.tables import Batch, Tenant
 from jobs.tables.courses import CourseColumns, StageColumns
+
+StageRow = TypeVar("StageRow", bound=StageColumns)
+
+
+def stages_of_each(
+    session: Session, rows: type[StageRow], course_id: InstrumentedAttribute[str], course_ids: Collection[str]
+) -> dict[str, list[StageRow]]:
+    """Return the stages that are begun of several courses, in order, by the courses' ids; in one query."""
+    found: dict[str, list[StageRow]] = {one: [] for one in course_ids}
+    query = select(course_id, rows).where(course_id.in_(course_ids)).order_by(rows.number)
+    for one, stage in session.execute(query):
+        found[one].append(stage)
+    return found
 
 
 def batches_of(session: Session, stages: Sequence[StageColumns]) -> dict[str, Batch]:

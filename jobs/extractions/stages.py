@@ -56,11 +56,7 @@ def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
 
 def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionStage]]:
     """Return the same of several extractions, by their ids, in one query."""
-    query = select(ExtractionStage).where(ExtractionStage.extraction_id.in_(extraction_ids))
-    found: dict[str, list[ExtractionStage]] = {extraction_id: [] for extraction_id in extraction_ids}
-    for stage in session.scalars(query.order_by(ExtractionStage.number)):
-        found[stage.extraction_id].append(stage)
-    return found
+    return course_stages.stages_of_each(session, ExtractionStage, ExtractionStage.extraction_id, extraction_ids)
 
 
 def all_batches_of_each(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.courses import stages as course_stages
@@ -40,8 +39,12 @@ def stages_for(index: PassageIndex) -> Sequence[Stage]:
 
 def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
     """Return the stages that are begun, in order."""
-    mine = PassageIndexStage.passage_index_id == index_id
-    return list(session.scalars(select(PassageIndexStage).where(mine).order_by(PassageIndexStage.number)))
+    return stages_of_each(session, [index_id])[index_id]
+
+
+def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[PassageIndexStage]]:
+    """Return the same of several indexes, by their ids, in one query."""
+    return course_stages.stages_of_each(session, PassageIndexStage, PassageIndexStage.passage_index_id, index_ids)
 
 
 def begin(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,15 @@ class Left:
 
 def steps_of(session: Session, run_id: str) -> list[RunStep]:
     """Return the steps that are begun, in order."""
-    return list(session.scalars(select(RunStep).where(RunStep.run_id == run_id).order_by(RunStep.step_no)))
+    return steps_of_each(session, [run_id])[run_id]
+
+
+def steps_of_each(session: Session, run_ids: Collection[str]) -> dict[str, list[RunStep]]:
+    """Return the same of several runs, by their ids, in one query."""
+    found: dict[str, list[RunStep]] = {run_id: [] for run_id in run_ids}
+    for step in session.scalars(select(RunStep).where(RunStep.run_id.in_(run_ids)).order_by(RunStep.step_no)):
+        found[step.run_id].append(step)
+    return found
 
 
 def begin_step(
@@ -168,12 +176,20 @@ def used(session: Session, run: Run) -> tuple[int, int]:
 
     Those of steps that were done anew too: no step names them any more, but they were paid for.
     """
-    of_run = select(Batch.id).where(Batch.run_id == run.id)
+    return used_by_each(session, [run.id])[run.id]
+
+
+def used_by_each(session: Session, run_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the same of several runs, by their ids, in one query."""
+    noted = select(Batch.run_id, Batch.id.label("batch_id")).where(Batch.run_id.in_(run_ids))
     # A release of before noted it in the step alone.
-    named = select(RunStep.batch_id).where(RunStep.run_id == run.id, RunStep.batch_id.is_not(None))
-    batches = session.scalars(select(Batch).where(Batch.id.in_(of_run.union(named)))).all()
-    tokens = sum(batch.input_tokens + batch.output_tokens for batch in batches)
-    return tokens, sum(prices.cost_picos(batch) for batch in batches)
+    named = select(RunStep.run_id, RunStep.batch_id).where(RunStep.run_id.in_(run_ids), RunStep.batch_id.is_not(None))
+    theirs = noted.union(named).subquery()
+    found = dict.fromkeys(run_ids, (0, 0))
+    for run_id, batch in session.execute(select(theirs.c.run_id, Batch).join(Batch, Batch.id == theirs.c.batch_id)):
+        tokens, picos = found[run_id]
+        found[run_id] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
+    return found
 
 
 def what_is_left(session: Session, run: Run, definition: Definition) -> Left:

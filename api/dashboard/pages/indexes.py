@@ -12,11 +12,10 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.stage_rows import staged_look
 from api.dashboard.viewer import ReadingDep, ViewerDep
-from api.schemas.indexes import IndexObject
+from api.indexes import answers
 from api.services import Services, ServicesDep
-from jobs.courses.stages import batches_of
-from jobs.indexes import lifecycle, stages
-from jobs.tables import Collection, PassageIndex
+from jobs.indexes import lifecycle
+from jobs.tables import Collection
 
 router = page_router()
 
@@ -26,7 +25,7 @@ _MOST = 50
 @router.get("/indexes", name="showIndexes")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_indexes(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    shown = [_shown(session, each, services) for each in page.data]
+    shown = answers.all_shown(session, page.data, services.settings)
     return render(request, viewer, "indexes.html", indexes=shown, has_more=page.has_more, most=_MOST)
 
 
@@ -35,7 +34,7 @@ def show_one(
     index_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
     found = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
-    shown = _shown(session, found, services)
+    shown = answers.shown(session, found, services.settings)
     return render(
         request,
         viewer,
@@ -56,9 +55,4 @@ async def live(index_id: str, request: Request, *, viewer: ViewerDep, services: 
 
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    return staged_look(_shown(session, lifecycle.find_index(session, *of), services))
-
-
-def _shown(session: Session, index: PassageIndex, services: Services) -> IndexObject:
-    begun = stages.stages_of(session, index.id)
-    return IndexObject.of(index, begun, batches_of(session, begun), currency=services.settings.currency)
+    return staged_look(answers.shown(session, lifecycle.find_index(session, *of), services.settings))

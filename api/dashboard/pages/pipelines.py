@@ -13,10 +13,11 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.schedule_rows import schedule_places, schedule_row
 from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.pipelines import answers
 from api.schemas.pipelines import RunObject
 from jobs.overview import scheduled
 from jobs.overview.scheduled import NextRun
-from jobs.pipelines import definitions, lifecycle, schedules, steps
+from jobs.pipelines import definitions, lifecycle, schedules
 from jobs.tables import Pipeline, Run, Schedule
 
 router = page_router()
@@ -129,7 +130,7 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
         request,
         viewer,
         "run.html",
-        run=(shown := _shown(session, run)),
+        run=(shown := answers.shown(session, run)),
         look=_look_of_run(shown),
         pipeline=session.get_one(Pipeline, run.pipeline_id),  # also where it is deleted
     )
@@ -144,13 +145,9 @@ async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Respo
 
 
 def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
-    return _look_of_run(_shown(session, lifecycle.get_run(session, *of)))
+    return _look_of_run(answers.shown(session, lifecycle.get_run(session, *of)))
 
 
 def _look_of_run(run: RunObject) -> Look:
     others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # a step more: the page is asked for anew
     return Look.of({"tokens": formats.exact(run.total_tokens)}, others)
-
-
-def _shown(session: Session, run: Run) -> RunObject:
-    return RunObject.of(run, steps.steps_of(session, run.id), steps.used(session, run))

@@ -111,11 +111,12 @@ def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: 
         session.rollback()
 
 
-def test_a_page_of_extractions_over_http_asks_as_much_as_one_of_one(browse: Browse, filled: Filled) -> None:
+@pytest.mark.parametrize("kind", ["extractions", "indexes", "runs"])
+def test_a_page_over_http_asks_as_much_as_one_of_one(kind: str, browse: Browse, filled: Filled) -> None:
     browser = browse(filled.tenant_keys[0])
     sent = {}
     for limit in (1, 10):
         with counted() as sent[limit]:
-            found = browser.get(f"/v1/extractions?limit={limit}").raise_for_status().json()["data"]
+            found = browser.get(f"/v1/{kind}?limit={limit}").raise_for_status().json()["data"]
         assert len(found) == limit
     assert len(sent[10]) == len(sent[1])
