@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 import httpx
 from sqlalchemy import Engine, text
 
-from benchmarks.dashboard.rows import MODELS, Filled, beat
+from benchmarks.dashboard.rows import MODELS, Filled, beat, get_on
 from benchmarks.dashboard.spending import Meter, Spent
 from benchmarks.dashboard.stack import DashboardStack
 from benchmarks.work_queue.percentiles import percentile
 
 _WARM_LOADS = 6
 """From its sixth use on a statement is planned no more."""
+_LOOK_SECONDS = 1.0
+"""So often open pages are looked at."""
+_MEASURED = (
+    "statements",
+    *(f"{what} ms, {share}" for what in ("Postgres", "elapsed", "API") for share in ("p50", "p95")),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +80,8 @@ def measure(stack: DashboardStack, filled: Filled, *, num_loads: int, num_looks:
     """Print what every page costs, then every stream."""
     with stack.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         assert stack.postgres.pid is not None
-        meter = Meter(connection, postgres_pid=stack.postgres.pid)
+        assert stack.api.pid is not None
+        meter = Meter(connection, postgres_pid=stack.postgres.pid, api_pid=stack.api.pid)
         _print_head("page", "bytes")
         _measure_all(
             stack,
@@ -85,6 +94,8 @@ def measure(stack: DashboardStack, filled: Filled, *, num_loads: int, num_looks:
         )
         _print_head("first look of a stream, sign-in included", "bytes")
         _measure_all(stack, filled, streams(stack.engine), meter, load=_look, num_warm=0, number=num_looks)
+        _print_head("a second of a stream after that, one look", "bytes")
+        _measure_open(stack, filled, meter, number=num_looks)
 
 
 def _measure_all(
@@ -114,6 +125,22 @@ def _measure_all(
                 _print_row(f"{who} {path}", found, size)
 
 
+def _measure_open(stack: DashboardStack, filled: Filled, meter: Meter, *, number: int) -> None:
+    """Print what the Overview costs in the seconds for which it is open, while batches get on; a fifth asks more."""
+    for who, key in (("operator", filled.operator_key), ("tenant", filled.tenant_keys[0])):
+        with signed_in(stack.url, key) as browser, browser.stream("GET", "/live/overview") as answer:
+            told = answer.iter_lines()
+            size = next(len(line) for line in told if line.startswith("data: "))
+            found: list[Spent] = []
+            for _ in range(number):
+                beat(stack.engine)
+                get_on(stack.engine)
+                before = meter.read()
+                time.sleep(_LOOK_SECONDS)
+                found.append(meter.read() - before)
+        _print_row(f"{who} /live/overview", found, size)
+
+
 def _load(browser: httpx.Client, path: str) -> int:
     answer = browser.get(path)
     answer.raise_for_status()
@@ -141,17 +168,16 @@ def sign_in(answer: httpx.Response) -> None:
 
 
 def _print_head(what: str, size: str) -> None:
-    print(f"\n| {what} | statements | processor ms, p50 | p95 | elapsed ms, p50 | p95 | {size} |\n" + "|---" * 7 + "|")
+    columns = (what, *_MEASURED, size)
+    print(f"\n| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
 
 
 def _print_row(name: str, found: Sequence[Spent], size: int) -> None:
-    def both(read: Callable[[Spent], float]) -> str:
+    columns = [name[:70], str(max(spent.statements for spent in found))]
+    for read in (attrgetter("processor_ms"), attrgetter("elapsed_ms"), attrgetter("api_ms")):
         values = sorted(map(read, found))
-        return " | ".join(f"{percentile(values, share):.1f}" for share in (0.5, 0.95))
-
-    statements = max(spent.statements for spent in found)
-    times = f"{both(lambda spent: spent.processor_ms)} | {both(lambda spent: spent.elapsed_ms)}"
-    print(f"| {name[:70]} | {statements} | {times} | {size:,} |", flush=True)
+        columns += [f"{percentile(values, share):.1f}" for share in (0.5, 0.95)]
+    print(f"| {' | '.join(columns)} | {size:,} |", flush=True)
 
 
 # Of the first tenant what is its own; the largest batch is under way, and has failed lines.
