@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.overview.backlog import failed_lately
 from jobs.partitions import batch_day
 from jobs.tables import Batch
 
 LOOKED_AT = 20_000
 """Results of one batch that its failures are counted in, the latest."""
 MOST_BATCHES = 20
+"""Of the last day, the newest."""
 LOOKED_AT_LATELY = 500
 """Results of each of these, the latest."""
 _SAMPLE_CHARACTERS = 300
@@ -50,11 +50,8 @@ def of_batch(session: Session, batch: Batch) -> Sequence[Failure]:
     return _count(session, [batch], looked_at=LOOKED_AT)
 
 
-def lately(session: Session, tenant_id: str | None) -> LatelyFailed:
-    """Count what went wrong in the newest batches of the last day; of one that was refused, its invalid lines."""
-    ids = failed_lately(session, [tenant_id], most=MOST_BATCHES)[tenant_id]
-    newest_first = select(Batch).where(Batch.id.in_(ids)).order_by(Batch.created_at.desc(), Batch.id)
-    batches = session.scalars(newest_first).all()
+def lately(session: Session, batches: Sequence[Batch]) -> LatelyFailed:
+    """Count what went wrong in batches that failed lately, the newest first; of one that was refused, invalid lines."""
     found = [*_count(session, batches, looked_at=LOOKED_AT_LATELY), *_refused(batches)]
     return LatelyFailed(
         by_code=sorted(_joined(found), key=lambda one: (-one.num_lines, one.code)),

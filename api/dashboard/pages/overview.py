@@ -10,6 +10,7 @@ from itertools import chain
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
+from api.batches.answers import all_shown
 from api.dashboard import formats
 from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
 from api.dashboard.live import Look, OpenPages, Shown, View, stream
@@ -43,6 +44,7 @@ class _Lately:
     """Ids of batches, as in the next two."""
     at_risk: Sequence[str]
     failed: Sequence[str]
+    """Not all of them are shown: the page counts the codes of more."""
     seconds: Mapping[str, float]
     """Until the last batch of a class is expected to end."""
     tenants: dict[str, str]
@@ -51,8 +53,11 @@ class _Lately:
     schedules: Sequence[scheduled.NextRun]
     reviews: reviewing.OpenReviews
 
-    def ids(self) -> Iterator[str]:
-        return chain(self.waiting, self.at_risk, self.failed)
+    def shown_failed(self) -> Sequence[str]:
+        return self.failed[: backlog.FEW]
+
+    def shown_ids(self) -> Iterator[str]:
+        return chain(self.waiting, self.at_risk, self.shown_failed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +133,13 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 
 @router.get("/", name="showOverview")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
-    (glance,) = _glances(services, Recent(), session, [viewer.tenant_id])
-    errors = failures.lately(session, viewer.tenant_id)  # not live: it reads more than what else is on the page
+    (lately,) = _lately(session, [viewer.tenant_id], num_failed=failures.MOST_BATCHES)
+    found = {batch.id: batch for batch in find_batches(session, {*lately.shown_ids(), *lately.failed})}
+    told = all_shown(session, [found[one] for one in {*lately.shown_ids()} & found.keys()], services.settings)
+    shown = {batch.id: batch for batch in told}
+    (glance,) = _glances(session, {viewer.tenant_id: lately}, shown, fleet.by_model(session))
+    failed = [found[batch_id] for batch_id in lately.failed if batch_id in found]
+    errors = failures.lately(session, failed)  # not live: it reads more than what else is on the page
     return render(request, viewer, "overview.html", glance=glance, look=glance.look(), errors=errors)
 
 
@@ -141,28 +151,37 @@ async def live(request: Request, *, viewer: ViewerDep, services: ServicesDep) ->
 
 
 def _look_at(services: Services, recent: Recent, session: Session, owners: Sequence[Owner]) -> Sequence[Look]:
-    return [glance.look() for glance in _glances(services, recent, session, owners)]
+    def read(unknown: Sequence[tuple[str, Owner]]) -> Sequence[_Lately]:
+        return _lately(session, [owner for _, owner in unknown], num_failed=backlog.FEW)
 
-
-def _glances(services: Services, recent: Recent, session: Session, owners: Sequence[Owner]) -> list[_Glance]:
-    """Return what each of these sees: a tenant, or with None an operator."""
-    lately = recent.get_all([("lately", owner) for owner in owners], partial(_lately, session), seconds=_LATELY_SECONDS)
-    shown = _batches(services, recent, session, {batch_id for one in lately for batch_id in one.ids()})
-    classes = backlog.by_class(session, owners)
-    tenant_ids = [owner for owner in owners if owner is not None]
-    quotas = budgets.quotas(session, tenant_ids) if tenant_ids else {}
+    known = recent.get_all([("lately", owner) for owner in owners], read, seconds=_LATELY_SECONDS)
+    lately = dict(zip(owners, known, strict=True))
+    shown = _batches(services, recent, session, {batch_id for one in known for batch_id in one.shown_ids()})
     models = recent.get("fleet", partial(fleet.by_model, session), seconds=_FLEET_SECONDS)
+    return [glance.look() for glance in _glances(session, lately, shown, models)]
+
+
+def _glances(
+    session: Session,
+    lately: Mapping[Owner, _Lately],
+    shown: Mapping[str, BatchObject],
+    models: Sequence[ModelFleet],
+) -> list[_Glance]:
+    """Return what each of these sees: a tenant, or with None an operator."""
+    classes = backlog.by_class(session, lately.keys())
+    tenant_ids = [owner for owner in lately if owner is not None]
+    quotas = budgets.quotas(session, tenant_ids) if tenant_ids else {}
     return [
         _Glance(
             classes=classes[owner],
             waiting=[shown[batch_id] for batch_id in one.waiting if batch_id in shown],
             at_risk=[shown[batch_id] for batch_id in one.at_risk if batch_id in shown],
-            failed=[shown[batch_id] for batch_id in one.failed if batch_id in shown],
+            failed=[shown[batch_id] for batch_id in one.shown_failed() if batch_id in shown],
             fleet=models,
             quota=None if owner is None else quotas.get(owner),  # a tenant may be deleted meanwhile
             lately=one,
         )
-        for owner, one in zip(owners, lately, strict=True)
+        for owner, one in lately.items()
     ]
 
 
@@ -182,10 +201,10 @@ def _batches(
     return {batch.id: batch for batch in found if batch is not None}
 
 
-def _lately(session: Session, keys: Sequence[tuple[str, Owner]]) -> list[_Lately]:
-    owners = [owner for _, owner in keys]
+def _lately(session: Session, owners: Sequence[Owner], *, num_failed: int) -> list[_Lately]:
     waiting, at_risk = backlog.waiting_longest(session, owners), backlog.at_risk(session, owners)
-    failed, schedules = backlog.failed_lately(session, owners), scheduled.next_runs(session, owners)
+    failed = backlog.failed_lately(session, owners, most=num_failed)
+    schedules = scheduled.next_runs(session, owners)
     reviews, seconds = reviewing.open_reviews(session, owners), backlog.seconds_by_class(session, owners)
     return [
         _Lately(

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.batches.lifecycle import find_batches
-from jobs.overview import failures, listing
+from jobs.overview import backlog, failures, listing
 from jobs.overview.listing import BatchFilter, Shown
 from jobs.partitions import batch_day
 from jobs.tables import Batch, Result
@@ -190,9 +190,11 @@ def test_what_went_wrong_lately_is_told_by_code_over_all_batches(
         fail(session, old, EXPIRED)
         session.execute(text("UPDATE batch SET created_at = now() - interval '2 days' WHERE id = :id"), {"id": old})
         session.expire_all()
-        lately = failures.lately(session, tenant_id)
+        ids = backlog.failed_lately(session, [tenant_id], most=failures.MOST_BATCHES)[tenant_id]
+        batches = [session.get_one(Batch, batch_id) for batch_id in ids]
+        lately = failures.lately(session, batches)
         monkeypatch.setattr(failures, "LOOKED_AT_LATELY", 1)
-        less = failures.lately(session, tenant_id)
+        less = failures.lately(session, batches)
     found = [(one.code, one.num_lines, one.num_batches, one.batch_id, one.message) for one in lately.by_code]
     assert found == [
         ("invalid_json", 4, 1, refused, "no JSON"),

@@ -24,7 +24,7 @@ from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
 
-MOST = 22
+MOST = 20
 """Statements of a page, sign-in included; there are more tenants, extractions, schedules and workers than these."""
 SIZES = Sizes(batches=400, workers=24, tenants=24, lines=2, largest=20, hours=2)
 
