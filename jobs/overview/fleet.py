@@ -39,10 +39,6 @@ class WorkerSeen:
     """Prompt tokens that the prefix cache had, of those looked up; None where none were."""
     max_model_len: int
 
-    @property
-    def prepares(self) -> bool:
-        return self.model == PREPARE_MODEL
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFleet:
