@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from api.schemas.wire import WireModel, unix_seconds_or_none
+from jobs.accounts.allowances import Allowance
 from jobs.accounts.budgets import Quota
 from jobs.accounts.money import PICOS_A_MICRO, rounded_micros
-from jobs.accounts.window_budgets import Allowance
 from jobs.states import BudgetUnit, BudgetWindow
 
 

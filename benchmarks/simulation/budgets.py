@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jobs.accounts.budgets import fitting
+from jobs.accounts.covers import fitting
 
 
 class TokenBudgets:

@@ -216,12 +216,13 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""
     from cli.table import print_table
     from jobs.accounts import budgets, tenants
+    from jobs.accounts.refused_input import refused_input
 
     with admin_transaction(data_dir) as session:
         rows = []
         for tenant in tenants.list_tenants(session):
             quota = budgets.quota(session, tenant.id)
-            refused = budgets.refused_input(session, tenant.id)
+            refused = refused_input(session, tenant.id)
             amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
             rows.append((tenant.id, tenant.name, tenant.weight, tenant.best_priority, *amounts, tenant.disabled_at))
     columns = ("id", "name", "weight", "best priority", "budget", "reserved", "spent", "refused lines", "refused bytes")

@@ -11,7 +11,7 @@ from jobs.errors import InputError
 from jobs.states import BudgetUnit, BudgetWindow
 
 if TYPE_CHECKING:
-    from jobs.accounts.window_budgets import Allowance
+    from jobs.accounts.allowances import Allowance
 
 app = typer.Typer(help="Budgets of days, months and keys, in tokens and in money.", no_args_is_help=True)
 

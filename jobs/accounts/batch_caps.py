@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.accounts.window_budgets import Allowance
+from jobs.accounts.allowances import Allowance
 from jobs.states import BudgetUnit, BudgetWindow
 
 TOKENS_LEFT = """

@@ -1,5 +1,7 @@
-"""Token budgets of tenants: reserve when a batch is accepted, cover lines before they run, settle as results arrive,
-release at the end. Where a tenant has window budgets too, lines are covered by them as well.
+"""Token budgets of tenants: reserve when a batch is accepted, settle as results arrive, release at the end.
+
+Between them lines are covered before they run: covers.py. Where a tenant has window budgets too, lines are covered by
+them as well.
 
 Holds at every commit, class overflow apart: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ
 batch.reserved_tokens of its live batches; batch.covered_tokens = Σ of its leased chunks and at most
@@ -11,18 +13,17 @@ is always the last one waited for (chunk → batch → budget).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import Select, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.accounts import batch_caps, window_budgets
-from jobs.accounts.window_budgets import Allowance
+from jobs.accounts import window_budgets
+from jobs.accounts.allowances import Allowance
 from jobs.errors import InputError, NotFoundError, OverBudgetError
-from jobs.states import LIVE_BATCH_STATES, BudgetUnit, BudgetWindow, Priority
+from jobs.states import BudgetUnit, BudgetWindow, Priority
 from jobs.tables import Batch, Budget
-from jobs.tables.base import one_of
 
 MAX_LIMIT_TOKENS = 10**15
 """A thousand years of a million tokens a minute; sums of such numbers stay far within a bigint."""
@@ -49,70 +50,30 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Covered:
-    """Which of some lines may run."""
+class Reservation:
+    """What a live batch has reserved, in tokens."""
 
-    fits: Sequence[bool]
     tokens: int
-    """Those of the lines that fit."""
-    picos: int = 0
-    """What these may cost."""
-    quota: Quota | None = None
-    """The tenant's budget, where some did not fit into it, or into"""
-    allowances: Sequence[Allowance] = ()
-    """the window budgets, or the batch's caps."""
-    others_run: bool = False
-    """That other lines of the tenant are covered: some of their tokens may come back."""
+    covered: int
+    """By lines that run."""
+    key_id: str | None
+    is_overflow: bool
+    """Then the tenant's budget knows nothing of it."""
 
-    def excess(self, tokens: int, picos: int) -> tuple[float, int]:
-        """Return how far a line that did not fit is from fitting: the least is that of the one to wait for."""
-        needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
-        lefts = [(needed[found.unit], found.left) for found in self.allowances]
-        if self.quota is not None and self.quota.available is not None:
-            lefts.append((tokens, self.quota.available))
-        return max((need / max(left, 1) for need, left in lefts), default=0.0), tokens
-
-    def shortage_of(self, *, tokens: int, picos: int, currency: str) -> str:
-        """Return what a line that did not fit lacks, as the rest of a sentence about it."""
-        needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
-        for found in self.allowances:
-            if needed[found.unit] > found.left:
-                return f"may use {found.amount(needed[found.unit], currency)}: {found.described(currency)}"
-        quota = self.quota or Quota(limit=0, reserved=0, spent=0)
-        return (
-            f"may use {tokens:,} tokens and {max(quota.available or 0, 0):,} are available: the limit is "
-            f"{quota.limit or 0:,}, {quota.spent:,} are spent and {quota.reserved:,} are reserved"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedInput:
-    """Bad lines of a tenant's batches: read and answered without a price."""
-
-    lines: int
-    size_bytes: int
-
-
-def count_refused(session: Session, tenant_id: str, refused: RefusedInput) -> None:
-    """Add to a tenant's refused input. Takes the lock of the budget row: last, as everywhere."""
-    if refused.lines:
-        added = {
-            "refused_lines": Budget.refused_lines + refused.lines,
-            "refused_bytes": Budget.refused_bytes + refused.size_bytes,
-        }
-        session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(added))
-
-
-def refused_input(session: Session, tenant_id: str) -> RefusedInput:
-    """Return what of a tenant's input was refused so far."""
-    query = select(Budget.refused_lines, Budget.refused_bytes).where(Budget.tenant_id == tenant_id)
-    lines, size_bytes = session.execute(query).one()
-    return RefusedInput(lines=lines, size_bytes=size_bytes)
+    @property
+    def free(self) -> int:
+        """Return what covers no line yet; 0 where a worker of an older release has billed beyond it."""
+        return max(self.tokens - self.covered, 0)
 
 
 def quota(session: Session, tenant_id: str) -> Quota:
     """Read a tenant's budget. Raises NotFoundError where there is no such tenant."""
-    return _quota(session, tenant_id)
+    return _found(session, tenant_id, select(*_QUOTA))
+
+
+def locked_quota(session: Session, tenant_id: str) -> Quota:
+    """Read the same and lock its row until the transaction ends; after the chunk and the batch, as everywhere."""
+    return _found(session, tenant_id, select(*_QUOTA).with_for_update(key_share=True))
 
 
 def quotas(session: Session, tenant_ids: Collection[str]) -> dict[str, Quota]:
@@ -155,10 +116,10 @@ def reserve(
     One guarded UPDATE decides, so two submits at once cannot both take the last tokens. The caller stores the amount
     in `batch.reserved_tokens` in the same transaction.
     """
-    num_window_budgets = _grow(session, tenant_id, tokens)
+    num_window_budgets = grow(session, tenant_id, tokens)
     is_covered = num_window_budgets is not None
     if num_window_budgets is None:
-        found = _quota(session, tenant_id, is_locked=True)
+        found = locked_quota(session, tenant_id)
         assert found.limit is not None
         if not may_overflow:
             raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
@@ -192,48 +153,6 @@ def has_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | Non
 def _is_too_small(found: Allowance, tokens: int) -> bool:
     needed = tokens if found.unit is BudgetUnit.TOKENS else 1
     return found.window is BudgetWindow.TOTAL and needed > found.left
-
-
-def cover(
-    session: Session, batch_id: str, tenant_id: str, costs: Sequence[int], *, picos: Sequence[int] = ()
-) -> Covered:
-    """Cover lines of a batch before they run, each with the most that it may use, in this order while they fit.
-
-    `picos` is the most that each may cost, nothing where it is not given. Takes what the batch has reserved for lines
-    that do not run yet, then what the budget has left; what window budgets and the batch's caps have left bounds both.
-    The caller stores `tokens` and `picos` in the chunk's row in the same transaction.
-    """
-    picos = picos or [0] * len(costs)
-    reserved, covered, key_id, is_overflow = _lock_batch(session, batch_id)
-    free = max(reserved - covered, 0)
-    budget = _quota(session, tenant_id, is_locked=True)
-    if is_overflow:
-        budget = replace(budget, limit=None)
-    allowances: list[Allowance] = [*batch_caps.caps_of(session, batch_id)]
-    if budget.num_window_budgets:
-        allowances += window_budgets.current(session, tenant_id, key_id)
-    rooms = _rooms(budget, allowances, free=free)
-    fits, tokens, picos_taken = fitting(costs, rooms[BudgetUnit.TOKENS], picos, rooms[BudgetUnit.MONEY])
-    found = Covered(fits=fits, tokens=tokens, picos=picos_taken)
-    if tokens > free and not is_overflow:
-        grown = _grow(session, tenant_id, tokens - free)
-        assert grown is not None, "the budget is locked, and this fits"
-    if not all(fits):
-        others_run = bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
-        found = replace(found, quota=budget, allowances=allowances, others_run=others_run)
-    # Exactly what the budget grew by: less is reserved than covered where a worker of an older release has billed.
-    growth = max(found.tokens - free, 0)
-    session.execute(
-        update(Batch)
-        .where(Batch.id == batch_id)
-        .values(covered_tokens=covered + found.tokens, reserved_tokens=reserved + growth)
-    )
-    return found
-
-
-def uncover(session: Session, batch_id: str, tokens: int) -> None:
-    """Take the cover off lines that run no more and used nothing; their tokens stay reserved for the batch."""
-    session.execute(update(Batch).where(Batch.id == batch_id).values(covered_tokens=Batch.covered_tokens - tokens))
 
 
 def settle(
@@ -278,29 +197,36 @@ def release(session: Session, batch: Batch) -> int:
 
 def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
     """Give back what a batch has reserved beyond the cover of its running lines; return the tokens given back."""
-    reserved, covered, _, is_overflow = _lock_batch(session, batch_id)
-    part = max(reserved - covered, 0)
+    reservation = lock_reservation(session, batch_id)
+    part = reservation.free
     if part:
-        session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reserved - part))
-    if part and not is_overflow:
+        session.execute(update(Batch).where(Batch.id == batch_id).values(reserved_tokens=reservation.tokens - part))
+    if part and not reservation.is_overflow:
         given_back = {Budget.reserved_tokens: Budget.reserved_tokens - part}
         session.execute(update(Budget).where(Budget.tenant_id == tenant_id).values(given_back))
     return part
 
 
-def _lock_batch(session: Session, batch_id: str) -> tuple[int, int, str | None, bool]:
-    """Return what a batch has reserved, how much of it covers running lines, its key, and if it overflows; locked."""
+def lock_reservation(session: Session, batch_id: str) -> Reservation:
+    """Return what a batch has reserved, and lock its row until the transaction ends."""
     columns = (Batch.reserved_tokens, Batch.covered_tokens, Batch.api_key_id, Batch.priority)
     row = session.execute(select(*columns).where(Batch.id == batch_id).with_for_update(key_share=True)).one()
-    return int(row[0]), int(row[1]), row[2], row[3] == Priority.OVERFLOW
+    tokens, covered, key_id, priority = row
+    return Reservation(tokens=tokens, covered=covered, key_id=key_id, is_overflow=priority == Priority.OVERFLOW)
 
 
-def _quota(session: Session, tenant_id: str, *, is_locked: bool = False) -> Quota:
-    query = select(*_QUOTA).where(Budget.tenant_id == tenant_id)
-    row = session.execute(query.with_for_update(key_share=True) if is_locked else query).one_or_none()
-    if row is None:
-        raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
-    return _quota_of(row)
+def grow(session: Session, tenant_id: str, tokens: int) -> int | None:
+    """Reserve `tokens` more where the limit allows it; return how many window budgets there are, or None."""
+    assert tokens >= 0, tokens
+    has_room = Budget.limit_tokens.is_(None) | (
+        Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
+    )
+    return session.scalar(
+        update(Budget)
+        .where(Budget.tenant_id == tenant_id, has_room)
+        .values(reserved_tokens=Budget.reserved_tokens + tokens)
+        .returning(Budget.num_window_budgets)
+    )
 
 
 _QUOTA = (
@@ -320,42 +246,11 @@ def _quota_of(columns: Sequence[Any]) -> Quota:
     )
 
 
-def _grow(session: Session, tenant_id: str, tokens: int) -> int | None:
-    """Reserve `tokens` more where the limit allows it; return how many window budgets there are, or None."""
-    assert tokens >= 0, tokens
-    has_room = Budget.limit_tokens.is_(None) | (
-        Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
-    )
-    return session.scalar(
-        update(Budget)
-        .where(Budget.tenant_id == tenant_id, has_room)
-        .values(reserved_tokens=Budget.reserved_tokens + tokens)
-        .returning(Budget.num_window_budgets)
-    )
-
-
-def _rooms(budget: Quota, allowances: Sequence[Allowance], *, free: int) -> dict[BudgetUnit, int | None]:
-    """Return what there is room for, None without end: what the batch has `free` and the budget has, if windows do."""
-    rooms = {unit: [max(found.left, 0) for found in allowances if found.unit is unit] for unit in BudgetUnit}
-    if budget.available is not None:
-        rooms[BudgetUnit.TOKENS].append(free + max(budget.available, 0))
-    return {unit: min(found, default=None) for unit, found in rooms.items()}
-
-
-def fitting(
-    costs: Sequence[int], room: int | None, picos: Sequence[int] = (), picos_room: int | None = None
-) -> tuple[list[bool], int, int]:
-    """Return which lines fit into both rooms together, and their sums; a smaller one may fit after one that does not.
-
-    A room None is without end.
-    """
-    fits, taken, picos_taken = [], 0, 0
-    for cost, own_picos in zip(costs, picos or [0] * len(costs), strict=True):
-        has_tokens = room is None or taken + cost <= room
-        fits.append(has_tokens and (picos_room is None or picos_taken + own_picos <= picos_room))
-        taken += cost if fits[-1] else 0
-        picos_taken += own_picos if fits[-1] else 0
-    return fits, taken, picos_taken
+def _found(session: Session, tenant_id: str, query: Select[*tuple[Any, ...]]) -> Quota:
+    row = session.execute(query.where(Budget.tenant_id == tenant_id)).one_or_none()
+    if row is None:
+        raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
+    return _quota_of(row)
 
 
 # One statement, since every flush needs it. What is left of the cover stays reserved.
@@ -375,12 +270,4 @@ _SETTLE = text("""
             ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END
     FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0)
     RETURNING num_window_budgets, taken.api_key_id
-""")
-
-# The states are those of the index of live batches: a tenant may have any number of others.
-_OTHERS_RUN = text(f"""
-    SELECT EXISTS (
-        SELECT FROM batch WHERE tenant_id = :id AND covered_tokens > 0
-            AND {one_of("state", LIVE_BATCH_STATES)}
-    )
 """)

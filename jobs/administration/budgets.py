@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from jobs.accounts import window_budgets
-from jobs.accounts.window_budgets import Allowance, NewBudget
+from jobs.accounts.allowances import Allowance
+from jobs.accounts.window_budgets import NewBudget
 from jobs.administration.log import Admin, Shown
 from jobs.tables import WindowBudget
 

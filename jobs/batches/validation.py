@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import decisions, served_models
 from jobs.accounts import budgets
+from jobs.accounts.refused_input import RefusedInput, count_refused
 from jobs.batches import planned
 from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
@@ -180,8 +181,8 @@ def _note(session: Session, batch: Batch, scan: Scan) -> None:
 
 
 def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
-    refused = budgets.RefusedInput(lines=scan.num_problems, size_bytes=scan.problem_bytes)
-    budgets.count_refused(session, batch.tenant_id, refused)
+    refused = RefusedInput(lines=scan.num_problems, size_bytes=scan.problem_bytes)
+    count_refused(session, batch.tenant_id, refused)
 
 
 def _is_held(session: Session, scan: Scan) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.accounts import budgets
+from jobs.accounts import covers
 from jobs.accounts.batch_caps import IS_CAPPED
-from jobs.accounts.budgets import Covered
+from jobs.accounts.covers import Covered
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.lease_ends import fenced_out
 from jobs.chunks.leasing import ClaimedChunk
@@ -47,8 +47,8 @@ def cover(
         raise fenced_out(claim)
     if before != covered:  # an earlier try has committed after all
         session.execute(_SET, values | {"covered_picos": covered_picos})
-        budgets.uncover(session, claim.batch_id, before - covered)
-    found = budgets.cover(session, claim.batch_id, claim.tenant_id, costs, picos=picos)
+        covers.uncover(session, claim.batch_id, before - covered)
+    found = covers.cover(session, claim.batch_id, claim.tenant_id, costs, picos=picos)
     after = {"covered": covered + found.tokens, "covered_picos": covered_picos + found.picos}
     session.execute(_SET, values | after)
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.accounts import budgets
+from jobs.accounts import covers
 from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fairshare import Share
@@ -36,7 +36,7 @@ def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
     """Give the cover of a chunk whose lease has ended back to its batch. The chunk is locked."""
     if covered:
         session.execute(_END_COVER, {"id": chunk.chunk_id})
-        budgets.uncover(session, chunk.batch_id, covered)
+        covers.uncover(session, chunk.batch_id, covered)
 
 
 def correct_share(session: Session, chunk: ChunkRef) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from jobs.accounts.allowances import Allowance
 from jobs.accounts.budgets import Quota
-from jobs.accounts.window_budgets import Allowance
 from jobs.states import BatchState, BudgetUnit, Priority
 from jobs.tables import Batch
 

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets, window_budgets
-from jobs.accounts.window_budgets import Allowance
+from jobs.accounts.allowances import Allowance
 from jobs.chunks import fleet, wait_reasons
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
 from jobs.tables import Batch, BatchStage

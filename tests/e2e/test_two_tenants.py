@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets, keys, limits, tenants
+from jobs.accounts.refused_input import refused_input
 from jobs.audit.audit import audit
 from jobs.database import advisory_lock, connect, sessions
 from jobs.retention import purge_results
@@ -239,8 +240,8 @@ def test_a_line_that_would_be_a_batch_and_a_file_of_bad_lines_are_refused_with_t
     assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
     assert stack.query(f"SELECT count(*)::int FROM result WHERE batch_id = '{bad}'") == [(0,)]
     with maker() as session:
-        assert budgets.refused_input(session, first.id).lines > 1000
-        assert budgets.refused_input(session, second.id).lines == 0
+        assert refused_input(session, first.id).lines > 1000
+        assert refused_input(session, second.id).lines == 0
 
 
 def test_limits_of_one_tenant_are_refused_with_the_numbers_and_the_other_one_is_served(

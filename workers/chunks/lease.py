@@ -13,7 +13,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import decisions
-from jobs.accounts.budgets import Covered
+from jobs.accounts.covers import Covered
 from jobs.accounts.money import PICOS_A_UNIT
 from jobs.chunks import covering, leasing
 from jobs.chunks.leasing import ClaimedChunk, FlushOutcome

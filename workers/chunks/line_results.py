@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from engine.errors import InvalidParamsError
-from jobs.accounts.budgets import Covered
+from jobs.accounts.covers import Covered
 from jobs.chunks.recording import LineResult
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.body_checks import BodyError

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from engine.errors import InvalidParamsError
 from engine.outputs import SequenceTimes
-from jobs.accounts.budgets import Covered
+from jobs.accounts.covers import Covered
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError

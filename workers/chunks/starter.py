@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import compress
 from operator import not_
 
-from jobs.accounts.budgets import Covered
+from jobs.accounts.covers import Covered
 from jobs.chunks import waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import UncoveredLines

@@ -11,8 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import window_budgets
+from jobs.accounts.allowances import Allowance
 from jobs.accounts.keys import create_key
-from jobs.accounts.window_budgets import Allowance, NewBudget
+from jobs.accounts.window_budgets import NewBudget
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.batches.submission import CreateBatch

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
+from jobs.accounts.refused_input import RefusedInput, refused_input
 from jobs.batches import lifecycle
 from jobs.chunks import fairshare, fleet
 from jobs.errors import ServiceError
@@ -349,9 +350,7 @@ def test_refused_input_is_counted_for_its_tenant(
     session: Session, tenant: Tenant, submit: Submit, validate: Validate, request_line: Line,
     invalid_lines: InvalidLines,
 ) -> None:  # fmt: skip
-    assert budgets.refused_input(session, tenant.id) == budgets.RefusedInput(lines=0, size_bytes=0)
+    assert refused_input(session, tenant.id) == RefusedInput(lines=0, size_bytes=0)
     for _ in range(2):
         validate(submit(["1", "no JSON", request_line("a")], invalid_lines=invalid_lines))
-    assert budgets.refused_input(session, tenant.id) == budgets.RefusedInput(
-        lines=4, size_bytes=2 * len("1\nno JSON\n")
-    )
+    assert refused_input(session, tenant.id) == RefusedInput(lines=4, size_bytes=2 * len("1\nno JSON\n"))

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
-from jobs.accounts.budgets import fitting
+from jobs.accounts.covers import fitting
 from jobs.audit.audit import audit
 from jobs.batches.lost_leases import reap_suspects, return_leases
 from jobs.chunks import covering, leasing, waiting

@@ -13,7 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets, keys, window_budgets
-from jobs.accounts.window_budgets import Allowance, NewBudget
+from jobs.accounts.allowances import Allowance
+from jobs.accounts.window_budgets import NewBudget
 from jobs.audit.audit import audit
 from jobs.chunks import claiming, covering, leasing, wait_reasons, waiting
 from jobs.chunks.leasing import ClaimedChunk
