@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 from fastapi import FastAPI
@@ -30,6 +31,7 @@ from api.extractions import (
     reviewed,
     reviews,
 )
+from api.extractions import creating as extraction_creating
 from api.files import routes as files
 from api.files import tables
 from api.in_flight import InFlight
@@ -58,43 +60,38 @@ from jobs.webhooks.sending import Sender
 
 _SPARE_CONNECTIONS = 2  # for /readyz and /metrics
 
+# In this order in the schema, and each path is answered by the first that has it.
+_BATCHES = (creating, routes, changing, retries, decisions, events, estimates)
+_PIPELINES = (previews, definitions, schedules, runs)
+_DOCUMENTS = (
+    collections,
+    documents,
+    document_texts,
+    page_images,
+    reviewed,
+    reviews,
+    evaluations,
+    extraction_creating,
+    extractions,
+    indexes,
+    searches,
+)
+_ADMINISTRATION = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
+_WEBHOOKS = (webhook_routes, webhook_deliveries)
+_MODULES = (
+    *(files, tables, uploads),
+    *_BATCHES,
+    *_PIPELINES,
+    *_DOCUMENTS,
+    *(models, usage, quota, health),
+    *_ADMINISTRATION,
+    *_WEBHOOKS,
+)
+
 
 def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     """Return the application; it connects to Postgres at the first request, so it starts while Postgres is away."""
     meters = Meters(API)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = connect(settings.database_url, connections=settings.api_connections)
-        store = RequestStore(settings)
-        rates = RateLimiter(settings.redis_url)
-        webhooks = Sender(settings.allowed_networks)
-        app.state.services = Services(
-            settings=settings,
-            engine=engine,
-            sessions=sessions(engine),
-            session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
-            store=store,
-            meters=meters,
-            rates=rates,
-            in_flight=InFlight(),
-            webhooks=webhooks,
-            searcher=Searcher(store.storage, max_bytes=settings.index_memory_mib * MIB),
-            known_vectors=KnownVectors(),
-        )
-        looks = app.state.looks = BatchLooks(app.state.services)
-        open_pages = app.state.open_pages = OpenPages(app.state.services)
-        await store.look()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.watch)
-            tasks.start_soon(looks.keep_looking)
-            tasks.start_soon(open_pages.keep_looking)
-            yield
-            tasks.cancel_scope.cancel()
-        await rates.close()
-        webhooks.close()
-        engine.dispose()
-
     app = DescribedApp(
         title="Tokenmill",
         responses=failures(400, 405, 500),
@@ -104,9 +101,9 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
             estimates.EstimateBody,
             definitions.PipelineBody,
             definitions.ChangePipelineBody,
-            extractions.CreateExtractionBody,
+            extraction_creating.CreateExtractionBody,
         ],
-        lifespan=lifespan,
+        lifespan=partial(_lifespan, settings, meters),
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
         redoc_url=None,
         redirect_slashes=False,
@@ -116,37 +113,44 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     if traces.is_on:
         app.add_middleware(TraceCreation, traces=traces)
     install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
-    batches = (creating, routes, changing, retries, decisions, events, estimates)
-    nightly = (previews, definitions, schedules, runs)
-    extracting = (
-        collections,
-        documents,
-        document_texts,
-        page_images,
-        reviewed,
-        reviews,
-        evaluations,
-        extractions,
-        indexes,
-        searches,
-    )
-    administering = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
-    for module in (
-        files,
-        tables,
-        uploads,
-        *batches,
-        *nightly,
-        *extracting,
-        models,
-        usage,
-        quota,
-        health,
-        *administering,
-    ):
+    for module in _MODULES:
         app.include_router(module.router)
-    for webhook_module in (webhook_routes, webhook_deliveries):
-        app.include_router(webhook_module.router)
     if settings.dashboard:
         install_dashboard(app)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(settings: Settings, meters: Meters, app: FastAPI) -> AsyncIterator[None]:
+    """Open what requests are answered with, look after it while the application runs, and close it."""
+    services = app.state.services = _services(settings, meters)
+    looks = app.state.looks = BatchLooks(services)
+    open_pages = app.state.open_pages = OpenPages(services)
+    await services.store.look()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(services.store.watch)
+        tasks.start_soon(looks.keep_looking)
+        tasks.start_soon(open_pages.keep_looking)
+        yield
+        tasks.cancel_scope.cancel()
+    await services.rates.close()
+    services.webhooks.close()
+    services.engine.dispose()
+
+
+def _services(settings: Settings, meters: Meters) -> Services:
+    engine = connect(settings.database_url, connections=settings.api_connections)
+    store = RequestStore(settings)
+    return Services(
+        settings=settings,
+        engine=engine,
+        sessions=sessions(engine),
+        session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
+        store=store,
+        meters=meters,
+        rates=RateLimiter(settings.redis_url),
+        in_flight=InFlight(),
+        webhooks=Sender(settings.allowed_networks),
+        searcher=Searcher(store.storage, max_bytes=settings.index_memory_mib * MIB),
+        known_vectors=KnownVectors(),
+    )

@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
 
 from api.auth import TenantDep
-from api.extractions.extractions import ResultsQuery, records_page
+from api.extractions.record_pages import ResultsQuery, records_page
 from api.fields import ObjectId, StrictModel
 from api.openapi import failures
 from api.schemas.evaluations import EvaluationObject
@@ -67,8 +67,8 @@ async def _decided(services: Services, tenant_id: str, extraction_id: str) -> by
     found, after, has_more = bytearray(), 0, True
     while has_more:
         query = ResultsQuery(after=after, limit=_RECORDS_A_LOOK)
-        find, told = records.records_file, reviewed.gold
-        page = await records_page(services, tenant_id, extraction_id, query, find=find, told=told)
+        find, amend = records.records_file, reviewed.gold
+        page = await records_page(services, tenant_id, extraction_id, query, find=find, amend=amend)
         found += page.content
         after, has_more = page.after, page.has_more
     return bytes(found)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from api.auth import TenantDep
-from api.extractions.extractions import ResultsQuery, records_page, sent
+from api.extractions.record_pages import ResultsQuery, records_page, sent
 from api.fields import StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.reviews import CalibrationObject, GoldLine, ReviewSummary
@@ -61,8 +61,8 @@ async def gold(
 
     A page is of `limit` documents; those that nobody has decided about are left out.
     """
-    find, told = records.records_file, reviewed.gold
-    return sent(await records_page(services, tenant.id, extraction_id, query, find=find, told=told))
+    find, amend = records.records_file, reviewed.gold
+    return sent(await records_page(services, tenant.id, extraction_id, query, find=find, amend=amend))
 
 
 @router.post(
