@@ -1,0 +1,128 @@
+"""Read what a model's own files say of it: config.json, a GGUF file's metadata, generation_config.json.
+
+transformers reads a config.json that is not plain (it knows every old spelling). Decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.gguf.container import GgufFile, is_gguf
+from engine.models.language_part import LANGUAGE_PARTS, language_name, language_part
+
+log = logging.getLogger(__name__)
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """Return the model's config.json, or what would stand in it. Raises ModelLoadError."""
+    if is_gguf(path):
+        from engine.gguf.config import read_config  # noqa: PLC0415 - imports torch, as in check_dtype
+
+        return read_config(GgufFile(path))
+    try:
+        raw = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path / 'config.json'} cannot be read as JSON: {error}.") from error
+    return raw if isinstance(raw, dict) else {}
+
+
+def text_parts(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what may say something of the text's weights."""
+    text = raw.get("text_config")
+    return [raw, text] if isinstance(text, dict) else [raw]
+
+
+def check_dtype(raw: dict[str, Any], path: Path) -> None:
+    """Raise ModelLoadError for a dtype that transformers would look up in torch and not find there."""
+    import torch  # noqa: PLC0415 - a slow import; a worker that only looks for a model's directory does not need it
+
+    for part in text_parts(raw):
+        for name in ("dtype", "torch_dtype"):
+            dtype = part.get(name)
+            if isinstance(dtype, str) and not isinstance(getattr(torch, dtype, None), torch.dtype):
+                raise ModelLoadError(
+                    f"{path / 'config.json'} has {name} {dtype!r}; it must be the name of a dtype that torch has, such "
+                    "as bfloat16, or be left out."
+                )
+
+
+def _config_file(path: Path) -> Path:
+    return path if is_gguf(path) else path / "config.json"
+
+
+def read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
+    """Return transformers' configuration of the model as it is loaded, which is not quantized.
+
+    Raises UnsupportedModelError for a model_type that it has no causal language model for, or ModelLoadError.
+    """
+    model_type = raw.get("model_type")
+    if model_type not in causal_models() and model_type not in LANGUAGE_PARTS:
+        raise UnsupportedModelError(
+            f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
+            "code that comes with a model is not run. docs/models.md lists what is proven."
+        )
+    from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415 - as below
+    from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
+
+    try:
+        if is_gguf(path):
+            config = AutoConfig.for_model(**raw)
+        else:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (ValueError, TypeError, KeyError, OSError, AttributeError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"{_config_file(path)} is not a valid {model_type} configuration: {reason}.") from error
+    for part in (config, config.get_text_config(decoder=True)):
+        vars(part).pop("quantization_config", None)
+    if model_type not in LANGUAGE_PARTS:
+        return config
+    return language_part(config, causal_models(), has_head=_has_head(path))
+
+
+def _has_head(path: Path) -> bool:
+    """Tell whether a model's files, where it has any, hold an output matrix."""
+    from engine.models.weights import tensor_names  # noqa: PLC0415 - imports torch, as in check_dtype
+
+    try:
+        return any(language_name(name) == "lm_head.weight" for name in tensor_names(path))
+    except ModelLoadError:
+        return False  # a shape without weights; what else is wrong is said when they are loaded
+
+
+def causal_models() -> dict[str, str]:
+    """Return the class name of transformers' causal language model by model_type."""
+    from transformers.models.auto.modeling_auto import (  # noqa: PLC0415 - as in read_with_transformers
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    )
+
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
+    """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers.
+
+    One that the model lacks is left out, with a warning: no output could end with it, and forbidding it would fail.
+    Raises ModelLoadError for what is no token id.
+    """
+    text = config.get_text_config(decoder=True)
+    eos, file = getattr(config, "eos_token_id", None), _config_file(path)
+    eos = text.eos_token_id if eos is None else eos
+    generation = path / "generation_config.json"
+    if generation.is_file():
+        try:
+            given = json.loads(generation.read_text())
+        except ValueError as error:
+            raise ModelLoadError(f"{generation} cannot be read as JSON: {error}.") from error
+        if "eos_token_id" in given:
+            eos, file = given["eos_token_id"], generation
+    token_ids = eos if isinstance(eos, list | tuple) else [] if eos is None else [eos]
+    for token_id in token_ids:
+        if type(token_id) is not int:
+            raise ModelLoadError(f"{file} gives the end-of-sequence token {token_id!r}; it must be a token's number.")
+        if not 0 <= token_id < text.vocab_size:
+            log.warning("%s: no output ends with token %d, the model has %d tokens", file, token_id, text.vocab_size)
+    return tuple(token_id for token_id in token_ids if 0 <= token_id < text.vocab_size)

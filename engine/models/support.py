@@ -1,0 +1,73 @@
+"""Whose code can run a model: what our own decoder lacks for it, and what nothing here runs.
+
+Reads configurations alone; transformers_checks.py looks at a model that transformers has loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UnsupportedModelError
+from engine.models.config_files import causal_models
+from engine.models.families import FAMILIES, Windows
+
+_ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+_ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
+
+
+def reason_against_own(config: Any, path: Path, *, is_body: bool = False) -> str | None:
+    """Say what our own decoder lacks for this model, or for its layers alone, None when it has everything."""
+    if config.model_type not in FAMILIES:
+        return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(FAMILIES)}."
+    return next((f"{path} {reason}" for reason in _gaps(config, is_body=is_body)), None)
+
+
+def _gaps(config: Any, *, is_body: bool) -> Iterator[str]:
+    wanted = FAMILIES[config.model_type].architecture
+    architectures = getattr(config, "architectures", None) or [wanted]
+    if wanted not in architectures and not is_body:
+        yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+    if config.hidden_act != "silu":
+        yield f"has hidden_act {config.hidden_act!r}; our own decoder has 'silu'."
+    rope = config.rope_parameters
+    if rope["rope_type"] not in _ROPE_TYPES:
+        yield f"has rope_type {rope['rope_type']!r}; our own decoder has {', '.join(_ROPE_TYPES)}."
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        yield f"has partial_rotary_factor {rope['partial_rotary_factor']}; our own decoder has 1."
+    for layer_type in layer_types(config):
+        if layer_type not in ("full_attention", "sliding_attention"):
+            yield f"has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
+
+
+def check_for_transformers(config: Any, path: Path) -> None:
+    """Raise UnsupportedModelError for what transformers' code cannot be run with here."""
+    wanted = causal_models()[config.model_type]
+    architectures = getattr(config, "architectures", None) or [wanted]
+    if wanted not in architectures:
+        raise UnsupportedModelError(
+            f"{path} is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{path} is an encoder-decoder model; only decoders are supported.")
+    for layer_type in _named_layers(config.get_text_config(decoder=True)):
+        if layer_type not in _ATTENTION_LAYERS:
+            raise UnsupportedModelError(
+                f"{path} has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
+            )
+
+
+def _named_layers(text: Any) -> Iterator[str]:
+    """Yield the layer types that a configuration lists, under either name that transformers has for the list."""
+    for name in ("layer_types", "layers_block_type"):
+        yield from getattr(text, name, None) or ()
+
+
+def layer_types(config: Any) -> list[str]:
+    """Return each layer's type, by the list in the configuration only where transformers reads it, too."""
+    windows = FAMILIES[config.model_type].windows
+    if windows is Windows.LISTED:
+        return list(config.layer_types)
+    has_window = windows is Windows.EVERY_LAYER and config.sliding_window is not None
+    return ["sliding_attention" if has_window else "full_attention"] * int(config.num_hidden_layers)
