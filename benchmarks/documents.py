@@ -110,7 +110,7 @@ def _examples() -> Any:
 
 def _bare_engine() -> LLM:
     """Return the demo's model, loaded here as a worker's engine loads it."""
-    from engine.process.parent import openmp_environment  # noqa: PLC0415 - as below
+    from engine.process.spawned import openmp_environment  # noqa: PLC0415 - as below
 
     os.environ.update(openmp_environment())  # before torch is there: the engine process has it so
     from engine.llm import LLM  # noqa: PLC0415 - torch, which other measurements do not need

@@ -1,6 +1,7 @@
 """The engine in a process of its own, seen from the parent: start it, hand requests over, read progress.
 
-Knows nothing of models or text. The child's side is child.py; the messages are messages.py.
+Knows nothing of models or text. How the process is made and ended: spawned.py; its own side: child.py; what is said:
+messages.py.
 """
 
 from __future__ import annotations
@@ -9,14 +10,10 @@ import multiprocessing
 import os
 import socket
 import struct
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
@@ -34,17 +31,10 @@ from engine.process.messages import (
     decode_from_engine,
     encode,
 )
+from engine.process.spawned import SpawnedChild
 from engine.scheduling.request import NewRequest
 
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _EXIT_WAIT_SECONDS = 5.0
-_SPIN_COUNT = "10000"
-"""How long an OpenMP thread spins for the others before it sleeps, about 0.2 ms; libgomp's own is 30 times that.
-
-Where other processes share the cores, a thread spins while the one it waits for is not running. A step of 1,024 tokens
-of a 135M model, bf16, 2 threads on 2 busy cores, one run (2026-11-20): 2.9 s of CPU time with the default, 1.5 s with
-this and with 1,000.
-"""
 
 
 class EngineProcess:
@@ -67,7 +57,7 @@ class EngineProcess:
         self.config = config
         self._start_timeout_seconds = start_timeout_seconds
         self._pipe_timeout_seconds = pipe_timeout_seconds
-        self._child: _Child | None = None
+        self._child: SpawnedChild | None = None
         self._connection: Connection | None = None
         self._info: EngineInfo | None = None
         self._has_begun = False
@@ -81,7 +71,7 @@ class EngineProcess:
         ours, theirs = multiprocessing.Pipe(duplex=True)
         _limit_waits(ours, self._pipe_timeout_seconds)
         self._connection = ours
-        self._child = _Child(theirs)
+        self._child = SpawnedChild(theirs)
         theirs.close()
         with suppress(OSError):  # it has ended already, and `start` says why
             ours.send_bytes(encode(Configure(self.config)))
@@ -234,12 +224,6 @@ class EngineProcess:
         return EngineDied(exit_code, self.running_request_ids, reason)
 
 
-def openmp_environment() -> dict[str, str]:
-    """Return the variables that a process with an engine is started with, so that waiting threads leave the cores."""
-    has_own = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
-    return {} if has_own else {"GOMP_SPINCOUNT": _SPIN_COUNT}
-
-
 def _limit_waits(connection: Connection, timeout_seconds: float) -> None:
     """Have a read or a write fail with OSError that made no progress for so long."""
     seconds, rest = divmod(timeout_seconds, 1.0)
@@ -267,62 +251,3 @@ def _hang_up(connection: Connection) -> None:
             pipe.shutdown(socket.SHUT_RDWR)
     except OSError:
         pass  # it is closed already, or the process is gone
-
-
-class _Child:
-    """The operating system's side: one process and the thread that made it.
-
-    Linux sends the parent-death signal when the *thread* that forked ends, so the process is made by a thread that
-    lives exactly as long as the child.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._started = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._error: OSError | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(connection.fileno(),), name="engine-process", daemon=True
-        )
-        self._thread.start()
-        self._started.wait()
-        if self._error is not None:
-            raise EngineStartError(f"The engine process could not be started: {self._error}.") from self._error
-
-    def _run(self, file_descriptor: int) -> None:
-        environment = dict(os.environ) | openmp_environment()
-        paths = [str(_PACKAGE_ROOT), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.process.child", str(file_descriptor), str(os.getpid())],
-                pass_fds=(file_descriptor,),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a signal to the worker's group must not end the engine while it drains
-            )
-        except OSError as error:
-            self._error = error
-            return
-        finally:
-            self._started.set()
-        self._process.wait()
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.poll() if self._process else None
-
-    def wait(self, timeout_seconds: float) -> int | None:
-        """Return the exit code, None when the process still runs after the time limit."""
-        deadline = time.monotonic() + timeout_seconds
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        return self.exit_code
-
-    def end(self, timeout_seconds: float) -> None:
-        """Wait for the process to end and kill it when it does not."""
-        if self.wait(timeout_seconds) is None and self._process is not None:
-            self._process.kill()
-            self._thread.join(_EXIT_WAIT_SECONDS)  # a process inside a driver's call dies only after it
