@@ -35,8 +35,7 @@ from cli.indexes import commands as index_commands
 from cli.mapping import command as map_command
 from cli.models import commands as model_commands
 from cli.overview import Overview
-from cli.pipelines import commands as pipeline_commands
-from cli.pipelines import store_commands
+from cli.pipelines import pipeline_commands, run_commands, schedule_commands, store_commands
 from cli.spending import budget_commands, usage_commands
 from cli.status import commands as status_commands
 from cli.webhooks import commands as webhook_commands
@@ -62,7 +61,9 @@ app.add_typer(batch_commands.app, name="batch")
 app.add_typer(file_commands.app, name="files")
 app.add_typer(webhook_commands.app, name="webhooks")
 usage_commands.register(app)
-pipeline_commands.register(app)
+app.add_typer(pipeline_commands.app, name="pipelines")
+app.add_typer(schedule_commands.app, name="schedules")
+app.add_typer(run_commands.app, name="runs")
 roles.register(app)
 app.add_typer(database_commands.db_app, name="db")
 backup_commands.register(database_commands.db_app)

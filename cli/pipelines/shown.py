@@ -1,4 +1,4 @@
-"""What a preview and a run look like to people: objects of the API in, lines of text out. Asks nobody."""
+"""What a preview, a schedule and a run look like to people: objects of the API in, lines of text out. Asks nobody."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ def preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{'':13}{other}".rstrip() for other in others)
         yield ""
     yield preview["summary"]
+
+
+def next_run_lines(schedule: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a schedule's next runs, in its zone and in UTC, or why there are none."""
+    for tick in schedule["next_runs"]:
+        note = f"  ({tick['note']})" if tick["note"] else ""
+        yield f"  {tick['local']}  {tick['utc']}{note}"
+    if not schedule["next_runs"]:
+        yield "  paused" if schedule["paused_at"] is not None else "  it runs no more"
 
 
 def run_row(run: Mapping[str, Any], scheduled_for: str) -> tuple[object, ...]:
