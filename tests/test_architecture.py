@@ -106,7 +106,7 @@ FLOORS = {
     "workers": [
         ["app", "drain", "engine_metrics", "logs", "kept_tokenizer", "model_files", "prompt_lengths", "slots"],
         ["template_renderer", "text_encoder"],
-        ["shown_logprobs", "special_tokens", "turns", "webhooks"],
+        ["purging", "shown_logprobs", "special_tokens", "turns", "webhooks"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints"],
         ["prompts", "control", "dispatcher"],

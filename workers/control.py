@@ -10,31 +10,22 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chores, decisions, history
-from jobs.batches import exact_counts
-from jobs.batches.deletion import delete_left
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lifecycle import trace_context
 from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
-from jobs.errors import ServiceError
 from jobs.extractions.advancing import Extractions
-from jobs.extractions.deletion import purge_documents, purge_extractions
 from jobs.indexes.advancing import Indexes
-from jobs.indexes.purging import purge_indexes, sweep_index_objects
 from jobs.indexes.questions import embedder_of
 from jobs.pipelines.advancing import Runs
-from jobs.pipelines.runs.purging import purge_runs
-from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
@@ -43,23 +34,19 @@ from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import FINALISATION_SECONDS, VALIDATION_SECONDS, control_meters
 from jobs.telemetry.meters import Meter, Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
-from jobs.webhooks import deliveries
 from workers import webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
+from workers.purging import Purge
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
 from workers.turns.extractions import extraction_turns
 from workers.turns.indexes import index_turns
 from workers.turns.runs import run_turns
+from workers.turns.tenant_turns import TenantTurns
 from workers.webhooks import WebhookSender
 
 log = logging.getLogger(__name__)
 
-_PURGE_SECONDS = 60.0
-_SWEEP_AGAIN = timedelta(hours=6)
-_ROLL_UP_AGAIN = timedelta(hours=1)
 _HOLD_CONNECTIONS = 2  # each renewal is one statement
-_HOLD = timedelta(hours=1)
-"""After how long a chore that a worker began is begun by another, or again by this one where it failed."""
 
 
 class Control:
@@ -123,80 +110,6 @@ class Control:
         if outcome is not None:  # else another worker was at it
             self._meters.observe(meter, time.monotonic() - began, outcome.value)
 
-    def keep_purging(self, stop: threading.Event) -> None:
-        """Purge now and then, until `stop` is set."""
-        while not stop.wait(_PURGE_SECONDS):
-            self.purge()
-
-    def purge(self) -> None:
-        """End what is kept no longer, step by step; one that fails is tried again the next time."""
-        retention = timedelta(days=self._settings.retention_days)
-        detail = timedelta(days=self._settings.detail_days)
-        run_age = timedelta(days=self._settings.run_days)
-        age = timedelta(hours=self._settings.leftover_hours)
-        unused = timedelta(days=self._settings.document_days)
-        steps: dict[str, Callable[[], int]] = {
-            "tenants": lambda: delete_left(self._sessions),
-            "result days": lambda: len(drop_days(self._sessions, retention=retention)),
-            "results": lambda: purge_results(self._sessions, retention=retention),
-            "files": lambda: purge_files(self._sessions, self._storage),
-            "uploads": lambda: purge_uploads(self._sessions, self._storage),
-            # Each lists the whole store, or looks at all that is kept: not each time, and one worker for all.
-            "leftovers": lambda: self._in_turn(
-                "sweep",
-                lambda: (
-                    sweep_objects(self._sessions, self._storage, age=age, unused=unused)
-                    + sweep_index_objects(self._sessions, self._storage, age=age)
-                ),
-                again=_SWEEP_AGAIN,
-            ),
-            "old batches": lambda: self._in_turn(
-                "roll up", lambda: history.roll_up(self._sessions, age=detail), again=_ROLL_UP_AGAIN
-            ),
-            "old runs": lambda: self._in_turn(
-                "forget runs", lambda: purge_runs(self._sessions, age=run_age), again=_ROLL_UP_AGAIN
-            ),
-            "documents": lambda: purge_documents(self._sessions, self._storage),
-            "old extractions": lambda: self._in_turn(
-                "forget extractions", lambda: purge_extractions(self._sessions, age=run_age), again=_ROLL_UP_AGAIN
-            ),
-            "indexes": lambda: purge_indexes(self._sessions, self._storage),
-            "decisions": lambda: self._in_turn(
-                "forget decisions", lambda: decisions.forget(self._sessions), again=_ROLL_UP_AGAIN
-            ),
-            "webhooks": lambda: self._in_turn(
-                "forget webhooks", lambda: deliveries.forget(self._sessions), again=_ROLL_UP_AGAIN
-            ),
-            "input counts": lambda: self._in_turn("forget input counts", self._forget_counts, again=_ROLL_UP_AGAIN),
-            "workers": lambda: self._in_turn(
-                "forget workers", lambda: history.forget_workers(self._sessions), again=_ROLL_UP_AGAIN
-            ),
-        }
-        for name, step in steps.items():
-            try:
-                num_purged = step()
-            except ServiceError as error:
-                log.warning("purging failed what=%s error=%s", name, error)
-            except Exception:
-                log.exception("purging failed what=%s", name)
-            else:
-                if num_purged:
-                    log.info("purged what=%s number=%d", name, num_purged)
-
-    def _forget_counts(self) -> int:
-        with transaction(self._sessions) as session:
-            return exact_counts.forget(session)
-
-    def _in_turn(self, name: str, step: Callable[[], int], *, again: timedelta) -> int:
-        """Do a step where it is due, and no other control worker has begun it."""
-        with transaction(self._sessions) as session:
-            if not chores.claim(session, name, hold=_HOLD):
-                return 0
-        num = step()
-        with transaction(self._sessions) as session:
-            chores.finish(session, name, again=again)
-        return num
-
 
 def register(app: Celery, due: DueBatches) -> None:
     """Make the control tasks known to `app`: whichever batch a hint names, the one that is next in turn is taken up."""
@@ -217,41 +130,51 @@ def main(settings: Settings) -> None:
     connections = MAX_BATCHES + 5 + webhooks.CONNECTIONS  # the looks for the next of each kind; the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
-    control = Control(maker, Storage.of(settings), settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
+    storage = Storage.of(settings)
+    control = Control(maker, storage, settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
     sender = WebhookSender(maker, settings=settings, meters=meters)
+    graphs = _graph_turns(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, stop=stop)
+    waiting: Sequence[WebhookSender | TenantTurns] = (sender, *graphs)
 
     def do(batch: DueBatch) -> bool:
         is_done = control.do(batch)
-        for waiting in (sender, due_runs, due_extractions, due_indexes):
-            waiting.wake()  # it may have ended
+        for each in waiting:
+            each.wake()  # it may have ended
         return is_done
 
     due = DueBatches(maker, do=do, settings=settings)
     register(app, due)
-    runs = Runs(
-        maker, Storage.of(settings), settings, hold_sessions=hold_sessions, traces=traces, is_stopping=stop.is_set
-    )
-    extractions = Extractions(
-        maker, Storage.of(settings), settings, hold_sessions=hold_sessions, is_stopping=stop.is_set
-    )
-    indexes = Indexes(maker, Storage.of(settings), settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
-    due_runs = run_turns(maker, advance=runs.advance, look_seconds=settings.claim_alone_seconds)
-    due_extractions = extraction_turns(maker, advance=extractions.advance, look_seconds=settings.claim_alone_seconds)
-    due_indexes = index_turns(maker, advance=indexes.advance, look_seconds=settings.claim_alone_seconds)
     due.start()
-    sender.start()
-    due_runs.start()
-    due_extractions.start()
-    due_indexes.start()
-    threading.Thread(target=control.keep_purging, args=(stop,), name="purge", daemon=True).start()
+    for each in waiting:
+        each.start()
+    threading.Thread(target=Purge(maker, storage, settings).keep_on, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
     due.stop()
-    sender.stop()
-    due_extractions.stop()
-    due_indexes.stop()
-    due_runs.stop()  # last: a store of a tenant that hangs is waited for
+    for each in waiting:
+        each.stop()
     sys.exit(exit_code)
+
+
+def _graph_turns(
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
+    *,
+    hold_sessions: sessionmaker[Session],
+    traces: Traces,
+    stop: threading.Event,
+) -> tuple[TenantTurns, ...]:
+    """Return what goes on with extractions, indexes and runs; runs stop last: a store of a tenant may hang."""
+    extractions = Extractions(maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
+    indexes = Indexes(maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
+    runs = Runs(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, is_stopping=stop.is_set)
+    look_seconds = settings.claim_alone_seconds
+    return (
+        extraction_turns(maker, advance=extractions.advance, look_seconds=look_seconds),
+        index_turns(maker, advance=indexes.advance, look_seconds=look_seconds),
+        run_turns(maker, advance=runs.advance, look_seconds=look_seconds),
+    )
 
 
 def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:

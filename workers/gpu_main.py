@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,22 +75,38 @@ def main(
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
     purpose = _purpose(folder)
-    if purpose is not None:
+    if purpose is None:
+        serve = partial(_serve_text, config=config, chat_template=chat_template)
+    else:
         _require_plain(config, chat_template, purpose)
         # With torch, which other workers leave to their engine.
         from workers.pooling.main import main as serve_pooled  # noqa: PLC0415
 
-        serve_pooled(
-            settings,
-            model=model,
-            path=path,
-            folder=folder,
-            purpose=purpose,
-            sessions=maker,
-            hold_sessions=hold_maker,
-            before_database=before_database,
-        )
-        return
+        serve = partial(serve_pooled, purpose=purpose)
+    serve(
+        settings,
+        model=model,
+        path=path,
+        folder=folder,
+        sessions=maker,
+        hold_sessions=hold_maker,
+        before_database=before_database,
+    )
+
+
+def _serve_text(
+    settings: Settings,
+    *,
+    model: str,
+    path: str | None,
+    folder: Path,
+    config: EngineConfig,
+    chat_template: Path | None,
+    sessions: sessionmaker[Session],
+    hold_sessions: sessionmaker[Session],
+    before_database: Callable[[], None],
+) -> None:
+    """Serve a model that generates, by an engine in a process of its own; raises as `main` does."""
     worker_id = new_id("worker")
     meters = worker_meters()
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
@@ -108,8 +125,8 @@ def main(
             tokenizer,
             storage=storage,
             model=model,
-            sessions=maker,
-            hold_sessions=hold_maker,
+            sessions=sessions,
+            hold_sessions=hold_sessions,
             settings=settings,
             leaving=leaving,
             fingerprint=fingerprint,
@@ -122,7 +139,7 @@ def main(
     except TokenmillError:
         process.close()
         raise
-    with transaction(maker) as session:  # only now: a model that cannot be served here must not become known
+    with transaction(sessions) as session:  # only now: a model that cannot be served here must not become known
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, LineKind.GENERATE)
@@ -131,8 +148,8 @@ def main(
         EngineRunner(host, make_parts, model=model),
         model=model,
         worker_id=worker_id,
-        sessions=maker,
-        hold_sessions=hold_maker,
+        sessions=sessions,
+        hold_sessions=hold_sessions,
         settings=settings,
         meters=meters,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
-from jobs.storage import Storage, StoredObject
+from jobs.storage import Storage
 from workers.control import Control
 
 
@@ -30,67 +30,3 @@ def test_a_repeated_hint_to_validate_changes_nothing(
     control.validate(batch_id)
     with maker() as session:
         assert session.execute(text("SELECT count(*) FROM chunk")).scalar_one() == 1
-
-
-def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
-    control: Control, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session], storage: Storage
-) -> None:
-    submit([line(0)])
-    with maker() as session:
-        (key,) = session.execute(text("SELECT object_key FROM file")).scalars()
-    control.purge()
-    assert storage.exists(key)
-    with maker.begin() as session:
-        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now()"))
-        session.execute(text("UPDATE file SET expires_at = now() - interval '1 day'"))
-    control.purge()
-    assert not storage.exists(key)
-
-
-class ListedStorage(Storage):
-    """Counts how often it is listed."""
-
-    num_listed = 0
-
-    def iter_objects(self) -> Iterator[StoredObject]:
-        self.num_listed += 1
-        return super().iter_objects()
-
-
-def test_one_control_worker_lists_the_store_for_all(maker: sessionmaker[Session], settings: Settings) -> None:
-    storage = ListedStorage("memory://")
-    workers = [Control(maker, storage, settings) for _ in range(3)]
-
-    def purge() -> int:
-        storage.num_listed = 0
-        for worker in workers:
-            worker.purge()
-        return storage.num_listed
-
-    purge()  # marks the store as its own
-    with maker.begin() as session:
-        session.execute(text("UPDATE chore SET due_at = now()"))
-    assert [purge(), purge()] == [2, 0]  # what files name, and what indexes do
-    with maker.begin() as session:
-        left = text("SELECT due_at - now() > interval '5 hours' FROM chore WHERE name = 'sweep'")
-        assert session.scalar(left), "not after the hour for which it was held"
-        session.execute(text("UPDATE chore SET due_at = now()"))
-    assert purge() == 2
-
-
-def test_a_chore_whose_worker_was_killed_is_begun_again(maker: sessionmaker[Session], settings: Settings) -> None:
-    class Killed(Exception):
-        pass
-
-    class DeadlyStorage(ListedStorage):
-        def iter_objects(self) -> Iterator[StoredObject]:
-            raise Killed
-
-    storage = DeadlyStorage("memory://")
-    Control(maker, storage, settings).purge()
-    with maker.begin() as session:
-        session.execute(text("UPDATE chore SET due_at = now()"))
-    Control(maker, storage, settings).purge()  # it fails, and says so in the log
-    with maker.begin() as session:
-        is_held = text("SELECT due_at > now() AND due_at <= now() + interval '1 hour' FROM chore WHERE name = 'sweep'")
-        assert session.scalar(is_held)

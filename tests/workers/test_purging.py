@@ -1,0 +1,85 @@
+"""What control workers end now and then: each step by itself, and what looks at everything by one worker for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.settings import Settings
+from jobs.storage import Storage, StoredObject
+from workers.purging import Purge
+
+MakeLine = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def purge(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Purge:
+    return Purge(maker, storage, settings)
+
+
+def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
+    purge: Purge, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session], storage: Storage
+) -> None:
+    submit([line(0)])
+    with maker() as session:
+        (key,) = session.execute(text("SELECT object_key FROM file")).scalars()
+    purge.run()
+    assert storage.exists(key)
+    with maker.begin() as session:
+        session.execute(text("UPDATE batch SET state = 'failed', failed_at = now()"))
+        session.execute(text("UPDATE file SET expires_at = now() - interval '1 day'"))
+    purge.run()
+    assert not storage.exists(key)
+
+
+class ListedStorage(Storage):
+    """Counts how often it is listed."""
+
+    num_listed = 0
+
+    def iter_objects(self) -> Iterator[StoredObject]:
+        self.num_listed += 1
+        return super().iter_objects()
+
+
+def test_one_control_worker_lists_the_store_for_all(maker: sessionmaker[Session], settings: Settings) -> None:
+    storage = ListedStorage("memory://")
+    workers = [Purge(maker, storage, settings) for _ in range(3)]
+
+    def num_lists() -> int:
+        storage.num_listed = 0
+        for worker in workers:
+            worker.run()
+        return storage.num_listed
+
+    num_lists()  # marks the store as its own
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    assert [num_lists(), num_lists()] == [2, 0]  # what files name, and what indexes do
+    with maker.begin() as session:
+        left = text("SELECT due_at - now() > interval '5 hours' FROM chore WHERE name = 'sweep'")
+        assert session.scalar(left), "not after the hour for which it was held"
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    assert num_lists() == 2
+
+
+def test_a_chore_whose_worker_was_killed_is_begun_again(maker: sessionmaker[Session], settings: Settings) -> None:
+    class Killed(Exception):
+        pass
+
+    class DeadlyStorage(ListedStorage):
+        def iter_objects(self) -> Iterator[StoredObject]:
+            raise Killed
+
+    storage = DeadlyStorage("memory://")
+    Purge(maker, storage, settings).run()
+    with maker.begin() as session:
+        session.execute(text("UPDATE chore SET due_at = now()"))
+    Purge(maker, storage, settings).run()  # it fails, and says so in the log
+    with maker.begin() as session:
+        is_held = text("SELECT due_at > now() AND due_at <= now() + interval '1 hour' FROM chore WHERE name = 'sweep'")
+        assert session.scalar(is_held)
