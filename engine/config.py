@@ -140,21 +140,21 @@ class EngineConfig:
     warm_up: bool = True
 
     def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_speculation()
+        self._check_sizes()
+        self._check_memory()
+
+    def _check_choices(self) -> None:
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
         if self.device not in ("auto", "cpu", "cuda") and not self.device.startswith("cuda:"):
             raise InvalidConfigError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N.")
-        _check_choice("model_impl", self.model_impl, tuple(ModelImpl))
-        object.__setattr__(self, "model_impl", ModelImpl(self.model_impl))
-        _check_choice("load_format", self.load_format, tuple(LoadFormat))
-        object.__setattr__(self, "load_format", LoadFormat(self.load_format))
-        _check_choice("admission", self.admission, tuple(Admission))
-        object.__setattr__(self, "admission", Admission(self.admission))
-        _check_choice("policy", self.policy, tuple(PolicyName))
-        object.__setattr__(self, "policy", PolicyName(self.policy))
-        _check_at_least("max_passed_over", self.max_passed_over, 1)
-        _check_choice("speculation", self.speculation, tuple(Speculation))
-        object.__setattr__(self, "speculation", Speculation(self.speculation))
-        if self.overlap and self.speculation != Speculation.OFF:
+        for name, choices in _CHOICES.items():
+            _check_choice(name, getattr(self, name), tuple(choices))
+            object.__setattr__(self, name, choices(getattr(self, name)))
+
+    def _check_speculation(self) -> None:
+        if self.overlap and self.speculation is not Speculation.OFF:
             raise InvalidConfigError(
                 f"overlap is True with speculation {str(self.speculation)!r}; drafts need the last step's tokens "
                 "on the host. Leave one of them out."
@@ -162,25 +162,40 @@ class EngineConfig:
         _check_between("num_speculative_tokens", self.num_speculative_tokens, low=1, high=64)
         _check_between("prompt_lookup_max", self.prompt_lookup_max, low=1, high=64)
         _check_between("prompt_lookup_min", self.prompt_lookup_min, low=1, high=self.prompt_lookup_max)
+
+    def _check_sizes(self) -> None:
+        _check_at_least("max_passed_over", self.max_passed_over, 1)
         _check_at_least("block_size", self.block_size, 1)
         for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _check_at_least(name, getattr(self, name), 1)
-        if not self.grammar_timeout_seconds > 0.0:
-            seconds = self.grammar_timeout_seconds
-            raise InvalidConfigError(f"grammar_timeout_seconds is {seconds!r}; it must be above 0.")
-        if not 0.0 <= self.swap_space_gib < math.inf:
-            raise InvalidConfigError(f"swap_space_gib is {self.swap_space_gib!r}; it must be 0 or a number above it.")
-        for name in ("gpu_memory_share", "cpu_memory_share"):
-            share = getattr(self, name)
-            if not 0.0 < share <= 1.0:
-                raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
         num_seqs, num_tokens = self.max_num_seqs, self.max_num_batched_tokens
         if num_seqs is not None and num_tokens is not None and num_tokens < num_seqs:
             raise InvalidConfigError(
                 f"max_num_batched_tokens is {num_tokens} and max_num_seqs is {num_seqs}; "
                 "a step must have room for one token of every sequence. Raise the first or lower the second."
             )
+        if not self.grammar_timeout_seconds > 0.0:
+            seconds = self.grammar_timeout_seconds
+            raise InvalidConfigError(f"grammar_timeout_seconds is {seconds!r}; it must be above 0.")
+
+    def _check_memory(self) -> None:
+        if not 0.0 <= self.swap_space_gib < math.inf:
+            raise InvalidConfigError(f"swap_space_gib is {self.swap_space_gib!r}; it must be 0 or a number above it.")
+        for name in ("gpu_memory_share", "cpu_memory_share"):
+            share = getattr(self, name)
+            if not 0.0 < share <= 1.0:
+                raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
+
+
+_CHOICES: dict[str, type[StrEnum]] = {
+    "model_impl": ModelImpl,
+    "load_format": LoadFormat,
+    "admission": Admission,
+    "policy": PolicyName,
+    "speculation": Speculation,
+}
+"""Fields that may be given as texts, too: these become what they name."""
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
