@@ -16,6 +16,9 @@ from cli.admin.transactions import DataDirOption, admin_transaction
 from jobs.errors import InputError
 
 app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)
+reads_its_own_options = app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
 
 
 @app.callback()
@@ -23,7 +26,7 @@ def bench() -> None:
     """Group the measurements."""
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def throughput(context: typer.Context) -> None:
     """Run a workload file through the engine and report tokens per second, batch sizes and KV use.
 
@@ -76,7 +79,7 @@ def _moment(option: str, given: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def replay(context: typer.Context) -> None:
     """Replay request traces under scheduling policies in the simulator, or check it against this machine.
 
@@ -87,7 +90,7 @@ def replay(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def peers(context: typer.Context) -> None:
     """Run ours and every installed peer on the same token ids, one after the other, and print the ratios.
 
@@ -98,7 +101,7 @@ def peers(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def gpu(context: typer.Context) -> None:
     """Measure everything on one GPU against its roofline: kernels, decode steps, whole loads, transformers.
 
@@ -109,7 +112,7 @@ def gpu(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def extraction(context: typer.Context) -> None:
     """Measure a part of extraction: how fast documents and embeddings are made, or how often quotes find their place.
 
@@ -120,7 +123,7 @@ def extraction(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def service(context: typer.Context) -> None:
     """Measure a running `tokenmill up` that does nothing else: short lines, and an urgent line behind bulk work.
 
@@ -135,7 +138,7 @@ def service(context: typer.Context) -> None:
         run(client, arguments)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def queue(context: typer.Context) -> None:
     """Measure the queue on stacks of its own with an engine that computes nothing: lines, claims, shares, memory.
 
@@ -146,7 +149,7 @@ def queue(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def dashboard(context: typer.Context) -> None:
     """Measure what the dashboard's pages cost a Postgres of its own with a month of work in it, and what open ones do.
 
@@ -158,7 +161,7 @@ def dashboard(context: typer.Context) -> None:
     raise typer.Exit(run(parse(context.args), BenchLauncher))
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+@reads_its_own_options
 def chaos(context: typer.Context) -> None:
     """Kill, stop and cut off the parts of a stack of its own, and prove that nothing is lost, repeated or billed twice.
 

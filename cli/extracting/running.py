@@ -70,12 +70,8 @@ def write_first(job: ExtractJob, folder: ExtractFolder) -> bool:
     """Write the lines that ask readable documents for every group, unless they are there; tell if there are any."""
     if not folder.first.lines.exists():
         with folder.writing(folder.first) as file:
-            for number, one in folder.prepared():
-                if one.error is None:
-                    showing = job.showing(folder.cache.load(one.sha256))
-                    for group in range(len(job.groups)):
-                        text = job.excerpt(group, showing).layout.text
-                        file.write(job.line(number, group, job.first_request(group, text)))
+            for number, group, text in _shown(job, folder):
+                file.write(job.line(number, group, job.first_request(group, text)))
     return _has_lines(folder.first.lines)
 
 
@@ -83,14 +79,19 @@ def write_second_reading(job: ExtractJob, folder: ExtractFolder) -> bool:
     """Write the lines that read documents another way, unless they are there; tell if there are any."""
     if not folder.second_reading.lines.exists():
         with folder.writing(folder.second_reading) as file:
-            for number, one in folder.prepared():
-                if one.error is None:
-                    showing = job.showing(folder.cache.load(one.sha256))
-                    for group in range(len(job.groups)):
-                        text = job.excerpt(group, showing).layout.text
-                        if (request := job.second_request(group, text)) is not None:
-                            file.write(job.line(number, group, request))
+            for number, group, text in _shown(job, folder):
+                if (request := job.second_request(group, text)) is not None:
+                    file.write(job.line(number, group, request))
     return _has_lines(folder.second_reading.lines)
+
+
+def _shown(job: ExtractJob, folder: ExtractFolder) -> Iterator[tuple[int, int, str]]:
+    """Yield what each readable document shows of itself for each group: its number, the group and the text."""
+    for number, one in folder.prepared():
+        if one.error is None:
+            showing = job.showing(folder.cache.load(one.sha256))
+            for group in range(len(job.groups)):
+                yield number, group, job.excerpt(group, showing).layout.text
 
 
 def write_again(job: ExtractJob, folder: ExtractFolder, stage: Stage) -> bool:
