@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,6 +14,7 @@ from jobs.errors import InputError
 from jobs.extractions.advancing import Extractions
 from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.cli.documents import collect, http_of
 from tests.cli.service import Service
 from tests.jobs.extractions.answering import Answering
 
@@ -22,18 +22,11 @@ VENDOR = {"type": "string", "x-tokenmill": {"required_for_auto": True}}
 SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}
 
 
-def http_of(service: Service) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {service.api_key}"}
-    return httpx.Client(base_url=service.base_url, headers=headers, timeout=20)
-
-
 def ask(service: Service, content: bytes = b"vendor: Ash Ltd") -> str:
     """Let an extraction of one document be made; return its id."""
+    collection_id = collect(service, "a.txt", content)
     with http_of(service) as http:
-        file = http.post("/files", data={"purpose": "user_data"}, files={"file": ("a.txt", content)}).json()
-        collection = http.post("/collections", json={"name": "papers"}).json()
-        http.post(f"/collections/{collection['id']}/documents", json={"file_ids": [file["id"]]})
-        asked: dict[str, Any] = {"collection_id": collection["id"], "schema": SCHEMA, "model": "tiny"}
+        asked: dict[str, Any] = {"collection_id": collection_id, "schema": SCHEMA, "model": "tiny"}
         return str(http.post("/extractions", json=asked).json()["id"])
 
 

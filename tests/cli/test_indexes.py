@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
 from jobs.database import connect, sessions
@@ -12,19 +11,11 @@ from jobs.errors import InputError
 from jobs.indexes.advancing import Indexes
 from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.cli.documents import collect
 from tests.cli.service import Service
 from tests.jobs.indexes.answering import IndexAnswering
 
-
-def collect(service: Service) -> str:
-    """Make a collection of one document; return its id."""
-    headers = {"Authorization": f"Bearer {service.api_key}"}
-    with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
-        content = ("boats.md", b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine.")
-        file = http.post("/files", data={"purpose": "user_data"}, files={"file": content}).json()
-        collection = http.post("/collections", json={"name": "papers"}).json()
-        http.post(f"/collections/{collection['id']}/documents", json={"file_ids": [file["id"]]})
-        return str(collection["id"])
+BOATS = b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine."
 
 
 def build(service: Service, index_id: str) -> None:
@@ -38,7 +29,7 @@ def build(service: Service, index_id: str) -> None:
 
 
 def test_an_index_is_created_listed_shown_searched_and_deleted(service: Service) -> None:
-    collection_id = collect(service)
+    collection_id = collect(service, "boats.md", BOATS)
     index_id = service.run("indexes", "create", collection_id, "--language", "english").stdout.strip()
     with pytest.raises(InputError, match="cannot be searched yet"):
         service.run("indexes", "search", index_id, "ferry")
@@ -61,6 +52,6 @@ def test_what_cannot_be_indexed_is_a_sentence(service: Service) -> None:
     with pytest.raises(InputError, match="No collection found"):
         service.run("indexes", "create", "collection_none")
     with pytest.raises(InputError, match="overlap of 100 tokens"):
-        service.run("indexes", "create", collect(service), "--overlap-tokens", "100")
+        service.run("indexes", "create", collect(service, "boats.md", BOATS), "--overlap-tokens", "100")
     with pytest.raises(InputError, match="'nobody' does not exist"):
-        service.run("indexes", "create", collect(service), "--tokenizer", "nobody")
+        service.run("indexes", "create", collect(service, "boats.md", BOATS), "--tokenizer", "nobody")

@@ -34,6 +34,18 @@ def chat(content: str, **body: Any) -> dict[str, Any]:
     return {"custom_id": f"line-{next(_numbers)}", "method": "POST", "url": CHAT, "body": asked}
 
 
+def check_ledger(stack: Any, batch_id: str, output: list[dict[str, Any]]) -> int:
+    """Check that each line was billed once, by the sums of the output file; return the output tokens."""
+    usages = [line["response"]["body"]["usage"] for line in output]
+    ((num, tokens_in, tokens_out),) = stack.query(
+        f"SELECT sum(num_results), sum(input_tokens), sum(output_tokens) FROM ledger WHERE batch_id = '{batch_id}'"
+    )
+    assert int(num) == len(output)
+    assert int(tokens_in) == sum(usage["prompt_tokens"] for usage in usages)
+    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages)
+    return int(tokens_out)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Customer:
     """One tenant with a key."""

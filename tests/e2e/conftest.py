@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from cli.embedded.sockets import free_port
+from tests.e2e.builders import Customer
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_MODEL = ROOT / "examples" / "demo_model"
@@ -127,3 +128,9 @@ def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tupl
     finally:
         if stack.process is not None and stack.process.poll() is None:
             stack.stop()
+
+
+@pytest.fixture
+def customer(stack: Stack) -> Customer:
+    """The stack's own tenant."""
+    return Customer(id="default", client=stack.client(), stack=stack)

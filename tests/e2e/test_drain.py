@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.builders import check_ledger
+
 pytestmark = pytest.mark.long
 
 NUM_LINES = 150
@@ -121,23 +123,12 @@ def test_the_next_worker_goes_on_where_a_stopped_one_was_and_says_the_same(stack
 
     output = batch.output()
     assert [as_generated(line) for line in output] == [as_generated(line) for line in undisturbed]
-    check_ledger(stack, batch.id, output)
+    num_billed = check_ledger(stack, batch.id, output)
+    assert num_billed == sum(line["body"]["max_tokens"] for line in input_lines())
     check_work(stack, sum(kept.values()) + int(tokens_done))
     assert stack.query("SELECT max(losses) FROM chunk") == [(0,)], "what is given back is not lost"
     audit = stack.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr
-
-
-def check_ledger(stack: Any, batch_id: str, output: list[dict[str, Any]]) -> None:
-    """Every token was billed once, whoever generated it."""
-    usages = [line["response"]["body"]["usage"] for line in output]
-    ((num, tokens_in, tokens_out),) = stack.query(
-        f"SELECT sum(num_results), sum(input_tokens), sum(output_tokens) FROM ledger WHERE batch_id = '{batch_id}'"
-    )
-    assert int(num) == NUM_LINES
-    assert int(tokens_in) == sum(usage["prompt_tokens"] for usage in usages)
-    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages)
-    assert int(tokens_out) == sum(line["body"]["max_tokens"] for line in input_lines())
 
 
 def check_work(stack: Any, num_known: int) -> None:

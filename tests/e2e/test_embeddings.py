@@ -28,11 +28,6 @@ def stack_model(encoder: Folder) -> tuple[str, ...]:
     return ("--model", str(encoder.path), "--served-name", "tiny")
 
 
-@pytest.fixture
-def customer(stack: Any) -> Customer:
-    return Customer(id="default", client=stack.client(), stack=stack)
-
-
 def line(number: int, **body: Any) -> dict[str, Any]:
     return {"custom_id": f"c{number}", "method": "POST", "url": ENDPOINT, "body": {"model": "tiny", **body}}
 

@@ -11,6 +11,8 @@ from typing import Any
 import openai
 import pytest
 
+from tests.e2e.builders import check_ledger
+
 pytestmark = pytest.mark.long
 
 NUM_LINES = 2_000
@@ -135,17 +137,6 @@ def test_every_line_comes_out_exactly_once_whatever_is_killed(stack: Any) -> Non
         for line in patiently(lambda: client.files.content(str(batch.output_file_id))).text.splitlines()
     ]
     assert [line["custom_id"] for line in output] == [f"line-{number}" for number in range(NUM_LINES)]
-    check_ledger(stack, batch, output)
+    assert check_ledger(stack, batch.id, output) == NUM_LINES * 64
     audit = stack.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr
-
-
-def check_ledger(stack: Any, batch: Any, output: list[dict[str, Any]]) -> None:
-    """Each line was billed once: the ledger's sums are those of the output file."""
-    usages = [line["response"]["body"]["usage"] for line in output]
-    ((num, tokens_in, tokens_out),) = stack.query(
-        f"SELECT sum(num_results), sum(input_tokens), sum(output_tokens) FROM ledger WHERE batch_id = '{batch.id}'"
-    )
-    assert int(num) == NUM_LINES
-    assert int(tokens_in) == sum(usage["prompt_tokens"] for usage in usages)
-    assert int(tokens_out) == sum(usage["completion_tokens"] for usage in usages) == NUM_LINES * 64

@@ -28,11 +28,6 @@ def stack_model(made: LanguageReranker) -> tuple[str, ...]:
     return ("--model", str(made.path), "--served-name", "tiny")
 
 
-@pytest.fixture
-def customer(stack: Any) -> Customer:
-    return Customer(id="default", client=stack.client(), stack=stack)
-
-
 def line(number: int, documents: list[Any], **body: Any) -> dict[str, Any]:
     asked = {"model": "tiny", "query": QUERY, "documents": documents} | body
     return {"custom_id": f"c{number}", "method": "POST", "url": ENDPOINT, "body": asked}

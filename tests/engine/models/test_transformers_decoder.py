@@ -22,22 +22,11 @@ from engine.models.transformers_checks import probe_tokens
 from engine.models.transformers_decoder import TransformersDecoder, _probe_step
 from engine.params import SamplingParams
 from tests.engine.builders import new_request, runner_of
+from tests.engine.models.families import TINY
 
 CPU = torch.device("cpu")
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 200,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "initializer_range": 0.3,
-}
+SHAPE: dict[str, Any] = {**TINY, "eos_token_id": 2}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,

@@ -67,3 +67,10 @@ def worker(maker: sessionmaker[Session]) -> str:
 @pytest.fixture
 def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
     return lambda count: [line(number) for number in range(count)]
+
+
+@pytest.fixture
+def no_other_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a dispatcher that runs neither count the queue nor look at schedules."""
+    for each in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
+        monkeypatch.setattr(f"workers.dispatcher.{each}", 1000.0)

@@ -29,6 +29,7 @@ def test_with_nothing_open_nothing_is_due(
     assert look() == Due()
 
 
+@pytest.mark.usefixtures("no_other_questions")
 def test_while_workers_have_enough_a_dispatcher_asks_one_long_question_at_a_time(
     dispatcher: Dispatcher,
     hints: RecordedHints,
@@ -39,8 +40,6 @@ def test_while_workers_have_enough_a_dispatcher_asks_one_long_question_at_a_time
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for others in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
-        monkeypatch.setattr(f"workers.dispatcher.{others}", 1000.0)
     monkeypatch.setattr("workers.dispatcher._TRUE_UP_SECONDS", 1000.0)
     batch_id = submit_valid(lines(12))
     for _ in range(2):
@@ -151,16 +150,14 @@ def test_a_batch_whose_earlier_one_has_failed_is_due(
     assert look() == Due()
 
 
+@pytest.mark.usefixtures("no_other_questions")
 def test_an_idle_dispatcher_looks_on_one_connection_and_sees_a_new_batch(
     dispatcher: Dispatcher,
     hints: RecordedHints,
     submit: Callable[..., str],
     lines: MakeLines,
     maker: sessionmaker[Session],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for others in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
-        monkeypatch.setattr(f"workers.dispatcher.{others}", 1000.0)
     stop, looked = threading.Event(), threading.Semaphore(0)
     engine = maker.kw["bind"]
     num_taken = 0
