@@ -51,7 +51,8 @@ class Services:
         return self.in_flight.turn(tenant_id, "made files", allowed=_MADE_AT_ONCE)
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
+    """Return what the app was started with. Async, as FastAPI calls all others in a thread, for each request."""
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import BindParameter, ColumnElement, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.errors import AuthenticationError, ConflictError, ForbiddenError, InputError, NotFoundError
@@ -207,7 +207,7 @@ def authenticate_hash(session: Session, key_hash: str) -> Caller:
 
     It is looked up by its hash, so the time that a wrong one takes tells nothing of how much of it is right.
     """
-    row = session.execute(_KEY_AND_TENANT.where(_opens(key_hash))).one_or_none()
+    row = session.execute(_KEY_AND_TENANT, {"key_hash": key_hash}).one_or_none()
     if row is None:
         raise AuthenticationError("the API key is not known here; `tokenmill keys create` makes one")
     key, tenant, now, is_noted = row
@@ -217,7 +217,7 @@ def authenticate_hash(session: Session, key_hash: str) -> Caller:
     return Caller(tenant=tenant, key_id=key.id, key_hash=key_hash, scopes=frozenset(map(Scope, key.scopes)))
 
 
-def _opens(key_hash: str) -> ColumnElement[bool]:
+def _opens(key_hash: str | BindParameter[str]) -> ColumnElement[bool]:
     return (ApiKey.key_hash == key_hash) | (ApiKey.previous_hash == key_hash)
 
 
@@ -234,8 +234,11 @@ def _check_is_open(key: ApiKey, key_hash: str, *, now: datetime) -> None:
 
 
 _IS_NOTED = func.coalesce(ApiKey.last_used_at >= func.now() - timedelta(minutes=1), False)
-_KEY_AND_TENANT = select(ApiKey, Tenant, func.statement_timestamp(), _IS_NOTED).outerjoin(
-    Tenant, ApiKey.tenant_id == Tenant.id
+# Made once: each request asks it, and to make it takes as long as all else about it.
+_KEY_AND_TENANT = (
+    select(ApiKey, Tenant, func.statement_timestamp(), _IS_NOTED)
+    .outerjoin(Tenant, ApiKey.tenant_id == Tenant.id)
+    .where(_opens(bindparam("key_hash")))
 )
 # By nobody who would have to wait for it: of many requests at once one notes it.
 _NOTE_USE = text("""

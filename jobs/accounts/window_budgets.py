@@ -16,7 +16,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, text, update
+from sqlalchemy import ColumnElement, bindparam, delete, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.accounts.allowances import Allowance
@@ -114,9 +114,8 @@ def allowances(session: Session, tenant_id: str) -> list[Allowance]:
 
 def allowances_of(session: Session, tenant_ids: Collection[str]) -> dict[str, list[Allowance]]:
     """Return the same of several tenants that have some, by their ids: as many queries as for one."""
-    of_tenants = select(WindowBudget, func.now()).where(WindowBudget.tenant_id.in_(tenant_ids))
-    query = of_tenants.order_by(WindowBudget.api_key_id.nulls_first(), WindowBudget.unit, WindowBudget.window_kind)
-    with_now = session.execute(query, execution_options={"populate_existing": True}).all()
+    asked = {"tenant_ids": list(tenant_ids)}
+    with_now = session.execute(_OF_TENANTS, asked, execution_options={"populate_existing": True}).all()
     if not with_now:
         return {}
     rows, (now, *_) = zip(*with_now, strict=True)
@@ -282,6 +281,12 @@ _RESERVED = _by_unit(
     money="chunk.covered_picos",
 )
 
+# Made once, as all that shows a batch asks it.
+_OF_TENANTS = (
+    select(WindowBudget, func.now())
+    .where(WindowBudget.tenant_id.in_(bindparam("tenant_ids", expanding=True)))
+    .order_by(WindowBudget.api_key_id.nulls_first(), WindowBudget.unit, WindowBudget.window_kind)
+)
 _RESERVED_OF = text("""
     SELECT tenant_id, api_key_id, sum(covered_tokens) AS tokens, sum(covered_picos) AS picos
     FROM (

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
@@ -46,6 +46,10 @@ _MOMENT: dict[BatchState, str] = {
 }
 _ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "waits_for_picos", "claimed_by", "claimed_until")
 _NEEDS_OUTCOME = BatchState.FINALIZING
+# Made once, as clients that wait ask it every few seconds.
+_OF_TENANT = select(Batch).where(
+    Batch.id == bindparam("batch_id"), Batch.tenant_id == bindparam("tenant_id"), Batch.deleted_at.is_(None)
+)
 NEVER_COMPLETES = (BatchState.FAILED, BatchState.EXPIRED, BatchState.CANCELLING, BatchState.CANCELLED)
 
 
@@ -97,8 +101,7 @@ def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batc
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     """Return a batch of this tenant. Raises NotFoundError, also for one that is deleted or another tenant's."""
-    is_there = (Batch.id == batch_id) & (Batch.tenant_id == tenant_id) & Batch.deleted_at.is_(None)
-    batch = session.scalar(select(Batch).where(is_there))
+    batch: Batch | None = session.scalar(_OF_TENANT, {"batch_id": batch_id, "tenant_id": tenant_id})
     if batch is None:
         raise _not_found(batch_id)
     return batch
