@@ -8,24 +8,28 @@ from __future__ import annotations
 from engine.compute import ModelCompute, StepRunner
 from engine.config import EngineConfig
 from engine.core import Engine, EngineParts
-from engine.device.choice import ResolvedConfig, choose_device, resolve
+from engine.device.choice import ResolvedConfig, choose_device, resolve, wanted_dtype
 from engine.device.energy import EnergyMeter
 from engine.grammars.compiler import GrammarCompiler
 from engine.grammars.grammar import GrammarTokens
 from engine.grammars.waiting import GrammarQueue
-from engine.models.config import CheckpointConfig, load_model_config
+from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
 from engine.recorder import Recorder
 from engine.runner import Runner
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.drafter import make_drafter
 from engine.step_loop import StepLoop
+from kernels.cpu import begin_to_compile_attention
+from kernels.write_kv import preferred_cache_dtype
 
 
 def build_engine(config: EngineConfig, *, scheduler_type: type[Scheduler] = Scheduler) -> Engine:
     """Load the model and return its engine. Raises ModelLoadError, UnsupportedModelError or InvalidConfigError."""
-    model = load_model_config(config.model, impl=config.model_impl)
-    resolved = resolve(config, model, choose_device(config.device))
+    model, device = load_model_config(config.model, impl=config.model_impl), choose_device(config.device)
+    if config.warm_up and device.type == "cpu" and isinstance(model, ModelConfig):
+        _begin_to_compile(model, config.dtype)
+    resolved = resolve(config, model, device)
     return assemble(resolved, Runner(resolved), scheduler_type=scheduler_type)
 
 
@@ -50,6 +54,16 @@ def assemble(config: ResolvedConfig, runner: StepRunner, *, scheduler_type: type
             energy=EnergyMeter(config.device),
         )
     )
+
+
+def _begin_to_compile(model: ModelConfig, asked_dtype: str) -> None:
+    """Have attention compiled meanwhile, before its dtype is decided: that needs other kernels compiled first.
+
+    In the one asked for, or the checkpoint's; where that turns out wrong, the model has the right kernel begun.
+    """
+    dtype = wanted_dtype(asked_dtype, model)
+    if dtype is not None:
+        begin_to_compile_attention(dtype, preferred_cache_dtype("cpu", dtype), model.head_dim)
 
 
 def _grammars(model: CheckpointConfig, *, timeout_seconds: float) -> GrammarQueue:

@@ -72,6 +72,7 @@ class Runner:
         self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
         if self.device.type == "cpu" and asked.warm_up and isinstance(self._model, Decoder):
             self._model.begin_to_compile(self._cache_dtype)
+            self._warm_up_head(self._model)
         self._sampling = SamplingTable(limits.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
         self._cache: KvCache = self._new_cache(2)
@@ -231,10 +232,18 @@ class Runner:
         if num_tokens % longest:
             full.append(num_tokens % longest)
         for counts in (full, [1] * min(2, num_tokens), [longest - 1, 1] if longest > 1 else [1]):
-            logits = self._run_prompts(counts, num_sampled=num_rows)
-            masks = RowMasks.of_everything(len(logits), vocab_size=logits.shape[-1], device=self.device)
-            for params in _warm_up_rows(len(logits), masks):
-                sample(logits, params)
+            self._sample_every_way(self._run_prompts(counts, num_sampled=num_rows))
+
+    @torch.inference_mode()
+    def _warm_up_head(self, model: Decoder) -> None:
+        """Compile what follows the layers first: they wait for attention, which another process may be compiling."""
+        nothing = torch.zeros((2, model.config.hidden_size), dtype=model.dtype)
+        self._sample_every_way(model.logits(nothing, nothing))
+
+    def _sample_every_way(self, logits: Tensor) -> None:
+        masks = RowMasks.of_everything(len(logits), vocab_size=logits.shape[-1], device=self.device)
+        for params in _warm_up_rows(len(logits), masks):
+            sample(logits, params)
 
     @torch.inference_mode()
     def _compile_other_steps(self) -> None:

@@ -40,11 +40,15 @@ def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> to
     With AVX2 128 rows of 576 x 3,072 took 15.3 ms in bf16, in fp32 9.4 ms; where torch computes bf16 by itself it is
     worse, 64 rows 22.7 ms instead of 2.8 (kernels/README.md).
     """
-    wanted = model.dtype if name == "auto" else name
-    if wanted not in _DTYPES:
-        raise InvalidConfigError(f"{model.path} is stored as {wanted}; set dtype to one of {', '.join(_DTYPES)}.")
-    dtype = _DTYPES[wanted]
+    dtype = wanted_dtype(name, model)
+    if dtype is None:
+        raise InvalidConfigError(f"{model.path} is stored as {model.dtype}; set dtype to one of {', '.join(_DTYPES)}.")
     return torch.float32 if name == "auto" and device.type == "cpu" and not has_cpu_products(dtype) else dtype
+
+
+def wanted_dtype(name: str, model: CheckpointConfig) -> torch.dtype | None:
+    """Return the dtype asked for, of "auto" the checkpoint's own; None where no engine computes in it."""
+    return _DTYPES.get(model.dtype if name == "auto" else name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

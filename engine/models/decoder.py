@@ -73,7 +73,8 @@ class Decoder:
 
     def begin_to_compile(self, cache_dtype: torch.dtype) -> None:
         """Let a process of its own compile attention meanwhile, on a CPU where it is not compiled."""
-        begin_to_compile_attention(self.dtype, cache_dtype, self.config.head_dim, self._layers[0].rule)
+        in_float32 = self._layers[0].rule.in_float32
+        begin_to_compile_attention(self.dtype, cache_dtype, self.config.head_dim, in_float32=in_float32)
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step as `StepModel` says."""

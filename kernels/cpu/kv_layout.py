@@ -13,15 +13,17 @@ keys and values of each round. Only the write and attention know this order: who
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
-from torch import Tensor
 
 from kernels.cpu.runtime.memory import jit, load, store
 from kernels.cpu.runtime.vectors import LANES
+
+if TYPE_CHECKING:  # attention is compiled by processes that load no torch
+    from torch import Tensor
 
 PLAIN = 1
 

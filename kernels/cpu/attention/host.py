@@ -1,28 +1,22 @@
 """Paged attention on the CPU: reads the paged cache where it lies; same contract as `paged_attention`, its caller.
 
-The work is cut into tiles of queries (tasks.py), which are attended in rounds of keys (rows.py). Accumulation: fp32,
-also over a bf16 cache. Sources: as in paged_attention.py.
+The work is cut into tiles of queries (tasks.py), which are attended in rounds of keys (rows.py); entries.py has the
+functions that are compiled. Accumulation: fp32, also over a bf16 cache. Sources: as in paged_attention.py.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.cpu.attention.rows import attend_tile, scratch_of
-from kernels.cpu.attention.tasks import tile_of
+from kernels.cpu.attention import entries
 from kernels.cpu.attention.tiles import DIM_STEP
-from kernels.cpu.attention.units import DOTS, MULTIPLY_ADDS, TILES, keep_tiles
-from kernels.cpu.attention.words import AT, BLOCK
+from kernels.cpu.attention.words import BLOCK
 from kernels.cpu.kv_layout import group_size
 from kernels.cpu.runtime import amx
-from kernels.cpu.runtime.block import FAULT, NUM_TASKS
 from kernels.cpu.runtime.launch import CpuKernel, keep
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit_once, pointer_like
 from kernels.cpu.runtime.vectors import has_bfloat16_dot
 from kernels.errors import require
 from kernels.paged import AttentionRule, LayerCache, PagedStep
@@ -30,66 +24,20 @@ from kernels.paged import AttentionRule, LayerCache, PagedStep
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
 _TILE_DECODES = 8  # sequences with one query each that go over their keys together
 _TASKS_PER_THREAD = 16  # at least so many decode tiles, so that no thread waits long for the last
-_LINE_BYTES = 64
 _UNBOUNDED = 1 << 40  # a window longer than any context
 _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread costs more than it saves
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-@jit_once
-def _all_tiles(p: Any, query: Any, keys: Any, unit: Any) -> None:
-    values, out = pointer_like(keys, p[AT.value_cache]), pointer_like(query, p[AT.out])
-    memory = np.empty(scratch_of(p, 0, unit).end + _LINE_BYTES, np.uint8)
-    scratch = scratch_of(p, (memory.ctypes.data + _LINE_BYTES - 1) // _LINE_BYTES * _LINE_BYTES, unit)
-    shape = int64_at(scratch.shape)
-    shape[0] = 0
-    task = fetch_add(p, 1)
-    while task < p[NUM_TASKS]:
-        tile = tile_of(p, task)
-        if tile.first >= tile.last:
-            task = fetch_add(p, 1)
-            continue
-        is_right, task = attend_tile(p, (query, keys, values, out), tile, scratch)
-        if not is_right:
-            p[FAULT] = 1
-            break
-    keep_tiles(unit, (shape, 0))
-    memory[0] = 0  # keeps the scratch alive up to here
-
-
-def _float32_over_float32(p: Any) -> None:
-    _all_tiles(p, float32_at(p[AT.query]), float32_at(p[AT.key_cache]), DOTS)
-
-
-def _float32_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, float32_at(p[AT.query]), bfloat16_at(p[AT.key_cache]), DOTS)
-
-
-def _bfloat16_over_float32(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[AT.query]), float32_at(p[AT.key_cache]), DOTS)
-
-
-def _bfloat16_over_bfloat16(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[AT.query]), bfloat16_at(p[AT.key_cache]), DOTS)
-
-
-def _bfloat16_over_bfloat16_by_multiply_adds(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[AT.query]), bfloat16_at(p[AT.key_cache]), MULTIPLY_ADDS)
-
-
-def _bfloat16_over_bfloat16_by_tiles(p: Any) -> None:
-    _all_tiles(p, bfloat16_at(p[AT.query]), bfloat16_at(p[AT.key_cache]), TILES)
-
-
 _KERNELS = {
-    (torch.float32, torch.float32): CpuKernel(_float32_over_float32, BLOCK),
-    (torch.float32, torch.bfloat16): CpuKernel(_float32_over_bfloat16, BLOCK),
-    (torch.bfloat16, torch.float32): CpuKernel(_bfloat16_over_float32, BLOCK),
-    (torch.bfloat16, torch.bfloat16): CpuKernel(_bfloat16_over_bfloat16, BLOCK),
+    (torch.float32, torch.float32): CpuKernel(entries.float32_over_float32, BLOCK),
+    (torch.float32, torch.bfloat16): CpuKernel(entries.float32_over_bfloat16, BLOCK),
+    (torch.bfloat16, torch.float32): CpuKernel(entries.bfloat16_over_float32, BLOCK),
+    (torch.bfloat16, torch.bfloat16): CpuKernel(entries.bfloat16_over_bfloat16, BLOCK),
 }
-_BY_MULTIPLY_ADDS = CpuKernel(_bfloat16_over_bfloat16_by_multiply_adds, BLOCK)
-_BY_TILES = CpuKernel(_bfloat16_over_bfloat16_by_tiles, BLOCK)
+_BY_MULTIPLY_ADDS = CpuKernel(entries.bfloat16_over_bfloat16_by_multiply_adds, BLOCK)
+_BY_TILES = CpuKernel(entries.bfloat16_over_bfloat16_by_tiles, BLOCK)
 
 
 def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
@@ -115,7 +63,8 @@ def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: Att
         group, tokens_per_tile, together,
     )  # fmt: skip
     is_parallel = tokens * heads * dim * step.max_context_len >= _PARALLEL_FROM
-    fault = _kernel_for(query.dtype, cache.keys.dtype, dim, rule)(tiles * kv_heads, words, parallel=is_parallel)
+    kernel = _kernel_for(query.dtype, cache.keys.dtype, dim, rule.in_float32)
+    fault = kernel(tiles * kv_heads, words, parallel=is_parallel)
     require(not fault, f"block_tables names a block outside the cache: ids must lie in [0, {num_blocks})")
     return out
 
@@ -126,17 +75,23 @@ def _has_dots() -> bool:
 
 
 def begin_to_compile_attention(
-    query_dtype: torch.dtype, cache_dtype: torch.dtype, dim: int, rule: AttentionRule
+    query_dtype: torch.dtype, cache_dtype: torch.dtype, dim: int, *, in_float32: bool | None = None
 ) -> None:
-    """Let a process of its own compile what these run, which takes as long as all other kernels together."""
-    if query_dtype in DTYPES and cache_dtype in DTYPES:
-        _kernel_for(query_dtype, cache_dtype, dim, rule).begin_to_compile()
+    """Let a process of its own compile what these run, which takes as long as all other kernels together.
+
+    Where it is not known yet whether bf16 is multiplied in fp32, that is begun which most CPUs then need.
+    """
+    has_kernel = query_dtype in DTYPES and cache_dtype in DTYPES
+    if in_float32 is None and torch.bfloat16 in {query_dtype, cache_dtype}:
+        has_kernel = has_kernel and _has_dots()  # without them a model is more likely to run in fp32
+    if has_kernel:
+        _kernel_for(query_dtype, cache_dtype, dim, bool(in_float32)).begin_to_compile()
 
 
-def _kernel_for(query_dtype: torch.dtype, cache_dtype: torch.dtype, dim: int, rule: AttentionRule) -> CpuKernel:
+def _kernel_for(query_dtype: torch.dtype, cache_dtype: torch.dtype, dim: int, in_float32: bool) -> CpuKernel:
     both_bfloat16 = query_dtype == cache_dtype == torch.bfloat16
     if both_bfloat16 and dim % DIM_STEP == 0 and amx.can_use():
         return _BY_TILES
-    if both_bfloat16 and rule.in_float32 and _has_dots():
+    if both_bfloat16 and in_float32 and _has_dots():
         return _BY_MULTIPLY_ADDS
     return _KERNELS[query_dtype, cache_dtype]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -19,6 +20,7 @@ from kernels.cpu.runtime import vectors as v
 
 ROUND_KEYS = 128
 MAX_ROWS = 4
+_ONE = ir.Constant(ir.FloatType(), 1.0)
 
 _float32, _offsets, _word = types.CPointer(types.float32), types.CPointer(types.int64), types.int64
 
@@ -26,6 +28,11 @@ _float32, _offsets, _word = types.CPointer(types.float32), types.CPointer(types.
 def _wide(rows: int) -> int:
     """Return how many vectors beside each other so many rows can sum in registers: AVX-512 has 32, AVX2 16 halves."""
     return max(4, 8 // rows) if v.has_feature("avx512f") else 4 // rows
+
+
+def _narrowest() -> int:
+    """Return the fewest vectors worth code of their own; AVX-512 loads some lanes of one as quickly as all."""
+    return 2 if v.has_feature("avx512f") else 1
 
 
 class _Products:
@@ -195,70 +202,83 @@ class _Sums:
         self.products = _Products(builder, rows, values, is_dot, is_bfloat16)
 
     def emit(self) -> None:
-        """Take as many dimensions at a time as registers hold, then half as many, …, then what is left."""
-        builder, done, wide = self.builder, v.I64(0), _wide(self.products.rows)
-        while wide:
-            step = wide * v.LANES
-            end = builder.and_(self.dim, v.I64(-step))
-            with cgutils.for_range(builder, builder.sdiv(builder.sub(end, done), v.I64(step))) as loop:
-                self._emit_columns(wide, builder.add(done, builder.mul(loop.index, v.I64(step))), None)
-            done, wide = end, wide // 2
-        with builder.if_then(builder.icmp_signed("<", done, self.dim)):
-            self._emit_columns(1, done, builder.sub(self.dim, done))
+        """Add all pairs; before and after them the one key of a pair that a bound cuts, in a pass of its own.
 
-    def _emit_columns(self, vectors: int, start: Any, width: Any) -> None:
+        A pass of its own is little code: with a case for each cut, LLVM wrote every loop over the keys six times.
+        """
+        builder, one = self.builder, v.I64(1)
+        if self.products.pair == 1:
+            self._add_whole(self.first, self.end)
+            return
+        with builder.if_then(builder.trunc(self.first, v.BIT)):
+            self._add_half(1)
+            for factor in self._factors():  # that shrank the sums before this key
+                builder.store(_ONE, factor)
+        self._add_whole(builder.lshr(builder.add(self.first, one), one), builder.lshr(self.end, one))
+        with builder.if_then(builder.trunc(self.end, v.BIT)):
+            self._add_half(0)
+
+    def _add_whole(self, begin: Any, end: Any) -> None:
+        """Add pairs [begin, end): to as many dimensions at a time as registers hold, half as many, …, what is left."""
+        builder, done, wide = self.builder, v.I64(0), _wide(self.products.rows)
+        while wide >= _narrowest():
+            step = wide * v.LANES
+            stop = builder.and_(self.dim, v.I64(-step))
+            with cgutils.for_range_slice(builder, done, stop, v.I64(step), inc=True) as (start, _):
+                self._add_pairs(wide, start, None, (begin, end))
+            done, wide = stop, wide // 2
+        with cgutils.for_range_slice(builder, done, self.dim, v.I64(v.LANES), inc=True) as (start, _):
+            self._add_pairs(1, start, builder.sub(self.dim, start), (begin, end))
+
+    def _add_pairs(self, vectors: int, start: Any, width: Any, pairs: Any) -> None:
         """Sum `vectors` × 16 dimensions from `start` on, of which only `width` are read where it is given."""
+        builder, totals = self.builder, self._totals(vectors, start, self._factors())
+        with cgutils.for_range_slice(builder, *pairs, v.I64(1), inc=True) as (index, _):
+            self._add_keys(totals, index, start, width, (0, 1) if self.products.pair == 2 else (0,))
+        self._store(totals, start)
+
+    def _add_half(self, half: int) -> None:
+        """Add the second key (1) of the pair that the first bound cuts, or the first (0) of the last bound's."""
+        builder, bound = self.builder, self.first if half else self.end
+        index = builder.lshr(bound, v.I64(1))
+        with cgutils.for_range_slice(builder, v.I64(0), self.dim, v.I64(v.LANES), inc=True) as (start, _):
+            totals = self._totals(1, start, self._factors() if half else None)
+            self._add_keys(totals, index, start, builder.sub(self.dim, start), (half,))
+            self._store(totals, start)
+
+    def _factors(self) -> list[Any]:
+        return [self.builder.gep(self.factors, [v.I64(row)]) for row in range(self.products.rows)]
+
+    def _totals(self, vectors: int, start: Any, factors: list[Any] | None) -> Any:
+        """Take the sums of `vectors` × 16 dimensions into registers, each row's times its factor."""
         builder, totals = self.builder, self.products.sums(vectors)
         for row, sums in enumerate(totals):
-            factor = v.spread(builder, builder.load(builder.gep(self.factors, [v.I64(row)])))
+            factor = None if factors is None else v.spread(builder, builder.load(factors[row]))
             for vector, total in enumerate(sums):
                 old = v.load_vector(builder, self.sums, self._offset(row, vector, start), v.FLOATS)
-                builder.store(builder.fmul(old, factor), total)
-        self._add_groups(totals, builder.mul(start, v.I64(self.products.pair)), width)
+                builder.store(old if factor is None else builder.fmul(old, factor), total)
+        return totals
+
+    def _store(self, totals: Any, start: Any) -> None:
         for row, sums in enumerate(totals):
             for vector, total in enumerate(sums):
-                v.store_floats(builder, builder.load(total), self.sums, self._offset(row, vector, start))
+                v.store_floats(self.builder, self.builder.load(total), self.sums, self._offset(row, vector, start))
 
     def _offset(self, row: int, vector: int, start: Any) -> Any:
         builder = self.builder
         return builder.add(builder.mul(self.stride, v.I64(row)), builder.add(start, v.I64(v.LANES * vector)))
 
-    def _add_groups(self, totals: Any, column: Any, width: Any) -> None:
-        builder, lanes = self.builder, v.I64(v.LANES)
-        first = builder.sdiv(self.first, lanes)
-        count = builder.sub(builder.sdiv(builder.add(self.end, v.I64(v.LANES - 1)), lanes), first)
-        with cgutils.for_range(builder, count) as loop:
-            group = builder.add(first, loop.index)
-            start = builder.mul(group, lanes)
-            low = v.higher(builder, builder.sub(self.first, start), v.I64(0))
-            high = v.lower(builder, builder.sub(self.end, start), lanes)
-            self._add_group(totals, (group, start, column), low, high, width)
-
-    def _add_group(self, totals: Any, place: Any, low: Any, high: Any, width: Any) -> None:
-        """Add the keys [low, high) of a group; where a bound cuts a pair, the other half of it is not looked at."""
-        builder, one = self.builder, v.I64(1)
-        if self.products.pair == 1:
-            with cgutils.for_range(builder, builder.sub(high, low)) as loop:
-                self._add_keys(totals, place, builder.add(low, loop.index), width, (0,))
-            return
-        with builder.if_then(builder.trunc(low, v.BIT)):
-            self._add_keys(totals, place, builder.lshr(low, one), width, (1,))
-        begin = builder.lshr(builder.add(low, one), one)
-        whole = builder.sub(builder.lshr(high, one), begin)
-        with cgutils.for_range(builder, whole) as loop:
-            self._add_keys(totals, place, builder.add(begin, loop.index), width, (0, 1))
-        with builder.if_then(builder.trunc(high, v.BIT)):
-            self._add_keys(totals, place, builder.lshr(high, one), width, (0,))
-
-    def _add_keys(self, totals: Any, place: Any, index: Any, width: Any, halves: tuple[int, ...]) -> None:
-        """Add a key, or a pair of neighbours, by its index in the group."""
+    def _add_keys(self, totals: Any, index: Any, start: Any, width: Any, halves: tuple[int, ...]) -> None:
+        """Add a key, or a pair of neighbours, by its index in the round."""
         builder, products = self.builder, self.products
-        group, start, column = place
-        line = builder.add(column, builder.mul(index, builder.mul(self.dim, v.I64(products.pair))))
+        in_group = v.LANES // products.pair
+        group = builder.lshr(index, v.I64(in_group.bit_length() - 1))
+        inside = builder.and_(index, v.I64(in_group - 1))
+        line = builder.mul(builder.add(start, builder.mul(inside, self.dim)), v.I64(products.pair))
         offset, ahead = (
             builder.add(builder.load(builder.gep(offsets, [group])), line) for offsets in (self.offsets, self.ahead)
         )
-        key = builder.add(start, builder.mul(index, v.I64(products.pair)))
+        key = builder.mul(index, v.I64(products.pair))
         numbers = [
             builder.gep(self.shares, [builder.add(key, v.I64(row * ROUND_KEYS))]) for row in range(products.rows)
         ]

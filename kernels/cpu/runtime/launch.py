@@ -13,7 +13,7 @@ import ctypes
 import functools
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,7 @@ class CpuKernel:
             _thread.recording.calls.append(call)
             return False
         if self._entry is None:
-            self._compile()
+            self.compile()
         try:
             block, address = self._blocks.block
         except AttributeError:
@@ -123,16 +123,34 @@ class CpuKernel:
     def address(self) -> int:
         """The address of the compiled C function, void (int64 *parameter_block)."""
         if self._entry is None:
-            self._compile()
+            self.compile()
         return self._address
 
-    def _compile(self) -> None:
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it can run at once."""
+        return self._entry is not None
+
+    @property
+    def is_compiled_apart(self) -> bool:
+        """Whether a process of its own is at it, for which `compile` would wait."""
+        return self._compiler is not None
+
+    def compile(self) -> None:
+        """Compile it, or take what another process has compiled."""
         if self._compiler is not None:
             self._compiler.wait()  # whatever came of it: what it has not left in the cache is compiled here
             self._compiler = None
         compiled = compile_cached(self._function)
         self._address = compiled.address
         self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+
+
+def compile_all(kernels: Iterable[CpuKernel]) -> None:
+    """Compile those that are not: last what another process is at, so that the others do not wait for it."""
+    for kernel in sorted((one for one in kernels if not one.is_compiled), key=lambda one: one.is_compiled_apart):
+        if not kernel.is_compiled:  # it may stand there twice
+            kernel.compile()
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu.runtime.block import COUNTER, FAULT, FIRST_WORD, NUM_TASKS, Block
-from kernels.cpu.runtime.launch import CpuKernel, Recording
+from kernels.cpu.runtime.launch import CpuKernel, Recording, compile_all
 from kernels.cpu.runtime.memory import atomic_load, fetch_add, int64_at
 
 # A stage is 5 cache lines: two words of its own on the first, its kernel's parameter block on the others.
@@ -98,6 +98,7 @@ class CpuProgram:
         if self._table.shape[1] != num_stages:
             self._table = _aligned_words(self._num_layers, num_stages)
         self._is_parallel = any(call.parallel for call in recording.calls)
+        compile_all(call.kernel for call in recording.calls)
         columns = {address: column for column, address in enumerate(own[layers[0]].tolist()) if address}
         stages = np.zeros((num_stages, _STAGE_WORDS), dtype=np.int64)
         places, sources = [], []

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernels.cpu import row_ops
-from kernels.cpu.runtime import compilation
+from kernels.cpu.attention import host as attention
+from kernels.cpu.runtime import amx, compilation
+from kernels.cpu.runtime.launch import CpuKernel, compile_all
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,7 +29,7 @@ class Listener(event.Listener):
     def on_end(self, e): pass
 event.register("numba:compile", Listener())
 from kernels.cpu import row_ops
-from kernels.cpu.runtime import compilation
+from kernels.cpu.runtime import amx, compilation
 from kernels.rms_norm import rms_norm
 
 compilation._num_cores = lambda: 2
@@ -67,3 +70,39 @@ def test_no_process_is_started_on_a_single_core(tmp_path: Path, monkeypatch: pyt
 def test_no_process_is_started_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "cache_directory", lambda: None)
     assert compilation.compile_apart(row_ops._rms_norm_float32) is None
+
+
+def test_a_process_that_compiles_attention_loads_no_torch() -> None:
+    program = "import sys, kernels.cpu.attention.entries; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=280, check=False).returncode == 0
+
+
+def called(monkeypatch: pytest.MonkeyPatch, method: str) -> list[CpuKernel]:
+    """Return the list of kernels whose method is called from now on, and does nothing."""
+    kernels: list[CpuKernel] = []
+
+    def note(kernel: CpuKernel) -> None:
+        kernels.append(kernel)
+
+    monkeypatch.setattr(CpuKernel, method, note)
+    return kernels
+
+
+def test_what_another_process_compiles_is_waited_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = called(monkeypatch, "compile")
+    apart, here = (CpuKernel(row_ops._rms_norm_float32, row_ops._RMS_BLOCK) for _ in range(2))
+    with subprocess.Popen([sys.executable, "-c", ""]) as apart._compiler:
+        compile_all([apart, here])
+    assert compiled == [here, apart]
+
+
+@pytest.mark.parametrize("has_dots", [False, True])
+def test_a_likely_kernel_is_begun_before_the_unit_is_chosen(monkeypatch: pytest.MonkeyPatch, has_dots: bool) -> None:
+    begun = called(monkeypatch, "begin_to_compile")
+    monkeypatch.setattr(attention, "_has_dots", lambda: has_dots)
+    monkeypatch.setattr(amx, "can_use", lambda: False)
+    attention.begin_to_compile_attention(torch.bfloat16, torch.bfloat16, 64)
+    assert begun == ([attention._KERNELS[torch.bfloat16, torch.bfloat16]] if has_dots else [])
+    attention.begin_to_compile_attention(torch.bfloat16, torch.bfloat16, 64, in_float32=has_dots)
+    other = attention._BY_MULTIPLY_ADDS if has_dots else attention._KERNELS[torch.bfloat16, torch.bfloat16]
+    assert begun[-1] is other
