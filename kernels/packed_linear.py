@@ -2,11 +2,11 @@
 
     y = x · Wᵀ + b        accumulation fp32, rounded once on the way out, or not at all
 
-bf16 on a CPU takes the column panels of cpu/gemm/, by the unit that it is told or the best there is. Other CPUs, and
-fp32, take oneDNN's blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private
-operators of PyTorch (Inductor's CPU backend is built on them). All are tried once, with a product that is compared with
-`F.linear`, and a layer falls back to `F.linear` where none is there or right. choice/ decides between them for a model;
-README.md has the timings.
+A CPU takes the column panels of cpu/gemm/, by the unit that it is told or the best there is. One without any takes
+oneDNN's blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private operators of
+PyTorch (Inductor's CPU backend is built on them). All are tried once, with a product that is compared with `F.linear`,
+and a layer falls back to `F.linear` where none is there or right. choice/ decides between them for a model; README.md
+has the timings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.cpu.gemm import host as gemm
-from kernels.cpu.gemm import multiply_adds, panels
+from kernels.cpu.gemm import panels, sums
 from kernels.cpu.gemm.host import Unit
 from kernels.errors import require
 
@@ -49,7 +49,7 @@ class Product(StrEnum):
     DOTS = "dots"
     """Panels by bf16 dot products, AVX512-BF16."""
     MULTIPLY_ADDS = "multiply-adds"
-    """Panels widened in registers, by fp32 multiply-adds."""
+    """Panels by fp32 multiply-adds; those of bf16 are widened in registers."""
     TILES = "tiles"
     """Panels by AMX tiles."""
 
@@ -159,7 +159,7 @@ def products_for(dtype: torch.dtype) -> Iterator[Product]:
 def can_multiply(product: Product, dtype: torch.dtype) -> bool:
     """Say whether this CPU can multiply so with a weight of `dtype`, and rightly; tried once per process."""
     if product.unit is not None:
-        return dtype == torch.bfloat16 and gemm.can_multiply(product.unit)
+        return gemm.can_multiply(product.unit, dtype)
     return product is Product.PLAIN or can_pack(dtype)
 
 
@@ -171,7 +171,7 @@ def best_product(dtype: torch.dtype) -> Product:
 def has_cpu_products(dtype: torch.dtype) -> bool:
     """Say whether this CPU multiplies matrices of `dtype` no slower than of fp32, so that they are worth having."""
     product = best_product(dtype)
-    return multiply_adds.is_wide() if product is Product.MULTIPLY_ADDS else product is not Product.PLAIN
+    return sums.is_wide() if product is Product.MULTIPLY_ADDS else product is not Product.PLAIN
 
 
 @functools.cache

@@ -130,12 +130,12 @@ def test_a_drained_request_goes_on_with_the_tokens_it_would_have_had(llm: LLM) -
     assert rest == tokens[9:]
 
 
-@pytest.fixture
-def exact(path: Path) -> LLM:
-    """The same weights in bf16, where the bits of a product follow no batch."""
-    if best_product(torch.bfloat16).unit is None:
-        pytest.skip("this CPU's bf16 products are oneDNN's, whose bits follow the batch")
-    return LLM(path, dtype="bfloat16", max_model_len=512, num_kv_blocks=128, warm_up=False)
+@pytest.fixture(params=["bfloat16", "float32"])
+def exact(path: Path, request: pytest.FixtureRequest) -> LLM:
+    """The same weights where the bits of a product follow no batch."""
+    if best_product(getattr(torch, request.param)).unit is None:
+        pytest.skip(f"this CPU's {request.param} products are oneDNN's, whose bits follow the batch")
+    return LLM(path, dtype=request.param, max_model_len=512, num_kv_blocks=128, warm_up=False)
 
 
 STORIES = [f"Write a short story about a fisherman who finds {number} coins." for number in range(3, 9)]
@@ -162,7 +162,7 @@ def run(llm: LLM, *, most_steps: int = 10**6) -> dict[int, list[int]]:
     return given
 
 
-def test_in_bf16_drained_requests_go_on_with_the_same_tokens_beside_others(exact: LLM) -> None:
+def test_drained_requests_go_on_with_the_same_tokens_beside_others(exact: LLM) -> None:
     for request in new_stories(exact, defaultdict(list)):
         exact.engine.add(request)
     whole = run(exact)

@@ -1,8 +1,8 @@
-"""The layout of a packed bf16 weight: panels of 48 columns, and in a panel pairs of k side by side.
+"""The layout of a packed weight: panels of 48 columns, and in a panel of bf16 pairs of k side by side.
 
-A weight lies as [panel][k / 2][48 columns][2], so that a 64-byte line holds one pair of k for 16 columns: what one
-`vdpbf16ps` takes, what one shift and one mask widen to two vectors of floats, and a row of an AMX tile. So every unit
-reads the same bytes. Knows no unit.
+A weight of bf16 lies as [panel][k / 2][48 columns][2], so that a 64-byte line holds one pair of k for 16 columns: what
+one `vdpbf16ps` takes, what one shift and one mask widen to two vectors of floats, and a row of an AMX tile. So every
+unit reads the same bytes. One of fp32 lies as [panel][k][48 columns][1]. Knows no unit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.cpu.runtime import huge_pages
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
-from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, int64_at
+from kernels.cpu.runtime.memory import bfloat16_at, fetch_add, float32_at, int64_at, jit_once
 from kernels.errors import require
 
 PANEL_COLUMNS = 48
@@ -24,10 +24,12 @@ _GATHER_BLOCK = Block("weight* ids* out* depth width")
 _GATHER_AT = _GATHER_BLOCK.at
 
 
-def _gather_rows(p: Any) -> None:
+@jit_once
+def _gather_rows(p: Any, source: Any, target: Any, together: int) -> None:
+    """Copy rows of a weight with so many numbers of k side by side."""
     ids, depth, width = int64_at(p[_GATHER_AT.ids]), p[_GATHER_AT.depth], p[_GATHER_AT.width]
-    source, target = bfloat16_at(p[_GATHER_AT.weight]), bfloat16_at(p[_GATHER_AT.out])
-    pairs = (depth + 1) // 2
+    line = PANEL_COLUMNS * together
+    panel = (depth + together - 1) // together * line
     while True:
         task = fetch_add(p, 1)
         if task >= p[NUM_TASKS]:
@@ -36,22 +38,39 @@ def _gather_rows(p: Any) -> None:
         if row < 0 or row >= width:
             p[FAULT] = 1
             continue
-        start = (row // PANEL_COLUMNS * pairs * PANEL_COLUMNS + row % PANEL_COLUMNS) * 2
+        start = row // PANEL_COLUMNS * panel + row % PANEL_COLUMNS * together
         for k in range(depth):
-            target[task * depth + k] = source[start + k // 2 * (2 * PANEL_COLUMNS) + k % 2]
+            target[task * depth + k] = source[start + k // together * line + k % together]
 
 
-_GATHER_ROWS = CpuKernel(_gather_rows, _GATHER_BLOCK)
+def _gather_float32(p: Any) -> None:
+    _gather_rows(p, float32_at(p[_GATHER_AT.weight]), float32_at(p[_GATHER_AT.out]), 1)
+
+
+def _gather_bfloat16(p: Any) -> None:
+    _gather_rows(p, bfloat16_at(p[_GATHER_AT.weight]), bfloat16_at(p[_GATHER_AT.out]), 2)
+
+
+_GATHER_ROWS = {
+    torch.float32: CpuKernel(_gather_float32, _GATHER_BLOCK),
+    torch.bfloat16: CpuKernel(_gather_bfloat16, _GATHER_BLOCK),
+}
+_TOGETHER = {torch.float32: 1, torch.bfloat16: 2}
+"""Numbers of k side by side."""
 
 
 def pack(weight: Tensor) -> Tensor:
-    """Return a copy of a bf16 weight `[out, in]` as `[panels, pairs of in, 48, 2]`, filled up with zeros."""
+    """Return a copy of a weight `[out, in]` as `[panels, pairs of in, 48, 2]` (bf16) or `[panels, in, 48, 1]` (fp32).
+
+    Filled up with zeros.
+    """
     width, depth = weight.shape
-    panels, pairs = -(-width // PANEL_COLUMNS), -(-depth // 2)
-    padded = weight.new_zeros((panels * PANEL_COLUMNS, 2 * pairs))
+    together = _TOGETHER[weight.dtype]
+    panels, steps = -(-width // PANEL_COLUMNS), -(-depth // together)
+    padded = weight.new_zeros((panels * PANEL_COLUMNS, together * steps))
     padded[:width, :depth] = weight
-    packed = huge_pages.zeros((panels, pairs, PANEL_COLUMNS, 2), weight.dtype)
-    return packed.copy_(padded.view(panels, PANEL_COLUMNS, pairs, 2).transpose(1, 2))
+    packed = huge_pages.zeros((panels, steps, PANEL_COLUMNS, together), weight.dtype)
+    return packed.copy_(padded.view(panels, PANEL_COLUMNS, steps, together).transpose(1, 2))
 
 
 def pack_bias(bias: Tensor | None, width: int) -> Tensor:
@@ -68,8 +87,8 @@ def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
     Raises `KernelInputError` for an id outside [0, out).
     """
     width, depth = shape
-    out = torch.empty((ids.shape[0], depth), dtype=torch.bfloat16)
-    fault = _GATHER_ROWS(
+    out = torch.empty((ids.shape[0], depth), dtype=packed.dtype)
+    fault = _GATHER_ROWS[packed.dtype](
         ids.shape[0],
         (packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width),
         parallel=ids.shape[0] >= 64,

@@ -75,9 +75,17 @@ def load_floats(builder: Any, pointer: Any, index: Any, is_bfloat16: Any, width:
     return widen_bfloat16(builder, load_vector(builder, pointer, index, HALVES, width))
 
 
-def store_floats(builder: Any, floats: Any, pointer: Any, index: Any) -> None:
-    """Store 16 floats from element `index` on."""
-    builder.store(floats, builder.bitcast(builder.gep(pointer, [index]), FLOATS.as_pointer()), align=4)
+def store_floats(builder: Any, floats: Any, pointer: Any, index: Any, width: Any = None) -> None:
+    """Store a vector of floats from element `index` on; with `width`, only as many lanes."""
+    vector = floats.type
+    address = builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
+    if width is None:
+        builder.store(floats, address, align=4)
+        return
+    mask = lanes_below(builder, width, vector.count)
+    kind = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), I32, ir.VectorType(BIT, vector.count)])
+    name = f"llvm.masked.store.v{vector.count}f32.p0"
+    builder.call(builder.module.declare_intrinsic(name, (), kind), [floats, address, I32(4), mask])
 
 
 def spread(builder: Any, number: Any, vector: Any = FLOATS) -> Any:

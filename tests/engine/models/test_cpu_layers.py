@@ -77,10 +77,15 @@ def run(decoder: Decoder, cache: KvCache, *, at_once: bool) -> list[Tensor]:
         decoder._at_once = kept
 
 
-@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float32, torch.float32)],
+)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_one_call_gives_the_bits_of_layer_by_layer(name: str, cache_dtype: torch.dtype, tmp_path: Path) -> None:
-    decoder = decoder_of(name, tmp_path)
+def test_one_call_gives_the_bits_of_layer_by_layer(
+    name: str, dtype: torch.dtype, cache_dtype: torch.dtype, tmp_path: Path
+) -> None:
+    decoder = decoder_of(name, tmp_path, dtype)
     assert decoder._at_once is not None
     expected = run(decoder, cache_of(decoder, cache_dtype), at_once=False)
     for _ in range(3):
@@ -189,7 +194,7 @@ def choice_of(product: Product) -> Callable[..., ProductChoice]:
 
 
 def test_where_a_layer_or_cache_goes_through_torch_layers_run_one_by_one(tmp_path: Path) -> None:
-    assert decoder_of("llama-gqa", tmp_path, torch.float32)._at_once is None
+    assert decoder_of("llama-gqa", tmp_path, torch.float16)._at_once is None
     decoder = decoder_of("llama-gqa", tmp_path)
     results = [run(decoder, cache_of(decoder, torch.float16), at_once=at_once) for at_once in (True, False)]
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

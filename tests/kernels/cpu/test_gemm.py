@@ -1,11 +1,11 @@
-"""The compiled bf16 products of every unit against fp32 ones: odd shapes first, NaN wherever nothing must be read."""
+"""The compiled products of every unit against torch's in fp32: odd shapes first, NaN wherever nothing must be read."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,41 +22,51 @@ from kernels.cpu.runtime import amx
 ROWS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 128]
 ROOT = Path(__file__).resolve().parents[3]
 
-Linear = Callable[..., Tensor]
+KINDS = [*((unit, torch.bfloat16) for unit in Unit), (Unit.MULTIPLY_ADDS, torch.float32)]
 
 
-@pytest.fixture(params=Unit)
-def linear(request: pytest.FixtureRequest) -> Linear:
-    unit = request.param
-    if not gemm.can_multiply(unit):
-        pytest.skip(f"this CPU, or numba's LLVM, has no {unit}")
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A unit, and the dtype of what it multiplies."""
 
-    def multiply(
-        x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype = torch.bfloat16
+    unit: Unit
+    dtype: torch.dtype
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, dtype: torch.dtype | None = None
     ) -> Tensor:
         width = weight.shape[0]
-        return gemm.linear(x, pack(weight), pack_bias(bias, width), width, unit=unit, dtype=dtype)
+        return gemm.linear(x, pack(weight), pack_bias(bias, width), width, unit=self.unit, dtype=dtype)
 
-    return multiply
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(*shape).to(self.dtype)
+
+    def weight(self, width: int, depth: int) -> Tensor:
+        weight: Tensor = torch.randn(width, depth) / depth**0.5
+        return weight.to(self.dtype)
 
 
-def weight_of(width: int, depth: int) -> Tensor:
-    weight: Tensor = torch.randn(width, depth) / depth**0.5
-    return weight.bfloat16()
+@pytest.fixture(params=KINDS, ids=lambda kind: f"{kind[0]} of {kind[1]}")
+def linear(request: pytest.FixtureRequest) -> Linear:
+    unit, dtype = request.param
+    if not gemm.can_multiply(unit, dtype):
+        pytest.skip(f"this CPU, or numba's LLVM, has no {unit} of {dtype}")
+    return Linear(unit, dtype)
 
 
 def close(actual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    """Compare with the product in fp32, allowing one rounding to bf16 and fp32's own error."""
+    """Compare with the product in fp32, allowing fp32's own error, and in bf16 one rounding."""
     expected = functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
-    torch.testing.assert_close(actual.float(), expected, rtol=2**-8, atol=1e-4, equal_nan=True)
+    rounding = 2**-8 if actual.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(actual.float(), expected, rtol=rounding, atol=1e-4 if rounding > 1e-4 else 1e-5)
 
 
-@pytest.mark.parametrize("depth", [1, 7, 33, 130, 576, 1536])
+@pytest.mark.parametrize("depth", [1, 7, 33, 130, 576, 1536, 2500])
 @pytest.mark.parametrize("width", [1, 15, 48, 49, 960])
-def test_a_product_equals_the_one_in_fp32_rounded_once(linear: Linear, width: int, depth: int) -> None:
-    weight, bias = weight_of(width, depth), torch.randn(width).bfloat16()
+def test_a_product_equals_the_one_in_fp32(linear: Linear, width: int, depth: int) -> None:
+    weight, bias = linear.weight(width, depth), linear.random(width)
     for rows in ROWS:
-        x = torch.randn(rows, depth).bfloat16()
+        x = linear.random(rows, depth)
         close(linear(x, weight, bias), x, weight, bias)
         close(linear(x, weight), x, weight)
 
@@ -64,24 +74,24 @@ def test_a_product_equals_the_one_in_fp32_rounded_once(linear: Linear, width: in
 @pytest.mark.parametrize("depth", [1, 33, 576])
 @pytest.mark.parametrize("width", [1, 17, 48, 49, 145])
 def test_sums_in_fp32_are_those_that_are_rounded_otherwise(linear: Linear, width: int, depth: int) -> None:
-    weight, bias = weight_of(width, depth), torch.randn(width).bfloat16()
+    weight, bias = linear.weight(width, depth), linear.random(width)
     for rows in ROWS:
-        x = torch.randn(rows, depth).bfloat16()
+        x = linear.random(rows, depth)
         sums = linear(x, weight, bias, dtype=torch.float32)
         assert sums.dtype == torch.float32
         torch.testing.assert_close(
             sums, functional.linear(x.float(), weight.float(), bias.float()), rtol=1e-5, atol=1e-5
         )
-        assert torch.equal(sums.bfloat16(), linear(x, weight, bias))
+        assert torch.equal(sums.to(linear.dtype), linear(x, weight, bias))
 
 
-@pytest.mark.parametrize("depth", [33, 1536])
+@pytest.mark.parametrize("depth", [33, 1536, 2500])
 @pytest.mark.parametrize("num_threads", [1, 2, 7])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(linear: Linear, depth: int, num_threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
-        x, weight = torch.randn(131, depth).bfloat16(), weight_of(100, depth)
+        x, weight = linear.random(131, depth), linear.weight(100, depth)
         together = linear(x, weight)
         for rows in range(1, 65):
             assert torch.equal(linear(x[:rows], weight), together[:rows])
@@ -92,7 +102,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(linear: Linear, depth: i
 
 @pytest.mark.parametrize("depth", [7, 32])
 def test_rows_with_a_stride_are_read_where_they_lie(linear: Linear, depth: int) -> None:
-    wide, weight = torch.full((9, 3 * depth + 1), torch.nan).bfloat16(), weight_of(49, depth)
+    wide, weight = torch.full((9, 3 * depth + 1), torch.nan).to(linear.dtype), linear.weight(49, depth)
     x = wide[:, depth : 2 * depth]
     x.copy_(torch.randn(9, depth))
     close(linear(x, weight), x, weight)
@@ -102,7 +112,7 @@ def test_rows_with_a_stride_are_read_where_they_lie(linear: Linear, depth: int) 
 
 @pytest.mark.parametrize("depth", [5, 8])
 def test_a_nan_or_infinity_stays_in_its_row_or_column(linear: Linear, depth: int) -> None:
-    x, weight = torch.randn(10, depth).bfloat16(), weight_of(50, depth).abs() + 1
+    x, weight = linear.random(10, depth), linear.weight(50, depth).abs() + 1
     x[3, -1], x[5, 0], weight[49, 2] = torch.nan, torch.inf, torch.nan
     actual = linear(x, weight)
     assert actual[3].isnan().all()
@@ -114,6 +124,8 @@ def test_a_nan_or_infinity_stays_in_its_row_or_column(linear: Linear, depth: int
 
 
 def test_sums_are_rounded_to_nearest_even(linear: Linear) -> None:
+    if linear.dtype == torch.float32:
+        pytest.skip("nothing is rounded")
     ones = torch.tensor([[1.0, 1.0]]).bfloat16()
     weight = torch.tensor([[1.0, 2**-8], [1 + 2**-7, 2**-8], [1.0, 2**-8 + 2**-15]]).bfloat16()
     assert linear(ones, weight).tolist() == [[1.0, 1 + 2**-6, 1 + 2**-7]]
@@ -154,22 +166,24 @@ import hashlib
 import torch
 from kernels.cpu.gemm.host import Unit, can_multiply, linear
 from kernels.cpu.gemm.panels import pack, pack_bias
-from kernels.cpu.runtime import amx
 
-assert can_multiply(Unit.MULTIPLY_ADDS)
 torch.manual_seed(0)
-for width, depth in ((101, 300), (48, 33), (7, 576)):
-    x, weight = torch.randn(13, depth).bfloat16(), torch.randn(width, depth).bfloat16()
-    product = linear(x, pack(weight), pack_bias(None, width), width, unit=Unit.MULTIPLY_ADDS)
-    print(hashlib.sha256(product.view(torch.int16).numpy().tobytes()).hexdigest())
+for dtype in (torch.bfloat16, torch.float32):
+    assert can_multiply(Unit.MULTIPLY_ADDS, dtype)
+    for width, depth in ((101, 300), (48, 33), (7, 576), (60, 1030)):
+        x, weight = torch.randn(13, depth).to(dtype), torch.randn(width, depth).to(dtype)
+        product = linear(x, pack(weight), pack_bias(None, width), width, unit=Unit.MULTIPLY_ADDS)
+        print(hashlib.sha256(product.view(torch.uint8).numpy().tobytes()).hexdigest())
 """
 
 
-@pytest.mark.skipif(not gemm.can_multiply(Unit.MULTIPLY_ADDS), reason="this CPU has no fused multiply-adds")
+@pytest.mark.skipif(
+    not gemm.can_multiply(Unit.MULTIPLY_ADDS, torch.float32), reason="this CPU has no fused multiply-adds"
+)
 def test_multiply_adds_have_the_same_bits_on_cpus_of_half_the_vectors() -> None:
     narrow = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma,+f16c,+sse4.2,+bmi,+bmi2"}
     widest = digests({})
-    assert len(widest) == 3
+    assert len(widest) == 8
     assert digests(narrow) == widest
 
 
