@@ -166,7 +166,9 @@ def _graph_turns(
     stop: threading.Event,
 ) -> tuple[TenantTurns, ...]:
     """Return what goes on with extractions, indexes and runs; runs stop last: a store of a tenant may hang."""
-    extractions = Extractions(maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
+    extractions = Extractions(
+        maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set, embedder_of=embedder_of
+    )
     indexes = Indexes(maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
     runs = Runs(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, is_stopping=stop.is_set)
     look_seconds = settings.claim_alone_seconds

@@ -5,11 +5,14 @@ Objects that no row names yet are written before, and swept where that was for n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
 from jobs.batches import made_inputs
+from jobs.batches.validation import EmbedderOf, no_embedder
 from jobs.courses import stages as course_stages
 from jobs.courses.advancing import CourseAdvancer
 from jobs.courses.counted_lines import CountedLines
@@ -22,7 +25,9 @@ from jobs.extractions.stages import Stage, stage_of
 from jobs.extractions.standing import Standing, look, problem_of
 from jobs.files import NewFile
 from jobs.graphs.reasons import note_reason
+from jobs.settings import Settings
 from jobs.states import BatchState, ExtractionState
+from jobs.storage import Storage
 from jobs.tables import Extraction, ExtractionStage, File
 
 _ASKING_AGAIN = (Stage.ASK_AGAIN, Stage.ASK_COVERED)
@@ -38,6 +43,20 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
     """What a control worker does with extractions."""
 
     _claims_on_them = EXTRACTIONS
+
+    def __init__(
+        self,
+        sessions: sessionmaker[Session],
+        storage: Storage,
+        settings: Settings,
+        *,
+        hold_sessions: sessionmaker[Session] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        embedder_of: EmbedderOf = no_embedder,
+    ) -> None:
+        """`embedder_of` as for `validate_batch`, the rest as `Advancer`."""
+        super().__init__(sessions, storage, settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
+        self._embedder_of = embedder_of
 
     def _cancel(self, session: Session, graph: Extraction, *, reason: str) -> None:
         lifecycle.stop(session, graph, reason=reason)
@@ -119,7 +138,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
             course_stages.note_ended(session, extraction, stage)
 
     def _lines_of(self, work: ExtractionWork, standing: Standing) -> StageLines:
-        return StageLines(work, standing, self._storage, self._settings)
+        return StageLines(work, standing, self._storage, self._settings, embedder_of=self._embedder_of)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

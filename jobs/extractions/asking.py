@@ -54,5 +54,5 @@ def _check_count(num_questions: int, num_documents: int, settings: Settings) -> 
 def _lines(job: ExtractJob, corpus: Corpus | None) -> Iterator[bytes]:
     """Return the lines that ask an empty document the first time, or the index."""
     if corpus is not None:
-        return corpora.questions(job, corpus)
+        return corpora.questions(job, corpus, may_cut=lambda _query: True)
     return questions.of_document(job, 0, [""] * len(job.groups))

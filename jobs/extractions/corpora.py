@@ -38,15 +38,20 @@ FindIndex = Callable[[Session, str, str], AskedIndex]
 """Return an index of a tenant by its id. Raises InputError where there is none that can be asked."""
 
 
-def questions(job: ExtractJob, corpus: Corpus) -> Iterator[bytes]:
-    """Yield the line of each group of fields. Raises InputError where no passage has room beside one."""
+def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]) -> Iterator[bytes]:
+    """Yield the line of each group of fields. Raises InputError where no passage has room beside one.
+
+    `may_cut` tells of a query whether the index's model may read its beginning alone. Only such a line says `truncate`,
+    which control workers of the release before refuse.
+    """
     for group in range(len(job.groups)):
         request = job.first_request(group, PLACEHOLDER)
         top_k, max_tokens = _limits(job, corpus, group)
-        context = {"index": corpus.index_id, "query": words_of(job.groups[group])}
         # Words are looked for in all of it; names stand first, so that descriptions are what an embedder may not reach.
-        limits = {"max_tokens": max_tokens, "top_k": top_k, "truncate": True}
-        yield job.line(0, group, request, context=context | limits).rstrip(b"\n")
+        query = words_of(job.groups[group])
+        context = {"index": corpus.index_id, "query": query, "max_tokens": max_tokens, "top_k": top_k}
+        cut = {"truncate": True} if may_cut(query) else {}
+        yield job.line(0, group, request, context=context | cut).rstrip(b"\n")
 
 
 def found_key(session: Session, batch_id: str) -> str | None:

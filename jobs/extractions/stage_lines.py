@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
+from extraction.course.corpus import Corpus
 from extraction.passes.examples import Example
 from jobs import files
-from jobs.errors import InputError
+from jobs.batches.validation import EmbedderOf
+from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.extractions import corpora, documents, questions
 from jobs.extractions.claims import ExtractionWork
 from jobs.extractions.examples import Examples
@@ -39,11 +41,20 @@ class ExtractionFailedError(InputError):
 class StageLines:
     """The lines of the next stage of an extraction, and the answers of those before it."""
 
-    def __init__(self, work: ExtractionWork, standing: Standing, storage: Storage, settings: Settings) -> None:
+    def __init__(
+        self,
+        work: ExtractionWork,
+        standing: Standing,
+        storage: Storage,
+        settings: Settings,
+        *,
+        embedder_of: EmbedderOf,
+    ) -> None:
         self._work = work
         self._standing = standing
         self._storage = storage
         self._settings = settings
+        self._embedder_of = embedder_of
 
     def keep(self, stage: Stage) -> dict[str, NewFile]:
         """Write what is kept when a stage begins, by the column that names it, as objects that no row names yet.
@@ -70,7 +81,7 @@ class StageLines:
             return ()
         progress, job = self.progress(), self._standing.job
         if stage is Stage.ASK and corpus is not None:
-            return corpora.questions(job, corpus)
+            return corpora.questions(job, corpus, may_cut=self._may_cut(corpus))
         if stage is Stage.ASK:
             job = replace(job, examples=self._examples)
             most = self._settings.max_line_bytes
@@ -93,6 +104,17 @@ class StageLines:
         ).documents():
             self._work.check()
             yield one
+
+    def _may_cut(self, corpus: Corpus) -> Callable[[str], bool]:
+        """Return what tells whether an index's model may not read all of a query."""
+        try:
+            with self._work.reading() as session:
+                embedder = self._embedder_of(session, self._standing.extraction.tenant_id, corpus.index_id)
+        except (NotFoundError, ConflictError):  # the batch says so, of each line
+            embedder = None
+        if embedder is None:
+            return lambda _query: False
+        return lambda query: embedder.may_cut(embedder.query_prefix + query)
 
     def _found_key(self) -> str | None:
         """Return the object that has what was found for the questions of an index."""

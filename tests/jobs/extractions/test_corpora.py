@@ -8,18 +8,17 @@ from typing import Any
 import orjson
 import pytest
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.corpus import Corpus
 from extraction.course.stored_plan import StoredPlan
 from jobs import files, served_models
 from jobs.accounts import tenants
 from jobs.batches import lifecycle as batches
+from jobs.batches.retrieval.asking import Embedder
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.extractions import lifecycle, stages
 from jobs.extractions.advancing import Extractions
-from jobs.extractions.corpora import questions
 from jobs.extractions.lifecycle import CreateExtraction
 from jobs.indexes.corpora import asked_index
 from jobs.settings import Settings
@@ -99,11 +98,31 @@ def test_its_batches_are_those_of_every_extraction_and_of_lines_with_passages(
     assert {batch.api_key_id for batch in found} == {"key_1"}
 
 
-def test_a_question_that_is_too_long_for_the_embedder_is_asked_with_what_it_reads() -> None:
-    job = StoredPlan(schema=orjson.dumps(SCHEMA).decode(), model="m", params={}).job()
-    corpus = Corpus(index_id="index_1", name="all papers", passage_tokens=16, top_k=2)
-    asked = [orjson.loads(line)["body"]["context"] for line in questions(job, corpus)]
-    assert [(each["query"], each["truncate"]) for each in asked] == [("vendor total", True)]
+@pytest.mark.parametrize(
+    ("reads", "cut"),
+    [(64, []), (13, ["vendor"])],
+    ids=["all can be read", "one is longer"],
+)
+def test_only_a_question_that_may_be_too_long_for_the_embedder_says_that_it_may_be_cut(
+    session: Session,
+    storage: Storage,
+    settings: Settings,
+    maker: sessionmaker[Session],
+    index: PassageIndex,
+    ask: Ask,
+    answering: Answering,
+    reads: int,
+    cut: list[str],
+) -> None:
+    extraction = ask(index.id)
+    embedder = Embedder(model="e", query_prefix="", max_tokens=reads)
+    asking = Extractions(maker, storage, settings, embedder_of=lambda *_of: embedder)
+    asking.advance(extraction.id)
+    stage = next(stage for stage in stages.stages_of(session, extraction.id) if stage.num_lines)
+    key = session.get_one(File, session.get_one(Batch, stage.batch_id).input_file_id).object_key
+    contexts = [orjson.loads(line)["body"]["context"] for line in b"".join(storage.iter_chunks(key)).splitlines()]
+    assert len(contexts) == 2
+    assert [each["query"] for each in contexts if "truncate" in each] == cut
 
 
 def test_what_is_doubtful_is_asked_again_of_the_same_passages(
