@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +15,40 @@ from jobs.errors import InputError
 from jobs.extractions.record_table import require_table
 from pipelines.outputs.schema_keywords import check_keywords
 
+_LEAST_TOKENS, _MOST_TOKENS = 16, 1_000_000
+"""Of an answer."""
+
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
-    """Return the job. Raises InputError for a schema that cannot be asked, with the place."""
+    """Return the job. Raises InputError for a schema that cannot be asked, with the place, and for no bound."""
+    _check_bound(params)
     try:
         planned = job.plan(schema, quotes=quotes, params=params, max_fields=max_fields)
     except SchemaError as error:
         raise InputError(str(error), param="schema", code="invalid_schema") from None
     check_keywords(planned.schema.output_schema())
     return planned
+
+
+def _check_bound(params: Mapping[str, Any]) -> None:
+    """Raise InputError where an answer would have no end: one that runs on would have the rest of the context."""
+    allowed = (
+        f"Give a whole number from {_LEAST_TOKENS} to {_MOST_TOKENS:,}, or leave it out: an answer may then have twice "
+        "the tokens that its fields are expected to take."
+    )
+    if "max_completion_tokens" in params:
+        raise InputError(
+            f"max_completion_tokens is given, and the bound on an answer is called max_tokens here. {allowed}",
+            param="max_completion_tokens",
+            code="invalid_value",
+        )
+    given = params.get("max_tokens", _LEAST_TOKENS)
+    if type(given) is not int or not _LEAST_TOKENS <= given <= _MOST_TOKENS:
+        raise InputError(
+            f"max_tokens is {json.dumps(given)[:100]}, which is no bound on an answer. {allowed}",
+            param="max_tokens",
+            code="invalid_value",
+        )
 
 
 def read_calibration(text: str, name: str) -> Calibration:
