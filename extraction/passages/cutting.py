@@ -24,6 +24,8 @@ _MAX_HEADINGS_SHARE = 2
 """Of the tokens of a passage: headings that take more than half are left out, the outermost first."""
 _LIKELY_CHARACTERS = 64
 """Of a token, at most: a longer stretch is not counted as a whole, which would take its time and memory once more."""
+WINDOW_CHARACTERS = 32
+"""For each token of a passage, which has some four: how much of a text with longer lines is looked at at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,23 @@ class Cutter:
             start = span.start + part.index(inner)
             yield Span(start, start + len(inner))
             return
+        for piece in self._pieces(part, before):
+            yield Span(span.start + piece.start, span.start + piece.end)
+
+    def _pieces(self, text: str, before: str) -> Iterator[Span]:
+        """Yield the pieces of a text that is too long for one."""
         from semantic_text_splitter import TextSplitter  # noqa: PLC0415 - roles that only plan need not have it
 
         overlap = self.overlap_tokens + (self.count(before) if before and self.overlap_tokens else 0)
         splitter = TextSplitter.from_callback(lambda piece: self.count(before + piece), self.max_tokens, overlap)
-        for start, piece in splitter.chunk_indices(part):
-            yield Span(span.start + start, span.start + start + len(piece))
+
+        def split(start: int, end: int) -> list[Span]:
+            found = splitter.chunk_indices(text[start:end])
+            return [Span(start + begin, start + begin + len(piece)) for begin, piece in found]
+
+        window = WINDOW_CHARACTERS * self.max_tokens
+        has_long_line = any(len(line) > window for line in text.splitlines())
+        return by_windows(split, len(text), window) if has_long_line else iter(split(0, len(text)))
 
     def _passage(self, text: str, span: Span, headings: tuple[str, ...]) -> Passage:
         num_tokens = self._num_tokens(text, span, headings)
@@ -106,3 +119,26 @@ class Cutter:
         while headings and self.count(beginning(headings)) > self.max_tokens // _MAX_HEADINGS_SHARE:
             headings = headings[1:]
         return headings
+
+
+def by_windows(split: Callable[[int, int], list[Span]], length: int, window: int) -> Iterator[Span]:
+    """Yield the pieces into which `split` cuts a text from 0 to its length, from a window of it at a time.
+
+    For each piece the splitter looks for the end of its sentence, however far that is: where a sentence is a whole text
+    its time would grow with the square of that. What stands over a quarter of a window behind a piece hardly ever
+    changes it. But a window begins with a piece, and not with the blanks before it: where pieces overlap, it may be by
+    a few words more or fewer than in the text as a whole.
+    """
+    start = reached = 0
+    width = window
+    while start < length:
+        end = start + width
+        found = split(start, end)
+        if end >= length:
+            kept, start = found, length
+        else:
+            kept = [piece for piece in found[:-1] if piece.end <= end - width // 4]
+            start = found[len(kept)].start if found else end
+        yield from (piece for piece in kept if piece.end > reached)
+        reached = kept[-1].end if kept else reached
+        width = window if kept or not found else 2 * width  # a piece may be longer than any usual one

@@ -6,14 +6,14 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.extraction.alignment import generated_text
 from extraction.documents.document import Heading
 from extraction.errors import PassageError
 from extraction.grounding.spans import Span
-from extraction.passages.cutting import Cutter
+from extraction.passages.cutting import WINDOW_CHARACTERS, Cutter, by_windows
 from extraction.passages.passage import joined_spans
 from tests.extraction.passages.builders import count, with_headings
 
@@ -98,6 +98,44 @@ def test_limits_that_cannot_be_kept_are_refused(max_tokens: int, overlap: int, s
 def test_a_sign_of_more_tokens_than_a_passage_may_have_is_an_error() -> None:
     with pytest.raises(PassageError, match="cannot be cut has 50 tokens"):
         Cutter(count=lambda text: 50 * len(text), max_tokens=20).cut("a")
+
+
+LONG_LINES = st.lists(
+    st.sampled_from(["漢字", "ab", "12.5", "。", ". ", " ", "\n", "e\u0301", "กข"]), min_size=400, max_size=900
+)
+
+
+@settings(max_examples=20)
+@given(parts=LONG_LINES, overlap=st.integers(0, 4))
+def test_a_text_with_a_long_line_is_cut_from_windows_within_the_same_limits(parts: list[str], overlap: int) -> None:
+    text = "".join(parts) + "漢" * WINDOW_CHARACTERS * 16
+    found = Cutter(count=count, max_tokens=16, overlap_tokens=overlap).cut(text)
+    assert all(count(text[one.start : one.end]) <= 16 for one in found)
+    covered = {index for one in found for index in range(one.start, one.end)}
+    assert [text[index] for index in range(len(text)) if index not in covered and not text[index].isspace()] == []
+    assert all(one.start < other.start and one.end < other.end for one, other in itertools.pairwise(found))
+
+
+def test_windows_give_the_passages_of_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(3)
+    text = "".join("。" if rng.random() < 0.002 else chr(0x4E00 + rng.randrange(3000)) for _ in range(6000))
+    by_window = Cutter(count=len, max_tokens=40).cut(text)
+    monkeypatch.setattr("extraction.passages.cutting.WINDOW_CHARACTERS", len(text))
+    assert by_window == Cutter(count=len, max_tokens=40).cut(text)
+
+
+@pytest.mark.parametrize(("piece", "widest"), [(10, 100), (90, 200), (1000, 1000)])
+def test_of_a_long_line_a_bounded_part_is_looked_at_again(piece: int, widest: int) -> None:
+    looked: list[int] = []
+
+    def split(start: int, end: int) -> list[Span]:
+        looked.append(min(end, 1000) - start)
+        return [Span(begin, min(begin + piece, end, 1000)) for begin in range(start, min(end, 1000), piece)]
+
+    found = list(by_windows(split, 1000, 100))
+    assert found == [Span(begin, min(begin + piece, 1000)) for begin in range(0, 1000, piece)]
+    assert max(looked) <= widest
+    assert sum(looked) < 4000
 
 
 def test_texts_cut_by_other_limits_have_another_version() -> None:
