@@ -61,6 +61,14 @@ class Detokenizer:
         """Return the whole characters that are held back in an open run of byte tokens, none once a byte is bad."""
         return self._run.text
 
+    @property
+    def num_open(self) -> int:
+        """Return how many characters of the output are whole and held back by an open run, none once a byte is bad."""
+        if not self._run.text:
+            return 0
+        end = len(self._window) - self._run.num_unfinished
+        return len(self._decode(self._window[:end])) - self._num_shown
+
     def push(self, token_ids: Sequence[int]) -> str:
         """Take new tokens; return the text that is certain now, perhaps empty."""
         new = [token_id for token_id in token_ids if self._bytes_of[token_id] != b""]
@@ -146,9 +154,14 @@ class _ByteRun:
 
     def __init__(self) -> None:
         self.text = ""
-        """Whole characters only."""
+        """Whole characters only; of those that begin a text, a decoder may strip a space."""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._is_broken = False
+
+    @property
+    def num_unfinished(self) -> int:
+        """Return how many bytes at the end begin a character that is not whole."""
+        return len(self._decoder.getstate()[0])
 
     def extend(self, values: Iterable[bytes | None]) -> None:
         for value in values:

@@ -140,11 +140,12 @@ class TextStream:
             self._pieces += [self._matcher.push(self._detokenizer.rest()), self._matcher.finish()]
 
     def _search(self, token_id: int) -> None:
-        piece, open_text = self._detokenizer.push([token_id]), self._detokenizer.open_text
+        piece = self._detokenizer.push([token_id])
         if self._num_exempt_tokens:
             self._num_exempt_tokens -= 1
-            self._pieces.append(self._matcher.exempt(piece, num_open=len(open_text)))
+            self._pieces.append(self._matcher.exempt(piece, num_open=self._detokenizer.num_open))
             return
+        open_text = self._detokenizer.open_text
         self._pieces.append(self._matcher.push(piece))
         if open_text and self._matcher.completes(open_text):
             rest = self._detokenizer.rest()  # certain, since the output ends here

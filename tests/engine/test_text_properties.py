@@ -98,7 +98,7 @@ def _until_stop(
 ) -> tuple[str, str | None, int]:
     """Return text, stop string and number of tokens of the shortest beginning of an output that holds a stop string."""
     early = [_past_prompt(tokenizer, prompt, output[:count], skip=True) for count in range(params.min_tokens + 1)]
-    exempt = max(len(text) for text in early if not text.endswith(REPLACEMENT))
+    exempt = max(len(text.rstrip(REPLACEMENT)) for text in early)  # what may change holds no stop string yet
     for count in range(params.min_tokens + 1, len(output) + 1):
         text = _past_prompt(tokenizer, prompt, output[:count], skip=True)
         found = [(text.find(stop, max(0, exempt - len(stop) + 1)), stop) for stop in params.stop]
@@ -132,6 +132,21 @@ def test_a_stop_string_in_an_open_run_of_bytes_ends_the_text_at_once() -> None:
     stream = TextStream(ALL_TOKENIZERS["llama-2"], [], SamplingParams(stop=["\n"]))
     assert [stream.push([letter]), stream.push([0x0A, letter])] == [1, 1]
     assert (stream.text, stream.matched_stop) == ("a", "\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spelled", "num_early"), [("byte-fallback", (REPLACEMENT, "<0x20>"), 2), ("llama-2", ("<0x20>",) * 2, 1)]
+)
+def test_what_comes_early_in_an_open_run_of_bytes_is_counted_as_it_is_shown(
+    kind: str, spelled: tuple[str, ...], num_early: int
+) -> None:
+    tokenizer, output = ALL_TOKENIZERS[kind], ids_of(kind, *spelled)
+    stream = TextStream(tokenizer, [], SamplingParams(stop=[" "], min_tokens=num_early))
+    for token_id in output:
+        stream.push([token_id])
+    stream.finish()
+    wanted = (REPLACEMENT + " ", None) if num_early == 2 else ("", " ")  # of two spaces the first is stripped
+    assert (stream.text, stream.matched_stop) == wanted
 
 
 def test_the_text_of_a_single_token_keeps_the_space_that_it_has_within_a_text() -> None:
