@@ -11,7 +11,14 @@ from typing import Any
 
 from engine.config import ModelImpl
 from engine.errors import UnsupportedModelError
-from engine.models.config_files import check_dtype, eos_token_ids, read_raw, read_with_transformers, text_parts
+from engine.models.config_files import (
+    check_dtype,
+    check_sizes,
+    eos_token_ids,
+    read_raw,
+    read_with_transformers,
+    text_parts,
+)
 from engine.models.families import FAMILIES, has
 from engine.models.language_part import LANGUAGE_PARTS
 from engine.models.paths import resolve_model_path
@@ -73,6 +80,7 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
     """
     path = resolve_model_path(model)
     raw = read_raw(path)
+    check_sizes(raw, path)
     quantization = _quantization(raw, path)
     check_dtype(raw, path)
     plain = None if impl is ModelImpl.TRANSFORMERS else read_plain(raw)
@@ -94,6 +102,7 @@ def load_body_config(model: str) -> ModelConfig:
     """
     path = resolve_model_path(model)
     raw = read_raw(path)
+    check_sizes(raw, path)
     quantization = _quantization(raw, path)
     check_dtype(raw, path)
     config = read_plain(raw) or read_with_transformers(raw, path)

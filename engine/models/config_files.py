@@ -16,6 +16,9 @@ from engine.models.language_part import LANGUAGE_PARTS, language_name, language_
 
 log = logging.getLogger(__name__)
 
+_MOST = {"num_hidden_layers": 2**14, "num_attention_heads": 2**14, "hidden_size": 2**20, "vocab_size": 2**24}
+"""Far above any model; of a number beyond them something would be made before weights are looked at."""
+
 
 def read_raw(path: Path) -> dict[str, Any]:
     """Return the model's config.json, or what would stand in it. Raises ModelLoadError."""
@@ -34,6 +37,15 @@ def text_parts(raw: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what may say something of the text's weights."""
     text = raw.get("text_config")
     return [raw, text] if isinstance(text, dict) else [raw]
+
+
+def check_sizes(raw: dict[str, Any], path: Path) -> None:
+    """Raise ModelLoadError for whole numbers that are no sizes; what is no such number is refused where it is read."""
+    for part in text_parts(raw):
+        for name, most in _MOST.items():
+            size = part.get(name)
+            if type(size) is int and not 1 <= size <= most:
+                raise ModelLoadError(f"{_config_file(path)} has {name} {size}; it must be from 1 to {most}.")
 
 
 def check_dtype(raw: dict[str, Any], path: Path) -> None:

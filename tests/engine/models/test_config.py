@@ -107,6 +107,15 @@ def test_a_config_of_the_wrong_types_is_refused_with_its_file_and_field(
     assert said in message
 
 
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"])
+@pytest.mark.parametrize("size", [0, -1, 2**40])
+def test_what_is_no_size_is_refused_before_anything_is_made_of_it(tmp_path: Path, *, name: str, size: int) -> None:
+    for given in ({name: size}, {"text_config": {name: size}}):
+        (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", **given}))
+        with pytest.raises(ModelLoadError, match=f"config.json has {name} {size}; it must be from 1 to"):
+            load_model_config(str(tmp_path))
+
+
 @pytest.mark.parametrize(("given", "expected"), [({}, "float32"), ({"dtype": None}, "float32"),
                                                  ({"torch_dtype": "bfloat16"}, "bfloat16")])  # fmt: skip
 def test_the_dtype_is_the_one_of_config_json(tmp_path: Path, given: dict[str, Any], expected: str) -> None:
