@@ -93,7 +93,14 @@ def _require_model(path: Path, given: str) -> None:
         )
     if _is_gguf(path) and path.is_file():
         return
+    if path.is_file() and _begins_as_gguf(path):
+        raise InputError(f"{given} is a GGUF file, which is read as one by its name. Let that end in {_GGUF}.")
     if not (path / _CONFIG).is_file():
         files = sorted(entry.name for entry in path.glob("*") if _is_gguf(entry))
         instead = f"Give the file: {path / files[0]}." if files else "Give the folder that contains it."
         raise InputError(f"{given} holds no model: {_CONFIG} is missing. {instead}")
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
