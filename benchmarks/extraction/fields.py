@@ -71,14 +71,15 @@ class Measured:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(prog="tokenmill bench extraction fields", description=__doc__)
+    others = "All other options are those of `tokenmill extract`, such as --model, --cover and --second-reading."
+    parser = argparse.ArgumentParser(prog="tokenmill bench extraction fields", description=__doc__, epilog=others)
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--known", type=int, default=400, help="documents that scores are learned of")
     parser.add_argument("--harmed", type=float, default=0.2, help="share of the stated values")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--show", type=int, default=0, help="print so many wrong answers, the surest first")
-    arguments, options = parser.parse_known_args(argv)  # the others are those of `tokenmill extract`, such as --model
+    arguments, options = parser.parse_known_args(argv)
     schema = FieldSchema.parse(SCHEMA_PATH.read_bytes())
     known = dict(_named("known", arguments.known, arguments.seed + _KNOWN_SEED, arguments.harmed))
     asked = dict(_named("asked", arguments.documents, arguments.seed, arguments.harmed))
