@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from api.dashboard import formats
 from api.dashboard.viewer import Viewer
+from jobs.lines.endpoints import ENDPOINTS
 
 PAGE_HEADERS = {
     "cache-control": "no-store",
@@ -83,5 +84,6 @@ def _environment() -> Environment:
     ):
         environment.filters[written.__name__] = written
     environment.globals["share"] = formats.share
+    environment.globals["RETRIED"] = ENDPOINTS  # the service's own batches are not
     environment.globals["NOTHING"] = formats.NOTHING
     return environment

@@ -25,6 +25,8 @@ class WorkerSeen:
     hostname: str
     pid: int
     is_live: bool
+    is_draining: bool
+    """An operator wants it to take up nothing more."""
     started_at: datetime
     heartbeat_at: datetime
     num_leased: int
@@ -108,7 +110,8 @@ _COUNT = text(f"""
 # What engines told is read of those alone that are on the page.
 _ORDER = "is_live, worker.model, started_at, worker.id"
 _WORKERS = text(f"""
-    SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live, started_at, heartbeat_at, max_model_len,
+    SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live,
+        draining_at IS NOT NULL AS is_draining, started_at, heartbeat_at, max_model_len,
         num_leased, max_chunks AS num_slots,
         {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
         {_told("prefix_cache_hits_total", "double precision")}

@@ -249,15 +249,25 @@ def test_a_page_that_is_newer_than_what_is_told_is_asked_for_once(page: Page) ->
     expect(page.locator("tbody tr").first.locator(".wide > span").first).to_have_text(re.compile(r"\d+ / \d+"))
 
 
-def test_what_is_looked_at_most_is_read_on_a_phone_without_scrolling_sideways(
-    browser: Browser, site: str, stack: Any
+def test_pages_are_read_on_a_phone_without_scrolling_sideways(
+    browser: Browser, site: str, stack: Any, operator_key: str
 ) -> None:
-    page = open_window(browser, site, stack.api_key, PHONE).page
     wide = "tables => tables.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
-    for path in ("/", "/batches", "/pipelines", "/extractions", "/indexes"):
-        page.goto(path)
-        assert (path, page.locator(".scroll").evaluate_all(wide)) == (path, [])
-    page.goto("/batches")
+
+    def look_at(page: Page, paths: tuple[str, ...]) -> None:
+        for path in paths:
+            page.goto(path)
+            assert (path, page.locator(".scroll").evaluate_all(wide)) == (path, [])
+            expect(page.locator(".side [aria-current]")).to_be_in_viewport(ratio=1)
+
+    operator = open_window(browser, site, operator_key, PHONE).page
+    look_at(operator, ("/models", "/tenants", "/usage", "/log", "/health"))
+    operator.goto("/tenants")
+    tenant = operator.get_by_role("table").get_by_role("link").first.get_attribute("href")
+    look_at(operator, (str(tenant),))
+    operator.context.close()
+    page = open_window(browser, site, stack.api_key, PHONE).page
+    look_at(page, ("/", "/models", "/pipelines", "/extractions", "/indexes", "/usage", "/usage?by=batch", "/batches"))
     expect(page.locator("tbody tr").first.locator("td[data-label=Class]")).to_be_in_viewport()
     page.context.close()
 

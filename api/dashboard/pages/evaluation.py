@@ -110,14 +110,23 @@ def _page(
     )
 
 
-def _rows(found: Evaluation) -> list[tuple[str, list[str]]]:
+def _rows(found: Evaluation) -> list[tuple[str, dict[str, str]]]:
     return [_row("all fields", found.overall), *(_row(name, measures) for name, measures in found.fields.items())]
 
 
-def _row(name: str, found: Measures) -> tuple[str, list[str]]:
+def _row(name: str, found: Measures) -> tuple[str, dict[str, str]]:
     rates = found.rates
-    shares = (rates.precision, rates.recall, rates.f1, found.anls, found.null_right, found.grounded, found.automated)
-    return name, [formats.exact(rates.right + rates.missed), *map(formats.percent, shares)]
+    shares = {
+        "Precision": rates.precision,
+        "Recall": rates.recall,
+        "F1": rates.f1,
+        "ANLS*": found.anls,
+        "Nulls right": found.null_right,
+        "Found in text": found.grounded,
+        "Unseen at 99 % right": found.automated,
+    }
+    written = {label: formats.percent(share) for label, share in shares.items()}
+    return name, {"Gold values": formats.exact(rates.right + rates.missed), **written}
 
 
 def _find(services: Services, tenant_id: str, extraction_id: str) -> tuple[Extraction, list[File]]:

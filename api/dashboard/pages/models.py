@@ -83,15 +83,21 @@ def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen], page: int) 
     }
     for n, worker in enumerate(workers):
         values |= {
-            f"{n}.state": ("live", "good") if worker.is_live else ("lost", "bad"),
+            f"{n}.state": _state(worker),
             f"{n}.seen": formats.ago(worker.heartbeat_at),
             f"{n}.running": formats.number(worker.num_running),
             f"{n}.waiting": formats.number(worker.num_waiting),
             f"{n}.slots": f"{worker.num_leased} / {worker.num_slots}",
             f"{n}.cache": formats.share(worker.cache_use, 1),
         }
-    rows = [(worker.worker_id, worker.is_live) for worker in workers]
+    rows = [(worker.worker_id, worker.is_live, worker.is_draining) for worker in workers]
     return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, page * _PAGE < counted.num_all, *rows)
+
+
+def _state(worker: WorkerSeen) -> tuple[str, str]:
+    if not worker.is_live:
+        return "lost", "bad"
+    return ("draining", "warn") if worker.is_draining else ("live", "good")
 
 
 def _described(model: Model) -> dict[str, str]:

@@ -93,6 +93,8 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[_Chang
 
 def _written(name: str, shown: Mapping[str, Any]) -> str | None:
     value = shown.get(name)
+    if value in ({}, []):
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

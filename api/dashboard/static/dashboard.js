@@ -22,6 +22,10 @@ export async function call(method, path, body, headers = {}) {
   return said;
 }
 
+// Where the names of the pages are one line, the one that is open is in sight.
+const here = document.querySelector(".side [aria-current]"), names = here?.closest("ul");
+if (names) names.scrollLeft += here.getBoundingClientRect().left - names.getBoundingClientRect().left - (names.clientWidth - here.offsetWidth) / 2;
+
 // Buttons that call the API.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-call]");

@@ -158,6 +158,19 @@ def test_failed_lines_are_counted_by_code_with_one_of_each(
     assert "<b>long</b>" not in page
 
 
+@pytest.mark.parametrize(("endpoint", "is_offered"), [("/v1/chat/completions", True), ("/v1/documents/read", False)])
+def test_a_retry_is_offered_where_the_api_would_make_one(
+    deployment: Any, browser: Browser, input_lines: Callable[..., bytes], endpoint: str, is_offered: bool
+) -> None:
+    batch_id = submit(browser, input_lines(2))
+    with Session(deployment.engine) as session, session.begin():
+        fail(session, batch_id, EXPIRED)
+        ended = "UPDATE batch SET state = 'completed', completed_at = now(), endpoint = :endpoint WHERE id = :id"
+        session.execute(text(ended), {"id": batch_id, "endpoint": endpoint})
+    call = f"POST /v1/batches/{batch_id}/retry"
+    assert [call in browser.get(path).text for path in ("/", f"/batches/{batch_id}")] == [is_offered, is_offered]
+
+
 def test_a_failed_line_may_hold_what_postgres_reads_no_json_with(
     deployment: Any, browser: Browser, input_lines: Callable[..., bytes]
 ) -> None:

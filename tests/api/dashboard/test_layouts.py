@@ -39,6 +39,7 @@ WORKER = WorkerSeen(
     hostname="host",
     pid=1,
     is_live=True,
+    is_draining=False,
     started_at=NOW,
     heartbeat_at=NOW,
     num_leased=0,
@@ -56,6 +57,13 @@ def test_a_worker_that_is_lost_changes_the_layout() -> None:
     counted = WorkersCounted(num_live=1, num_lost=0)
     lost = replace(WORKER, is_live=False)
     assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [lost], 1).layout
+
+
+def test_a_worker_that_is_drained_changes_the_layout() -> None:
+    """It can be resumed then."""
+    counted = WorkersCounted(num_live=1, num_lost=0)
+    drained = replace(WORKER, is_draining=True)
+    assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [drained], 1).layout
 
 
 def test_further_workers_change_the_layout_of_every_page() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from api.dashboard.pages import tenants
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
@@ -57,6 +58,11 @@ def test_budgets_and_limits_stand_on_the_page_of_their_tenant(operator: Browser,
     log = operator.get("/log").text
     assert ("limit <strong>2.50</strong>" in log, "<del>none</del>" in log) == (True, False)
     assert "open batches <strong>7</strong>" in log
+
+
+def test_the_log_says_where_something_has_nothing() -> None:
+    (options,) = tenants._changes({}, {"options": {}})
+    assert (options.before, options.after) == (None, "none")
 
 
 def test_the_log_goes_on_where_a_page_ends(operator: Browser, tenant_id: str) -> None:

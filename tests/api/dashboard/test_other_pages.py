@@ -66,6 +66,24 @@ def test_workers_are_shown_without_their_machines(browse: Browse, deployment: An
         stop(session, "worker_x")  # other tests have the same database
 
 
+def test_a_worker_that_is_drained_says_so_and_can_be_resumed(
+    browse: Browse, deployment: Any, operator_key: str
+) -> None:
+    with Session(deployment.engine) as session, session.begin():
+        register(session, worker_id="worker_d", model="org/drained", max_chunks=3, max_model_len=100)
+        heartbeat(session, "worker_d")
+    operator = browse(operator_key)
+    at = "/v1/admin/workers/worker_d"
+    operator.call("POST", f"{at}/drain")
+    page = operator.get("/models").text
+    assert (f"POST {at}/resume" in page, f"POST {at}/drain" in page, ">draining<" in page) == (True, False, True)
+    operator.call("POST", f"{at}/resume")
+    page = operator.get("/models").text
+    assert (f"POST {at}/resume" in page, f"POST {at}/drain" in page, ">draining<" in page) == (False, True, False)
+    with Session(deployment.engine) as session, session.begin():
+        stop(session, "worker_d")  # other tests have the same database
+
+
 def test_workers_come_by_pages_those_that_were_lost_first(browse: Browse, deployment: Any) -> None:
     ids = [f"worker_{n:02}" for n in range(51)]
     with Session(deployment.engine) as session, session.begin():
@@ -243,6 +261,7 @@ def test_an_index_is_its_tenants_and_told_while_it_is_built(
     for path in ("/indexes", f"/indexes/{made}"):
         page = browser.get(path).text
         assert ("boats &lt;i&gt;" in page, "boats <i>" in page, f"/indexes/{made}" in page) == (True, False, True)
+    assert "two bytes each" in page  # whose tokens a passage has
     assert next(browser.events(f"/live/indexes/{made}"))["values"]["state"] == ["in progress", ""]
     stranger = browse(deployment.new_key())
     assert stranger.get(f"/indexes/{made}").status_code == 404
