@@ -37,6 +37,9 @@ _COERCE = "Enable 'coerce_one_of' option"
 _COERCE_HERE = "Set one_of_as_any_of to true in the line"
 """How an option that llguidance names is given here."""
 
+_NOTHING_FITS = "NoExtensionBias"
+"""What llguidance says where no token may come first."""
+
 LEXER_FUEL = 100_000
 """What building a grammar's regexes may cost, in llguidance's measure; its own bound is 1,000,000.
 
@@ -270,6 +273,8 @@ def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
         return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
     if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
         message = cause[1]  # before it stands a grammar that the user has not written
+    if _shortened(message) == _NOTHING_FITS:
+        message = "no text fits it; a rule that leads only to itself, or to what cannot be, never ends"
     message = message.replace(_COERCE, _COERCE_HERE)
     return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {_shortened(message)}.")
 

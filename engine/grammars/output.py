@@ -68,18 +68,18 @@ def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
         if token_id == NO_TOKEN:
             _fail(delta, f"No token is left after {count} tokens; bad_words and allowed_token_ids forbid every one.")
         return token_id != NO_TOKEN
-    reason = sequence.matcher.error
+    if sequence.matcher.error is None and token_id != NO_TOKEN and sequence.matcher.accept(token_id):
+        return True
+    reason = sequence.matcher.error  # a limit of the library, that may be met by this very token
     if reason is not None:
         _fail(delta, f"The grammar cannot be followed after {count} tokens: {reason}. Make it simpler.")
-        return False
-    if token_id == NO_TOKEN or not sequence.matcher.accept(token_id):
+    else:
         _fail(
             delta,
             f"No token that the grammar allows after {count} tokens could be taken; see whether bad_words, "
             "allowed_token_ids or logit_bias forbid them.",
         )
-        return False
-    return True
+    return False
 
 
 def _fail(delta: TokenDelta, error: str) -> None:

@@ -109,6 +109,26 @@ def test_parameters_that_leave_no_token_fail_their_own_request(llm: LLM) -> None
     assert re.fullmatch("[0-9]{9}", other.outputs[0].text)
 
 
+def test_a_grammar_that_outgrows_the_library_says_so(llm: LLM) -> None:
+    failed, other = llm.generate(["hello"] * 2, [structured(1, regex="(a{1000}){1000}"), structured(1, choice=["yes"])])
+    error = str(failed.outputs[0].error)
+    assert (error.startswith("The grammar cannot be followed after 0 tokens: "), "simpler" in error) == (True, True)
+    assert other.outputs[0].text == "yes"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        StructuredOutput(grammar="root ::= root root | root"),
+        StructuredOutput(json={"$ref": "#"}),
+        StructuredOutput(regex="[^\\s\\S]"),
+    ],
+)
+def test_a_grammar_that_no_text_fits_says_so(llm: LLM, shape: StructuredOutput) -> None:
+    (output,) = llm.generate(["hello"], SamplingParams(structured=shape))[0].outputs
+    assert "cannot be used: no text fits it" in str(output.error)
+
+
 @pytest.mark.parametrize("logprobs", [None, 0])
 def test_a_forced_token_that_the_request_forbids_is_not_taken(llm: LLM, logprobs: int | None) -> None:
     only = StructuredOutput(choice=["yes"])
