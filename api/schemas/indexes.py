@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -165,17 +166,7 @@ class PassageObject(WireModel):
 
     @classmethod
     def of(cls, found: FoundPassage) -> Self:
-        return cls(
-            rank=found.rank,
-            score=found.score,
-            document_id=found.document_id,
-            document=found.document,
-            start=found.start,
-            end=found.end,
-            headings=list(found.headings),
-            num_tokens=found.num_tokens,
-            text=found.text,
-        )
+        return cls(**asdict(found))
 
 
 class DroppedObject(WireModel):
@@ -192,16 +183,7 @@ class DroppedObject(WireModel):
 
     @classmethod
     def of(cls, dropped: DroppedPassage) -> Self:
-        return cls(
-            rank=dropped.rank,
-            score=dropped.score,
-            document_id=dropped.document_id,
-            document=dropped.document,
-            start=dropped.start,
-            end=dropped.end,
-            num_tokens=dropped.num_tokens,
-            reason=dropped.reason,
-        )
+        return cls(**asdict(dropped))
 
 
 class SearchObject(WireModel):
