@@ -38,7 +38,8 @@ def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> to
     """Return the dtype asked for; "auto" is the checkpoint's own, or fp32 on a CPU whose products for that are slow.
 
     With AVX2 128 rows of 576 x 3,072 took 15.3 ms in bf16, in fp32 9.4 ms; where torch computes bf16 by itself it is
-    worse, 64 rows 22.7 ms instead of 2.8 (kernels/README.md).
+    worse, 64 rows 22.7 ms instead of 2.8 (kernels/README.md). Raises InvalidConfigError where the checkpoint is in
+    another dtype than an engine has and none is asked for.
     """
     dtype = wanted_dtype(name, model)
     if dtype is None:

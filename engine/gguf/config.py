@@ -128,7 +128,10 @@ class _Keys:
         self._metadata = file.metadata
 
     def given(self, name: str) -> Value | None:
-        """Return a value, None where there is none; a list of equal ones, which is one for each layer, as one."""
+        """Return a value, None where there is none; a list of equal ones, which is one for each layer, as one.
+
+        Raises UnsupportedModelError where they differ.
+        """
         value = self._metadata.get(f"{self.architecture}.{name}")
         if not isinstance(value, list | Numbers):
             return value

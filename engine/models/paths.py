@@ -14,7 +14,8 @@ HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once
 def resolve_model_path(model: str) -> Path:
     """Return the model's directory or GGUF file; a name like `org/model` that is neither is fetched from the hub.
 
-    `org/model@revision` is fetched as it is at that branch, tag or commit.
+    `org/model@revision` is fetched as it is at that branch, tag or commit. Raises ModelLoadError for what is no
+    model, or cannot be fetched.
     """
     path = Path(model).expanduser()
     if path.is_dir():

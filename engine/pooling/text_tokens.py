@@ -70,7 +70,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def check_tokenizer(tokenizer: Any, path: Path, *, vocab_size: int, max_tokens: int, is_pair: bool = False) -> None:
-    """Refuse a tokenizer that is another model's, and a limit that leaves no room beside its special tokens."""
+    """Raise ModelLoadError for a tokenizer of another model, or a limit without room beside its special tokens."""
     num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     if num_tokens > vocab_size:
         raise ModelLoadError(

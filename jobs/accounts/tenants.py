@@ -64,7 +64,10 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
-    """Set for how many days a tenant's results are kept line by line; None: as long as the service keeps them."""
+    """Set for how many days a tenant's results are kept line by line; None: as long as the service keeps them.
+
+    Raises InputError.
+    """
     if days is not None and not 1 <= days <= MAX_DAYS:
         raise InputError(f"the retention is {days} days; give 1 to {MAX_DAYS}", param="retention_days")
     tenant.retention_days = days

@@ -56,7 +56,8 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
     """Give an error result to every request without a result: fewer only where the input is lost.
 
     Nobody has counted the requests of a batch that ended before it was validated: every line is one, but for nameless
-    ones beyond a few, which only say that this is no input. Holds one byte a line, and a block of results.
+    ones beyond a few, which only say that this is no input. Holds one byte a line, and a block of results. Raises
+    CountsDisagreeError where lines of a batch that is to complete have no result.
     """
     is_counted = batch.in_progress_at is not None or outcome not in (BatchState.CANCELLED, BatchState.EXPIRED)
     num_missing = batch.num_requests - batch.num_completed - batch.num_failed

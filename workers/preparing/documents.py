@@ -45,7 +45,10 @@ class DocumentAnswers:
     def answer(
         self, request: ReadRequest | GroundRequest | CutRequest, *, tenant_id: str, readers: Readers
     ) -> dict[str, Any]:
-        """Return the body of a line's response."""
+        """Return the body of a line's response.
+
+        Raises LineError for what is the document's or the line's fault, ServiceError where no reader can be started.
+        """
         try:
             if isinstance(request, CutRequest):
                 cutter = SegmentCutter(self.storage, readers.passages, tokenizers=self.tokenizers, limits=self.limits)

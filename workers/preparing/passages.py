@@ -29,7 +29,7 @@ class PassageAnswers:
     searcher: Searcher
 
     def answer(self, request: FindRequest, *, tenant_id: str) -> dict[str, Any]:
-        """Return the body of a line's response."""
+        """Return the body of a line's response. Raises LineError where the index, or the query for it, is not there."""
         if request.error is not None:
             raise LineError(str(request.error["message"]), code=str(request.error["code"]))
         parts = self._parts(request, tenant_id)
