@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.ids import FileId
-from cli.options import AsJson
+from cli.options import AsJson, Newest
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -46,7 +46,7 @@ def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20,
+    limit: Newest = 20,
     purpose: Annotated[str | None, typer.Option()] = None,
     as_json: AsJson = False,
 ) -> None:

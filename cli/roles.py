@@ -62,7 +62,7 @@ def api(
 
 
 def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
-    """Validate new batches and write the files of finished ones (Celery, CPU only)."""
+    """Validate batches, write their files, advance runs, extractions and indexes, send webhooks (Celery, CPU only)."""
     from workers.logs import configure
 
     configure("control", is_json=wants_json_log())
@@ -172,7 +172,7 @@ def worker(
 
 
 def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
-    """Read the documents of extractions and ground their answers (Celery, CPU only). Any number may run."""
+    """Read and cut documents, find passages and ground answers (Celery, CPU only). Any number may run."""
     from workers.logs import configure
 
     configure("prepare", is_json=wants_json_log())

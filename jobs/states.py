@@ -135,7 +135,7 @@ class Scope(StrEnum):
 
 
 class InvalidLines(StrEnum):
-    """What validation does with malformed lines."""
+    """What validation does with invalid lines."""
 
     FAIL = "fail"  # as OpenAI does: nothing runs, nothing is billed
     SKIP = "skip"  # such lines become error lines and the rest runs

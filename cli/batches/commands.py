@@ -10,7 +10,7 @@ import typer
 from cli.batches import creating, fetching
 from cli.batches.following import follow
 from cli.ids import BatchId
-from cli.options import AsJson, FailOnErrors
+from cli.options import AsJson, FailOnErrors, Newest
 from jobs.states import AskedPriority
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
@@ -19,7 +19,7 @@ app.command()(creating.check)
 
 
 @app.command("list")
-def list_(limit: Annotated[int, typer.Option(min=1, help="The newest ones.")] = 20, as_json: AsJson = False) -> None:
+def list_(limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest batches."""
     from itertools import islice
 

@@ -28,7 +28,9 @@ def create(
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
     window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
     priority: Annotated[AskedPriority, typer.Option()] = AskedPriority.NORMAL,
-    invalid_lines: Annotated[InvalidLines, typer.Option(help="What malformed lines do.")] = InvalidLines.FAIL,
+    invalid_lines: Annotated[
+        InvalidLines, typer.Option(help="fail: they fail the batch; skip: they fail alone.")
+    ] = InvalidLines.FAIL,
     uncovered_lines: Annotated[
         UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
     ] = UncoveredLines.WAIT,

@@ -11,7 +11,6 @@ from cli.ids import given
 
 Name = Annotated[str, typer.Argument(help="Its name or id.", callback=given)]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
-Limit = Annotated[int, typer.Option(min=1, help="The newest ones.")]
 
 
 def print_object(kind: str, name: str) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson
-from cli.pipelines.objects import Limit, Name, delete_object, print_object
+from cli.options import AsJson, Newest
+from cli.pipelines.objects import Name, delete_object, print_object
 from jobs.errors import InputError
 
 app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
@@ -78,7 +78,7 @@ def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
 
 
 @app.command("list")
-def pipelines_list(limit: Limit = 100, as_json: AsJson = False) -> None:
+def pipelines_list(limit: Newest = 100, as_json: AsJson = False) -> None:
     """List your pipelines, newest first."""
     from cli.pipelines.calls import server
     from cli.table import print_table, when

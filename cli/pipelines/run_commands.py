@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson
-from cli.pipelines.objects import Limit, Name, RunId, delete_object, print_object
+from cli.options import AsJson, Newest
+from cli.pipelines.objects import Name, RunId, delete_object, print_object
 
 app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def runs_list(
     pipeline: Annotated[str | None, typer.Option(help="Of this pipeline.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Of this schedule.")] = None,
     status: Annotated[str | None, typer.Option(help="Such as failed or skipped.")] = None,
-    limit: Limit = 20,
+    limit: Newest = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the newest runs, and why those that failed or were skipped did."""

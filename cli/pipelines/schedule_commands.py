@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson
-from cli.pipelines.objects import Limit, Name, delete_object
+from cli.options import AsJson, Newest
+from cli.pipelines.objects import Name, delete_object
 
 app = typer.Typer(help="Schedules: when pipelines run.", no_args_is_help=True)
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Schedules: when pipelines run.", no_args_is_help=True)
 @app.command("list")
 def schedules_list(
     pipeline: Annotated[str | None, typer.Option(help="Of this pipeline.")] = None,
-    limit: Limit = 100,
+    limit: Newest = 100,
     as_json: AsJson = False,
 ) -> None:
     """List your schedules, newest first, with the next run of each."""

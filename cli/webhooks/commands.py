@@ -100,7 +100,7 @@ def rotate(
 @app.command()
 def deliveries(
     endpoint_id: EndpointId,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="The newest ones.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="The newest ones, at most so many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what was sent to an endpoint, what is to be sent, and what was given up."""
