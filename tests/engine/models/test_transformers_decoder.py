@@ -20,6 +20,7 @@ from engine.models.config import CheckpointConfig, ModelConfig, load_model_confi
 from engine.models.step_model import new_cache
 from engine.models.transformers_checks import probe_tokens
 from engine.models.transformers_decoder import TransformersDecoder, _probe_step
+from engine.models.transformers_loading import load_model
 from engine.params import SamplingParams
 from tests.engine.builders import new_request, runner_of
 from tests.engine.models.families import TINY
@@ -179,14 +180,12 @@ def test_a_model_that_mixes_tokens_outside_attention_is_refused(
         rolled = output.roll(1 if spread == "forward" else -1, dims=1)
         return output + 0.1 * rolled
 
-    load_weights = transformers_decoder._load
-
     def load_with_hook(config: Any, **kwargs: Any) -> Any:
-        model = load_weights(config, **kwargs)
+        model = load_model(config, **kwargs)
         model.get_input_embeddings().register_forward_hook(mix)
         return model
 
-    monkeypatch.setattr(transformers_decoder, "_load", load_with_hook)
+    monkeypatch.setattr(transformers_decoder, "load_model", load_with_hook)
     with pytest.raises(UnsupportedModelError, match="carries something from token to token"):
         load(save("gpt2"))
 

@@ -1,0 +1,123 @@
+"""Make a model of transformers' classes: with the weights of its files, read by our own code, or with drawn ones.
+
+Runs nothing of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.models.config import CheckpointConfig
+from engine.models.paths import described_by
+from engine.models.weights import Checkpoint
+
+
+def load_model(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
+    """Load the weights into transformers' class on the CPU; every weight must be in the files.
+
+    They are read and dequantized by our own code: transformers takes FP8 only where accelerate is installed, and gets
+    the blocks wrong where the last one is not whole (5.23); MXFP4 it turns into bf16, whatever the dtype (5.17).
+    Raises ModelLoadError, or UnsupportedModelError where the class would compute the logits of every token.
+    """
+    try:
+        with torch.device("meta"):
+            empty = _build(config, dtype=dtype)  # to know the class, and the configuration of the text alone
+        with (
+            Checkpoint(
+                config.path, dtype=dtype, quantization=config.quantization, is_part=config.is_part
+            ) as checkpoint,
+            _without_progress_bar(),
+            _reports_about(config.path),
+        ):
+            model, report = type(empty).from_pretrained(
+                None,
+                config=empty.config,
+                state_dict=checkpoint.tensors(),
+                dtype=dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ModelLoadError(f"transformers cannot load {config.path}: {reason}.") from error
+    _check_report(report, config.path)
+    return _for_serving(model, config)
+
+
+def make_model(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.device, seed: int) -> Any:
+    """Make transformers' class on the device with the weights that its own initialiser draws from the seed.
+
+    Raises UnsupportedModelError as `load_model` does.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(seed)
+        model = _build(config, dtype=dtype)
+    return _for_serving(model, config)
+
+
+def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
+    """Make transformers' class; config.json may name another dtype, an attention function and code of its own."""
+    return AutoModelForCausalLM.from_config(
+        config.source, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+    )
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _reports_about(path: Path) -> Iterator[None]:
+    """Have transformers' report on unexpected tensors name the model: given tensors and no path, it says None."""
+
+    def name_model(record: logging.LogRecord) -> bool:
+        record.msg = str(record.msg).replace("from: None\n", f"from: {path}\n", 1)
+        return True
+
+    logger = logging.getLogger(PreTrainedModel.__module__)
+    logger.addFilter(name_model)
+    try:
+        yield
+    finally:
+        logger.removeFilter(name_model)
+
+
+def _check_report(report: Mapping[str, Any], path: Path) -> None:
+    missing, misshapen = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing:
+        raise ModelLoadError(
+            f"{path} has no tensor {missing[0]} ({len(missing)} missing); the weights do not belong to its "
+            f"{described_by(path)}."
+        )
+    if misshapen:
+        name, found, wanted = misshapen[0]
+        raise ModelLoadError(
+            f"{path}: tensor {name} has shape {tuple(found)}, {described_by(path)} says {tuple(wanted)} "
+            f"({len(misshapen)} of another shape)."
+        )
+
+
+def _for_serving(model: Any, config: CheckpointConfig) -> Any:
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModelError(
+            f"{config.path}: {type(model).__name__} computes the logits of every token (no logits_to_keep)."
+        )
+    return model.eval().requires_grad_(False)
