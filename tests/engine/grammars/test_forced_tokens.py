@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from engine.grammars import output as grammar_output
+from engine.grammars.grammar import GrammarTokens
 from engine.llm import LLM
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
-from tests.engine.grammars.builders import MIXED, PERSON, TEXT, run, structured, texts, tokens
+from tests.engine.grammars.builders import MIXED, PERSON, TEXT, VOCAB_SIZE, run, structured, texts, tokens
 
 
 def turn_forcing_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +29,42 @@ def test_forced_tokens_save_steps_and_change_no_token(grammar_model: Path, monke
     assert fast.requests.num_output_tokens == slow.requests.num_output_tokens == sum(map(len, plain))
     assert fast.requests.num_forced_tokens > 0.4 * fast.requests.num_output_tokens
     assert fast.scheduler.num_seqs < 0.6 * slow.scheduler.num_seqs
+
+
+class CountingMatcher:
+    """llguidance's matcher, and how often it was asked for forced tokens, by its copies together."""
+
+    def __init__(self, inner: Any, asked: list[int]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def deep_copy(self) -> CountingMatcher:
+        return CountingMatcher(self._inner.deep_copy(), self._asked)
+
+    def compute_ff_tokens(self) -> list[int]:
+        found: list[int] = self._inner.compute_ff_tokens()
+        self._asked.append(len(found))
+        return found
+
+
+def test_forced_tokens_are_found_once_for_all_that_follow_them(grammar_model: Path) -> None:
+    grammars = GrammarTokens(grammar_model, vocab_size=VOCAB_SIZE, eos_token_ids=(0,))
+    compiled = grammars.compile(StructuredOutput(regex="(a{30}){100}[bc]d{9}e?"))
+    asked: list[int] = []
+    compiled._matcher = CountingMatcher(compiled._matcher, asked)
+    for _ in range(3):
+        matcher = compiled.copy()
+        chain = matcher.forced_tokens()
+        for n in range(9):
+            assert matcher.accept(chain[n])
+            assert matcher.forced_tokens() == chain[n + 1 :]
+    assert asked == []
+    for token in chain[9:]:
+        assert matcher.accept(token)
+    matcher.forced_tokens()
+    assert len(asked) == 1
 
 
 def test_with_logprobs_forced_tokens_are_drafts_and_each_has_its_own(
