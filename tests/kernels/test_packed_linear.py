@@ -91,6 +91,17 @@ def test_rows_of_the_weight_are_read_bit_for_bit(product: Product, dtype: torch.
             layer.rows(torch.tensor([3, wrong]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_weight_is_packed_wherever_it_lies(dtype: torch.dtype) -> None:
+    numbers = torch.randn(97 * 8).to(dtype)
+    weights = [numbers[1 : 1 + 96 * 8].view(96, 8), numbers[: 96 * 8].view(8, 96).T, numbers.view(97, 8)[:, ::2]]
+    for weight in weights:
+        layer = PackedLinear(weight, None)
+        if not layer.has_rows:
+            pytest.skip("this machine's products are oneDNN's")
+        assert torch.equal(layer.rows(torch.arange(len(weight))), weight)
+
+
 def test_a_bias_or_an_input_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KernelInputError, match="bias does not fit"):
         PackedLinear(torch.randn(4, 8), torch.randn(8))

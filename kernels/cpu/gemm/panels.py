@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.cpu.runtime import huge_pages
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
@@ -67,10 +68,12 @@ def pack(weight: Tensor) -> Tensor:
     width, depth = weight.shape
     together = _TOGETHER[weight.dtype]
     panels, steps = -(-width // PANEL_COLUMNS), -(-depth // together)
-    padded = weight.new_zeros((panels * PANEL_COLUMNS, together * steps))
-    padded[:width, :depth] = weight
+    padding = 0, together * steps - depth, 0, panels * PANEL_COLUMNS - width
+    is_whole = not any(padding) and weight.storage_offset() % together == 0
+    words = (weight.contiguous() if is_whole else functional.pad(weight, padding)).view(torch.int32)
     packed = huge_pages.zeros((panels, steps, PANEL_COLUMNS, together), weight.dtype)
-    return packed.copy_(padded.view(panels, PANEL_COLUMNS, steps, together).transpose(1, 2))
+    packed.view(torch.int32).flatten(2).copy_(words.view(panels, PANEL_COLUMNS, steps).transpose(1, 2))
+    return packed
 
 
 def pack_bias(bias: Tensor | None, width: int) -> Tensor:
