@@ -141,17 +141,24 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_choices()
+        self._check_flags()
         self._check_speculation()
         self._check_sizes()
         self._check_memory()
 
     def _check_choices(self) -> None:
         _check_choice("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16"))
-        if self.device not in ("auto", "cpu", "cuda") and not self.device.startswith("cuda:"):
+        if self.device not in ("auto", "cpu", "cuda") and not str(self.device).startswith("cuda:"):
             raise InvalidConfigError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N.")
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), tuple(choices))
             object.__setattr__(self, name, choices(getattr(self, name)))
+
+    def _check_flags(self) -> None:
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "overlap" and value is None):
+                raise InvalidConfigError(f"{name} is {value!r}; it must be True or False.")
 
     def _check_speculation(self) -> None:
         if self.overlap and self.speculation is not Speculation.OFF:
@@ -166,6 +173,7 @@ class EngineConfig:
     def _check_sizes(self) -> None:
         _check_at_least("max_passed_over", self.max_passed_over, 1)
         _check_at_least("block_size", self.block_size, 1)
+        _check_between("seed", self.seed, low=-(2**63), high=2**63 - 1)
         for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks", "max_model_len", "num_threads"):
             if getattr(self, name) is not None:
                 _check_at_least(name, getattr(self, name), 1)
@@ -175,16 +183,16 @@ class EngineConfig:
                 f"max_num_batched_tokens is {num_tokens} and max_num_seqs is {num_seqs}; "
                 "a step must have room for one token of every sequence. Raise the first or lower the second."
             )
-        if not self.grammar_timeout_seconds > 0.0:
-            seconds = self.grammar_timeout_seconds
+        seconds = self.grammar_timeout_seconds
+        if not (_is_number(seconds) and seconds > 0.0):
             raise InvalidConfigError(f"grammar_timeout_seconds is {seconds!r}; it must be above 0.")
 
     def _check_memory(self) -> None:
-        if not 0.0 <= self.swap_space_gib < math.inf:
+        if not (_is_number(self.swap_space_gib) and 0.0 <= self.swap_space_gib < math.inf):
             raise InvalidConfigError(f"swap_space_gib is {self.swap_space_gib!r}; it must be 0 or a number above it.")
         for name in ("gpu_memory_share", "cpu_memory_share"):
             share = getattr(self, name)
-            if not 0.0 < share <= 1.0:
+            if not (_is_number(share) and 0.0 < share <= 1.0):
                 raise InvalidConfigError(f"{name} is {share!r}; it must be above 0 and at most 1.")
 
 
@@ -196,6 +204,12 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "speculation": Speculation,
 }
 """Fields that may be given as texts, too: these become what they name."""
+
+_FLAGS = ("enable_prefix_caching", "enforce_eager", "overlap", "report_decisions", "warm_up")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

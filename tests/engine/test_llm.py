@@ -208,6 +208,16 @@ def test_the_old_spelling_of_rope_settings_is_read(tmp_path: Path, tiny_models: 
         {"max_num_seqs": 600, "max_num_batched_tokens": 512},
         {"admission": "never"},
         {"max_model_len": 10_000},
+        {"device": None},
+        {"seed": "x"},
+        {"seed": 2**70},
+        {"enable_prefix_caching": "no"},
+        {"overlap": "no"},
+        {"warm_up": 0},
+        {"grammar_timeout_seconds": "10"},
+        {"grammar_timeout_seconds": float("nan")},
+        {"swap_space_gib": None},
+        {"cpu_memory_share": "0.5"},
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(bad: dict[str, Any], tiny_models: TinyModels) -> None:
