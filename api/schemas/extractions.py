@@ -140,6 +140,8 @@ class RecordLine(WireModel):
     status: Literal["done", "failed", "provisional"]
     """`provisional` while the document is being asked more: again, or with what was found covered."""
     error: RecordProblem | None
+    notes: list[str]
+    """What of the document was not read, or how it was taken, and which passes failed, in words."""
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]
     usage: dict[str, int]

@@ -36,6 +36,8 @@ class Tally:
     """How many documents failed, by code."""
     groundings: Counter[str] = field(default_factory=Counter)
     """How many values that must stand in their document were found there, by how."""
+    num_noted: int = 0
+    """Documents of whose reading, or of whose questions, something is noted."""
     num_to_review: int = 0
     """Values, null among them, that a person should look at."""
     usage: Counter[str] = field(default_factory=Counter)
@@ -48,6 +50,7 @@ class Tally:
                 self.codes[one["error"]["code"]] += 1
             self.groundings.update(each["grounding"] for each in one["evidence"] if "status" in each["features"])
             self.usage.update(one["usage"])
+            self.num_noted += bool(one.get("notes"))  # which an older server does not tell
             self.num_to_review += sum(each["review"] for each in one["evidence"])
             yield one
 

@@ -71,6 +71,10 @@ def summary(tally: Tally) -> list[str]:
     lines = [f"{tally.num_done:,} of {tally.num_done + num_failed:,} documents done"]
     if num_failed:
         lines.append(f"{num_failed:,} failed: {by_code(tally.codes)}")
+    if tally.num_noted:
+        lines.append(
+            f"{tally.num_noted:,} of them not wholly read or asked, or not for certain: `notes` of their records"
+        )
     if num_values := tally.groundings.total():
         found = num_values - tally.groundings["none"]
         lines.append(

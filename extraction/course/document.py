@@ -125,9 +125,10 @@ def record_of(
     """Return the record of a document, as far as it is answered; `usage` is what that took."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
-        return failed_record(reading, name=name, sha256=sha256, usage=usage)
+        return failed_record(reading, name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
     if not reading.is_answered:
-        return failed_record(_last_error(answers), name=name, sha256=sha256, usage=usage)
+        error = _last_error(answers)
+        return failed_record(error, name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
     return done_record(
         job.schema,
         reading.merged(),
@@ -139,7 +140,20 @@ def record_of(
         calibration=job.calibration,
         retrieval_ranks=_ranks(showing),
         covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
+        notes=[
+            *showing.document.notes,
+            *_failures(answers.second_readings, "a second reading"),
+            *_failures(answers.covered, "what was asked with values covered"),
+        ],
     )
+
+
+def _failures(results: Mapping[int, LineResult], of: str) -> list[str]:
+    """Return what is noted of questions that a record can do without: of how many there is no answer, and why."""
+    errors = [result.error for result in results.values() if result.error is not None]
+    if not errors:
+        return []
+    return [f"{of} failed in {len(errors)} of {len(results)} questions: {errors[0]['message']}"]
 
 
 def _last_error(answers: Answers) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ class Shown:
     index: int
     name: str
     error: Mapping[str, Any] | None
+    notes: Sequence[str]
     values: Sequence[Mapping[str, Any]]
     segments: Sequence[Segment]
 
@@ -78,6 +79,7 @@ def _context(document: Shown, *, values: Sequence[Mapping[str, Any]] = ()) -> di
         "index": document.index,
         "name": document.name,
         "error": document.error,
+        "notes": document.notes,
         "num_found": document.num_found,
         "num_values": len(document.values),
         "num_reviews": document.num_reviews,
@@ -97,6 +99,7 @@ def _shown(index: int, record: Mapping[str, Any], text: str) -> Shown:
         index=index,
         name=record["document"],
         error=record.get("error"),
+        notes=record.get("notes") or (),
         values=[_value(number, each) for number, each in enumerate(evidence)],
         segments=segments(text, marks),
     )

@@ -41,13 +41,14 @@ def done_record(
     unanswered: Mapping[Path, str] | None = None,
     retrieval_ranks: Mapping[int, int] | None = None,
     covered: Mapping[Place, CoveredReading] | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the record of a document that was read; spans of `merged` are of its text.
 
     `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why. A list of them
     without any item has evidence of its own.
     `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
-    `covered` is what was answered behind covers.
+    `covered` is what was answered behind covers. `notes` tell what was not read of it, and not asked.
     """
     fields, missing = record(schema, merged), unanswered or {}
     against = violations(schema, fields)
@@ -69,15 +70,20 @@ def done_record(
         told = scored(features, entry.leaf, score=score, threshold=threshold)
         others = [*rivals, *_other(behind, rivals)]
         evidence.append(evidence_of(entry, told, features, document, rivals=others))
-    known = {"document": name, "sha256": sha256, "status": "done", "error": None, "fields": fields}
-    return {**known, "evidence": evidence, "usage": dict(usage)}
+    known = {"document": name, "sha256": sha256, "status": "done", "error": None, "notes": list(notes)}
+    return {**known, "fields": fields, "evidence": evidence, "usage": dict(usage)}
 
 
-def failed_record(error: Mapping[str, Any], *, name: str, sha256: str, usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a document that was not read, or not answered; `error` has a code and a message."""
+def failed_record(
+    error: Mapping[str, Any], *, name: str, sha256: str, usage: Mapping[str, Any], notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the record of a document that was not read, or not answered; `error` has a code and a message.
+
+    `notes` are those of a document that was read.
+    """
     told = {"code": error["code"], "message": error["message"], "page": error.get("page")}
-    known = {"document": name, "sha256": sha256, "status": "failed", "error": told, "fields": None}
-    return {**known, "evidence": [], "usage": dict(usage)}
+    known = {"document": name, "sha256": sha256, "status": "failed", "error": told, "notes": list(notes)}
+    return {**known, "fields": None, "evidence": [], "usage": dict(usage)}
 
 
 def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival]:

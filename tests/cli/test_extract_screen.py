@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cli.extracting.screen import where
+from cli.extracting.running import Tally
+from cli.extracting.screen import summary, where
 
 SPAN = {"start": 11, "end": 18, "page": 0, "box": None}
 
@@ -24,3 +25,10 @@ SPAN = {"start": 11, "end": 18, "page": 0, "box": None}
 )
 def test_a_value_that_need_not_stand_in_its_document_is_not_missed_there(told: dict[str, Any], shown: str) -> None:
     assert where({"value": "a", **told}) == shown
+
+
+def test_the_end_says_of_how_many_documents_something_was_not_read() -> None:
+    record: dict[str, Any] = {"error": None, "evidence": [], "usage": {}}
+    tally = Tally()
+    list(tally.passing(iter([{**record, "notes": ["2 of 3 pages have no text"]}, {**record, "notes": []}, record])))
+    assert summary(tally)[1] == "1 of them not wholly read or asked, or not for certain: `notes` of their records"

@@ -150,6 +150,23 @@ def test_of_a_short_text_less_is_shown_at_once_where_a_single_field_was_too_long
     assert whole not in first.messages[-1]["content"]
 
 
+@pytest.mark.parametrize("answer", [LineResult(text='{"b": "one"}'), EXPIRED], ids=["done", "failed"])
+def test_a_record_says_what_its_reader_noted_of_the_document(answer: LineResult) -> None:
+    noted = parse("Größe: one".encode("latin-1"), "a.txt", Limits())
+    assert noted.notes == ("read as Windows-1252: it is not UTF-8",)
+    found = record_of(JOB, JOB.showing(noted), Answers(first=[answer]), name="a.txt", sha256="", usage={})
+    assert found["notes"] == list(noted.notes)
+
+
+def test_a_record_says_which_of_its_passes_failed() -> None:
+    answers = Answers(first=[LineResult(text='{"b": "one"}')], second_readings={0: EXPIRED}, covered={0: REFUSED})
+    found = record_of(JOB, JOB.showing(DOCUMENT), answers, name="a.txt", sha256="", usage={})
+    assert found["notes"] == [
+        "a second reading failed in 1 of 1 questions: the batch expired",
+        "what was asked with values covered failed in 1 of 1 questions: the prompt is too long",
+    ]
+
+
 @pytest.mark.parametrize(
     ("last", "code"), [(REFUSED, "context_length_exceeded"), (EXPIRED, "batch_expired")], ids=["refused", "expired"]
 )

@@ -120,6 +120,11 @@ def test_gold_brings_a_table_and_two_plots() -> None:
     assert {"svg", "polyline", "circle"} <= page.tags
 
 
+def test_the_page_says_what_was_noted_of_a_document() -> None:
+    page = report([{**RECORD, "notes": ["2 of 3 pages have no <text>"]}], {})
+    assert "Note: 2 of 3 pages have no &lt;text&gt;" in page
+
+
 def test_fifty_documents_are_one_page() -> None:
     records = [{**RECORD, "document": str(number)} for number in range(50)]
     page = Page(report(records, {str(number): TEXT for number in range(50)}))
