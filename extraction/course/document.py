@@ -142,10 +142,22 @@ def record_of(
         covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
         notes=[
             *showing.document.notes,
+            *_shown_in_parts(showing),
             *_failures(answers.second_readings, "a second reading"),
             *_failures(answers.covered, "what was asked with values covered"),
         ],
     )
+
+
+def _shown_in_parts(showing: Showing) -> list[str]:
+    """Return what is noted of a document that questions had no room for, of which a null says less than of others."""
+    if not showing.can_be_cut or not (length := len(showing.whole.layout.text)):
+        return []
+    shares = [len(one.layout.text) / length for one in showing.excerpts.values() if one is not showing.whole]
+    if not shares:
+        return []
+    shown_in = f"{len(shares)} of {len(showing.excerpts)} questions showed a part of it"
+    return [f"it is longer than a question has room for: {shown_in}, {min(shares):.1%} of its text at least"]
 
 
 def _failures(results: Mapping[int, LineResult], of: str) -> list[str]:

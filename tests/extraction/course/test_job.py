@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -156,6 +157,20 @@ def test_a_record_says_what_its_reader_noted_of_the_document(answer: LineResult)
     assert noted.notes == ("read as Windows-1252: it is not UTF-8",)
     found = record_of(JOB, JOB.showing(noted), Answers(first=[answer]), name="a.txt", sha256="", usage={})
     assert found["notes"] == list(noted.notes)
+
+
+def test_a_record_says_of_how_much_of_a_long_document_it_was_made() -> None:
+    long = JOB.showing(parse(b"one two three\n\n" * 3000, "a.txt", Limits()))
+    answers = Answers(first=[LineResult(text='{"a": {"x": "one", "y": null, "z": null}, "b": null}')])
+    (note,) = record_of(JOB, long, answers, name="a.txt", sha256="", usage={})["notes"]
+    told = re.fullmatch(
+        r"it is longer than a question has room for: 1 of 1 questions showed a part of it, (.*)% of its text at least",
+        note,
+    )
+    assert told
+    assert 10 < float(told[1]) < 17
+    short = JOB.showing(DOCUMENT)
+    assert record_of(JOB, short, answers, name="a.txt", sha256="", usage={})["notes"] == []
 
 
 def test_a_record_says_which_of_its_passes_failed() -> None:
