@@ -20,7 +20,7 @@ from engine.interrupts import held_interrupts
 from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
-from engine.prompts import Prompt, check_conversation, conversations_of, is_text, params_of, prompts_of, read_prompt
+from engine.prompts import Prompt, conversations_of, is_text, params_of, prompts_of, read_conversation, read_prompt
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats
 from engine.text import with_bad_words_as_tokens
@@ -81,7 +81,7 @@ class LLM:
         try:
             # The template writes its own special tokens; tokenizing its text again could add a second BOS.
             ids: list[int] = self.tokenizer.apply_chat_template(
-                check_conversation(messages),
+                read_conversation(messages),
                 add_generation_prompt=add_generation_prompt,
                 tokenize=True,
                 return_dict=False,

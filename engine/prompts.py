@@ -56,15 +56,29 @@ def read_prompt(item: Any) -> str | list[Any]:
     return list(map(_plain, given))
 
 
-def check_conversation(given: Any) -> list[Mapping[str, Any]]:
-    """Return the messages of a conversation. Raises InvalidRequestError for what is none."""
-    messages = _items(given)
-    for message in messages:
-        if not isinstance(message, Mapping):
-            raise InvalidRequestError(
-                f"The conversation has {reprlib.repr(message)}; give messages, each a dict with role and content."
-            )
-    return messages
+def read_conversation(given: Any) -> list[dict[str, Any]]:
+    """Return the messages of a conversation. Raises InvalidRequestError for what is none, or has more than text."""
+    return [_message(one) for one in _items(given)]
+
+
+def _message(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError(
+            f"The conversation has {reprlib.repr(given)}; give messages, each a dict with role and content."
+        )
+    content = given.get("content")
+    return {**given, "content": "\n".join(map(_text_of_part, content))} if isinstance(content, list) else {**given}
+
+
+def _text_of_part(part: Any) -> str:
+    """Return the text of a part of a message; of an image a template would write a place that nothing is put in."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or kind != "text" or not isinstance(part.get("text"), str):
+        raise InvalidRequestError(
+            f"A message has a part {reprlib.repr(part) if kind is None else f'of type {kind!r}'}; this engine reads "
+            'only text: {"type": "text", "text": …}.'
+        )
+    return str(part["text"])
 
 
 def params_of(given: Any, *, num_prompts: int) -> list[SamplingParams]:

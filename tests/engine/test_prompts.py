@@ -145,6 +145,9 @@ def test_a_bad_word_without_a_token_is_the_error_of_its_request_alone(
         ("Hi", "The conversation has 'Hi'; give messages"),
         ([CHAT], r"The conversation has \[{'content': .*; give messages"),
         ([{"role": "user"}, "Hi"], "The conversation has 'Hi'; give messages"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "a part of type 'image_url'; this"),
+        ([{"role": "user", "content": ["Hi"]}], "a part 'Hi'; this engine reads only text"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "a part of type 'text'; this engine reads only text"),
         ([{"role": "user", "content": "no"}], "template refused the messages: TemplateError: roles must alternate"),
         ([{"role": "user", "content": "a\ud800"}], "template refused the messages: "),
     ],
@@ -160,3 +163,11 @@ def test_a_conversation_that_is_none_is_the_error_of_that_request_alone(
     assert len(first.outputs[0].token_ids) == 3
     assert bad.outputs[0].finish_reason == "error"
     assert re.search(named, str(bad.outputs[0].error)), bad.outputs[0].error
+
+
+def test_a_message_in_parts_is_their_text_by_lines(llm: LLM) -> None:
+    pytest.importorskip("jinja2")
+    contents: list[Any] = [[{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}], "Hi\nyou"]
+    in_parts, whole = llm.chat([[{"role": "user", "content": content}] for content in contents], greedy(1))
+    assert in_parts.prompt_token_ids == whole.prompt_token_ids
+    assert in_parts.outputs[0].error is None
