@@ -58,7 +58,7 @@ def _of_database(look: DatabaseLook) -> Sequence[_Part]:
         _Part(
             name="Clock",
             is_well=abs(look.clock_seconds) < _CLOCKS_DIFFER_SECONDS,
-            says=f"This API's is {look.clock_seconds:+.1f} s from the database's.",
+            says=f"This API's and the database's differ by {abs(look.clock_seconds):.1f} s.",
         ),
     ]
 

@@ -60,6 +60,10 @@ def test_budgets_and_limits_stand_on_the_page_of_their_tenant(operator: Browser,
     assert "open batches <strong>7</strong>" in log
 
 
+def test_clocks_differ_by_no_less_than_nothing(operator: Browser) -> None:
+    assert re.search(r"the database&#39;s differ by \d+\.\d s", operator.get("/health").text)
+
+
 def test_the_log_says_where_something_has_nothing() -> None:
     (options,) = tenants._changes({}, {"options": {}})
     assert (options.before, options.after) == (None, "none")
