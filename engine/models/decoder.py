@@ -44,8 +44,12 @@ class Decoder:
         max_positions: int,
         random_seed: int | None = None,
         has_head: bool = True,
+        is_shared: bool = False,
     ) -> None:
-        """Read the weights, but for those of the output matrix where it has no use for a head."""
+        """Read the weights, but for those of the output matrix where it has no use for a head.
+
+        `is_shared`: several threads run it at once, each over a cache of its own, and so layer by layer.
+        """
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -66,7 +70,7 @@ class Decoder:
                 self._head = reader.packed(head, None)
                 if config.has_tied_embeddings and self._head.has_rows:
                     self._embed = self._head.rows  # the weight is held once
-        self._at_once = cpu_layers(self._layers)
+        self._at_once = None if is_shared else cpu_layers(self._layers)
         self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
         self.sizes = _sizes(config)

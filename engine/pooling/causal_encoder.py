@@ -81,6 +81,7 @@ class CausalEncoder:
                 device=torch.device("cpu"),
                 max_positions=config.max_tokens,
                 has_head=False,
+                is_shared=True,
             )
 
     @torch.inference_mode()

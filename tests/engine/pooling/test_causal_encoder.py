@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engine import Embedder
 from engine.errors import UnsupportedModelError
@@ -32,6 +33,19 @@ def test_a_vector_does_not_depend_on_its_batch(tmp_path: Path, max_batch_tokens:
     embedder = Embedder(tmp_path, max_batch_tokens=max_batch_tokens)
     alone = np.concatenate([embedder.embed([text]).vectors for text in TEXTS])
     assert np.abs(embedder.embed(TEXTS[::-1]).vectors[::-1] - alone).max() < 1e-6
+
+
+def test_batches_beside_one_another_have_the_vectors_of_their_own_texts(tmp_path: Path) -> None:
+    make_folder(tmp_path, "qwen3", pooling="lasttoken")
+    embedder = Embedder(tmp_path, max_batch_tokens=1)
+    alone = np.concatenate([embedder.embed([text]).vectors for text in TEXTS])
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = embedder.embed(TEXTS * 20).vectors
+    finally:
+        torch.set_num_threads(before)
+    assert np.abs(found - np.tile(alone, (20, 1))).max() < 1e-6
 
 
 def test_fewer_dimensions_are_the_first_ones_at_length_one(tmp_path: Path) -> None:
