@@ -79,8 +79,8 @@ def compare(
             is_in_gold=other is not None,
         )
         for leaf in schema.leaves
-        for own, other in pairs.places(leaf)
-        if gold.tells_of(other)
+        for own, other, known_by in pairs.places(leaf)
+        if gold.tells_of(known_by)
     ]
 
 
@@ -105,23 +105,27 @@ class _Pairs:
         self._fields, self._gold = fields, gold
         self._found: dict[tuple[Path, Place | None, Place | None], list[tuple[Place | None, Place | None]]] = {}
 
-    def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None]]:
-        """Yield the places of a leaf in the record and in gold, None on the side where its item is missing."""
-        for pair in self._below((), (), (), leaf.path):
+    def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None, Place]]:
+        """Yield the places of a leaf in the record and in gold, None on the side where its item is missing.
+
+        The last is gold's again, or of the innermost list of gold that the item would be in.
+        """
+        for places in self._below((), (), (), leaf.path, ()):
             self._spend(1)
-            yield pair
+            yield places
 
     def _below(
-        self, path: Path, own: Place | None, other: Place | None, rest: Path
-    ) -> Iterator[tuple[Place | None, Place | None]]:
+        self, path: Path, own: Place | None, other: Place | None, rest: Path, within: Place
+    ) -> Iterator[tuple[Place | None, Place | None, Place]]:
         if ITEM not in rest:
-            yield (None if own is None else (*own, *rest)), (None if other is None else (*other, *rest))
+            here = None if other is None else (*other, *rest)
+            yield (None if own is None else (*own, *rest)), here, here or within
             return
         end = rest.index(ITEM)
         array = (*path, *rest[:end])
         sides = (None if own is None else (*own, *rest[:end])), (None if other is None else (*other, *rest[:end]))
         for one, two in self._items(array, *sides):
-            yield from self._below((*array, ITEM), one, two, rest[end + 1 :])
+            yield from self._below((*array, ITEM), one, two, rest[end + 1 :], sides[1] or within)
 
     def _items(self, array: Path, own: Place | None, other: Place | None) -> list[tuple[Place | None, Place | None]]:
         if (array, own, other) not in self._found:

@@ -45,11 +45,9 @@ class GoldDocument:
         """Return what no other line of its file has: the id, else the name."""
         return self.document if self.document_id is None else self.document_id
 
-    def tells_of(self, place: Place | None) -> bool:
-        """Tell whether a value of gold counts, by itself or in a list; None is an item that gold does not have."""
-        if self.known is None or place is None:
-            return self.known is None
-        return any(spell(place[:end]) in self.known for end in range(1, len(place) + 1))
+    def tells_of(self, place: Place) -> bool:
+        """Tell whether what stands at a place counts, by itself or in a list."""
+        return self.known is None or any(spell(place[:end]) in self.known for end in range(1, len(place) + 1))
 
 
 def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:

@@ -29,7 +29,7 @@ SCHEMA = FieldSchema.parse(
         },
     }
 )
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "vendor": "Ash",
     "paid": None,
     "currency": "EUR",
@@ -159,3 +159,16 @@ def test_of_a_list_that_is_known_every_item_counts() -> None:
     gold = read({"document": "a.pdf", "document_id": "doc_1", "fields": FIELDS, "known": ["lines"]})
     rates = evaluate(SCHEMA, [record()], gold).overall.rates
     assert (rates.right, rates.wrong, rates.missed) == (4, 0, 0)
+
+
+@pytest.mark.parametrize(("known", "wrong"), [(["lines"], 2), (["lines[0].count"], 0), (["vendor"], 0)])
+def test_of_a_list_that_is_known_an_item_that_gold_lacks_counts_as_wrong(known: list[str], wrong: int) -> None:
+    gold = read({"document": "a.pdf", "document_id": "doc_1", "fields": FIELDS, "known": known})
+    invented = {**record(), "fields": {**FIELDS, "lines": [*FIELDS["lines"], {"count": 99, "price": 98.5}]}}
+    assert evaluate(SCHEMA, [invented], gold).overall.rates.wrong == wrong
+
+
+def test_of_a_list_that_is_known_to_be_empty_every_item_is_wrong() -> None:
+    gold = read({"document": "a.pdf", "document_id": "doc_1", "fields": {**FIELDS, "lines": []}, "known": ["lines"]})
+    rates = evaluate(SCHEMA, [record()], gold).overall.rates
+    assert (rates.right, rates.wrong, rates.missed) == (0, 4, 0)
