@@ -87,11 +87,13 @@ class DocumentReading:
 
         The first round asks everything doubtful once more. Leaves that an answer left out are asked in halves of their
         question, round after round, down to a single one, and that one with less and less of the text where it was too
-        long: so every round is of smaller questions than the one before.
+        long: so every round is of smaller questions than the one before. Those with less text come behind the others,
+        which a release that did not ask them counted as they count here: their answers may come after an upgrade.
         """
         if not self.rounds:
             return self._doubtful()
-        return [half for question, reading in self.rounds[-1] for half in self._smaller(question, reading)]
+        before = sorted(self.rounds[-1], key=lambda asked: self._is_smallest(asked[0]))
+        return [half for question, reading in before for half in self._smaller(question, reading)]
 
     def unanswered(self) -> dict[Path, str]:
         """Return the leaves of which no answer came, or no list to its end, each with the last reason."""
@@ -130,13 +132,16 @@ class DocumentReading:
         asked = halves(one.group, reasons) if one.answer.missing else [reasons]
         return [Question(group=number, doubts=each) for each in asked if each]
 
+    def _is_smallest(self, question: Question) -> bool:
+        return len(parts(self.first[question.group].group, question.doubts)) == 1
+
     def _smaller(self, question: Question, reading: GroupReading) -> list[Question]:
         """Return what asks for the leaves that an answer to a question left out; nothing where it was the smallest."""
         first, is_too_long = self.first[question.group], reading.problem == TOO_LONG
         missing = {path: reason for path, reason in reading.gaps().items() if path in question.doubts}
         num_halved = question.num_halved + is_too_long
         is_last = reading.problem not in (None, TOO_LONG)
-        if len(parts(first.group, question.doubts)) == 1:
+        if self._is_smallest(question):
             num_halved = max(num_halved, self.halvings.start)
             is_last |= not is_too_long or first.problem is None or num_halved not in self.halvings
         asked = [] if is_last else halves(first.group, missing)

@@ -141,6 +141,21 @@ def test_a_single_field_whose_question_is_too_long_is_asked_with_less_text_and_t
         assert ((found["error"] or {}).get("code"), found["fields"]) == (error, fields)
 
 
+def test_a_field_that_is_asked_with_less_text_comes_behind_the_others_of_its_group() -> None:
+    """A release that did not ask such counted the others from 0: their answers are in batches that it began."""
+    schema = json.dumps({"type": "object", "properties": {f"f{number}": TEXT for number in range(6)}})
+    asking = replace(job.plan(schema.encode(), quotes=False, params={}, max_fields=25), window=JOB.window)
+    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(999)).encode(), "a.txt", Limits()))
+    too_long = [{f"0-{number}": REFUSED for number in range(num_asked)} for num_asked in (2, 4)]
+    assert list(again_requests(asking, showing, Answers(first=[REFUSED], again=too_long))) == [
+        f"0-{number}" for number in range(6)
+    ]
+    earlier = {f"0-{key}": LineResult(text=json.dumps({f"f{field}": "one"})) for key, field in enumerate((0, 1, 3, 4))}
+    answers = Answers(first=[REFUSED], again=[*too_long, earlier])
+    found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
+    assert [name for name, value in found["fields"].items() if value is None] == ["f2", "f5"]
+
+
 def test_of_a_short_text_less_is_shown_at_once_where_a_single_field_was_too_long() -> None:
     one = json.dumps({"type": "object", "properties": {"total": TEXT}}).encode()
     asking = replace(job.plan(one, quotes=False, params={}, max_fields=25), window=JOB.window)
