@@ -81,7 +81,8 @@ class PackedLinear:
 
         `product` is one of `products_for(weight.dtype)` where the weight is on the CPU; None takes the first of them.
         """
-        require(weight.dim() == 2, f"weight has shape {tuple(weight.shape)}; give [out, in]")
+        is_matrix = weight.dim() == 2 and weight.numel() > 0
+        require(is_matrix, f"weight has shape {tuple(weight.shape)}; give [out, in], neither of them 0")
         self.out_features, self.in_features = weight.shape
         is_bias = bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
         require(is_bias, f"bias does not fit weight {weight.dtype} {tuple(weight.shape)}; give [out] of that dtype")
@@ -170,6 +171,8 @@ def best_product(dtype: torch.dtype) -> Product:
 
 def has_cpu_products(dtype: torch.dtype) -> bool:
     """Say whether this CPU multiplies matrices of `dtype` no slower than of fp32, so that they are worth having."""
+    if dtype == torch.float32:
+        return True
     product = best_product(dtype)
     return sums.is_wide() if product is Product.MULTIPLY_ADDS else product is not Product.PLAIN
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn import functional
 
 from kernels import packed_linear
+from kernels.cpu.gemm import panels, sums
 from kernels.errors import KernelInputError
 from kernels.packed_linear import PackedLinear, Product, best_product, can_multiply, padded_rows, products_for
 
@@ -86,6 +88,8 @@ def test_rows_of_the_weight_are_read_bit_for_bit(product: Product, dtype: torch.
         return
     assert torch.equal(layer.rows(ids), weight[ids])
     assert layer.rows(ids[:0]).shape == (0, 7)
+    for same in (ids.int(), ids.repeat_interleave(2)[::2]):
+        assert torch.equal(layer.rows(same), weight[ids])
     for wrong in (-1, 101):
         with pytest.raises((KernelInputError, IndexError), match="range"):
             layer.rows(torch.tensor([3, wrong]))
@@ -126,3 +130,26 @@ def test_padded_rows_leave_no_trace(rows: int) -> None:
     product = PackedLinear(weight, None, product=Product.ONEDNN)(x)
     assert product.shape == (rows, 24)
     torch.testing.assert_close(product, functional.linear(x, weight), rtol=1e-4, atol=1e-4)
+
+
+def test_of_a_weight_that_fills_no_panel_only_the_last_rows_are_copied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    padded: list[int] = []
+
+    def pad(tensor: torch.Tensor, widths: tuple[int, ...]) -> torch.Tensor:
+        padded.append(tensor.shape[0])
+        return functional.pad(tensor, widths)
+
+    monkeypatch.setattr(panels, "functional", SimpleNamespace(pad=pad))
+    packed = panels.pack(torch.randn(101, 8))
+    assert (packed.shape[0], padded) == (3, [5])
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
+def test_a_weight_without_numbers_is_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(KernelInputError, match=r"give \[out, in\], neither of them 0"):
+        PackedLinear(torch.zeros(shape), None)
+
+
+def test_fp32_is_always_worth_having(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "is_wide", lambda: False)
+    assert packed_linear.has_cpu_products(torch.float32)

@@ -67,13 +67,21 @@ def pack(weight: Tensor) -> Tensor:
     """
     width, depth = weight.shape
     together = _TOGETHER[weight.dtype]
-    panels, steps = -(-width // PANEL_COLUMNS), -(-depth // together)
-    padding = 0, together * steps - depth, 0, panels * PANEL_COLUMNS - width
-    is_whole = not any(padding) and weight.storage_offset() % together == 0
-    words = (weight.contiguous() if is_whole else functional.pad(weight, padding)).view(torch.int32)
-    packed = huge_pages.zeros((panels, steps, PANEL_COLUMNS, together), weight.dtype)
-    packed.view(torch.int32).flatten(2).copy_(words.view(panels, PANEL_COLUMNS, steps).transpose(1, 2))
+    whole, steps = width // PANEL_COLUMNS, -(-depth // together)
+    packed = huge_pages.zeros((-(-width // PANEL_COLUMNS), steps, PANEL_COLUMNS, together), weight.dtype)
+    _fill(packed[:whole], weight[: whole * PANEL_COLUMNS])
+    if width % PANEL_COLUMNS:  # of a weight without this the largest part would be copied once more
+        _fill(packed[whole:], functional.pad(weight[whole * PANEL_COLUMNS :], (0, 0, 0, -width % PANEL_COLUMNS)))
     return packed
+
+
+def _fill(panels: Tensor, rows: Tensor) -> None:
+    """Write rows `[panels · 48, in]` of a weight to its panels."""
+    count, steps, columns, together = panels.shape
+    missing = together * steps - rows.shape[1]
+    is_whole = missing == 0 and rows.storage_offset() % together == 0
+    words = (rows.contiguous() if is_whole else functional.pad(rows, (0, missing))).view(torch.int32)
+    panels.view(torch.int32).flatten(2).copy_(words.view(count, columns, steps).transpose(1, 2))
 
 
 def pack_bias(bias: Tensor | None, width: int) -> Tensor:
@@ -85,11 +93,12 @@ def pack_bias(bias: Tensor | None, width: int) -> Tensor:
 
 
 def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return rows `ids` `[count]` int64 of the weight `[out, in]` = `shape` that was packed, bit for bit.
+    """Return rows `ids` `[count]`, integers, of the weight `[out, in]` = `shape` that was packed, bit for bit.
 
     Raises `KernelInputError` for an id outside [0, out).
     """
     width, depth = shape
+    ids = ids.to(torch.int64).contiguous()
     out = torch.empty((ids.shape[0], depth), dtype=packed.dtype)
     fault = _GATHER_ROWS[packed.dtype](
         ids.shape[0],

@@ -92,6 +92,8 @@ class CpuKernel:
         """Let a process of its own compile it meanwhile, where that helps; the first call waits for it."""
         if self._entry is None and self._compiler is None:
             self._compiler = compile_apart(self._function)
+            if self._compiler is not None:  # perhaps nobody calls the kernel, and the process must not stay a zombie
+                threading.Thread(target=self._compiler.wait, daemon=True).start()
 
     def __call__(self, num_tasks: int, words: tuple[float, ...], *, parallel: bool) -> bool:
         """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
@@ -138,9 +140,9 @@ class CpuKernel:
 
     def compile(self) -> None:
         """Compile it, or take what another process has compiled."""
-        if self._compiler is not None:
-            self._compiler.wait()  # whatever came of it: what it has not left in the cache is compiled here
-            self._compiler = None
+        compiler, self._compiler = self._compiler, None
+        if compiler is not None:
+            compiler.wait()  # whatever came of it: what it has not left in the cache is compiled here
         compiled = compile_cached(self._function)
         self._address = compiled.address
         self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)

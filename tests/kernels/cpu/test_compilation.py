@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from kernels.cpu import row_ops
 from kernels.cpu.attention import host as attention
-from kernels.cpu.runtime import amx, compilation
+from kernels.cpu.runtime import amx, compilation, launch
 from kernels.cpu.runtime.launch import CpuKernel, compile_all
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +30,7 @@ class Listener(event.Listener):
     def on_end(self, e): pass
 event.register("numba:compile", Listener())
 from kernels.cpu import row_ops
-from kernels.cpu.runtime import amx, compilation
+from kernels.cpu.runtime import amx, compilation, launch
 from kernels.rms_norm import rms_norm
 
 compilation._num_cores = lambda: 2
@@ -75,6 +76,22 @@ def test_no_process_is_started_where_nothing_can_be_kept(monkeypatch: pytest.Mon
 def test_a_process_that_compiles_attention_loads_no_torch() -> None:
     program = "import sys, kernels.cpu.attention.entries; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=280, check=False).returncode == 0
+
+
+def test_a_process_that_nobody_waits_for_is_no_zombie(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    ended = threading.Event()
+    wait = child.wait
+
+    def noted() -> int:
+        status = wait()
+        ended.set()
+        return status
+
+    monkeypatch.setattr(child, "wait", noted)
+    monkeypatch.setattr(launch, "compile_apart", lambda _: child)
+    CpuKernel(row_ops._rms_norm_float32, row_ops._RMS_BLOCK).begin_to_compile()
+    assert ended.wait(60)
 
 
 def called(monkeypatch: pytest.MonkeyPatch, method: str) -> list[CpuKernel]:
