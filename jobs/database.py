@@ -23,6 +23,7 @@ from sqlalchemy.exc import (
     InternalError,
     InvalidatePoolError,
     OperationalError,
+    ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
@@ -65,6 +66,7 @@ _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "5
 _CANCELED_STATE = "57014"
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
+_UNDEFINED_TABLE = "42P01"
 
 
 def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDLE_SECONDS) -> Engine:
@@ -197,7 +199,7 @@ def run_alone(session: Session, statement: TextClause) -> None:
 
 @contextmanager
 def reported_as_service_error(url: URL) -> Iterator[None]:
-    """Turn an unreachable, overloaded or contended Postgres into ServiceError; every other error passes."""
+    """Turn a Postgres that is away, overloaded, contended or lacks a table into ServiceError; other errors pass."""
     try:
         yield
     except PoolTimeoutError:
@@ -210,6 +212,13 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
         if not is_connection_problem(error):
             raise
         raise ServiceError(_unreachable(url, error)) from error
+    except ProgrammingError as error:
+        if _sqlstate(error) != _UNDEFINED_TABLE:
+            raise
+        raise ServiceError(
+            f"the database at {_address(url)} lacks a table of this version{_cause(error)}. "
+            "Run `tokenmill db upgrade`, or name another database in TOKENMILL_DATABASE_URL."
+        ) from error
 
 
 def is_connection_problem(error: DBAPIError) -> bool:

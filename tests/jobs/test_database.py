@@ -249,11 +249,21 @@ def test_a_killed_connection_is_a_service_error(maker: sessionmaker[Session]) ->
         lose_the_connection(maker)
 
 
+def test_a_database_without_the_schema_is_one_sentence_that_says_what_to_run(empty_database: str) -> None:
+    engine = database.connect(empty_database)
+    with (
+        pytest.raises(ServiceError, match=r'"tenant" does not exist.*Run `tokenmill db upgrade`'),
+        database.transaction(database.sessions(engine)) as session,
+    ):
+        session.execute(text("SELECT 1 FROM tenant"))
+    engine.dispose()
+
+
 def test_a_failing_statement_is_not_called_a_service_error(maker: sessionmaker[Session]) -> None:
     from sqlalchemy.exc import ProgrammingError
 
     with pytest.raises(ProgrammingError), database.transaction(maker) as session:
-        session.execute(text("SELECT * FROM nothing"))
+        session.execute(text("SELECT no_such_column FROM batch"))
 
 
 def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker[Session]) -> None:
