@@ -41,8 +41,7 @@ def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> Docume
             return result.error
         shown = job.excerpt(number, showing).layout
         read.append(_agreeing(_read(job, showing, result, group, shown), number, answers))
-    halvings = job.halvings(showing) if any(one.problem is not None for one in read) else range(0)
-    reading = DocumentReading(schema=job.schema, first=tuple(read), halvings=halvings)
+    reading = DocumentReading(schema=job.schema, first=tuple(read), halvings=job.halvings)
     for results in answers.again:
         asked = answered_questions(reading.questions(), results.keys())
         read_again = list[tuple[Question, GroupReading]]()

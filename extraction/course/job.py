@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from extraction.documents.document import Document
+from extraction.documents.layout import LayoutText
 from extraction.fields.groups import Group, answer_tokens, groups
 from extraction.fields.paths import Path as FieldPath
 from extraction.fields.schema import FieldSchema
@@ -107,11 +108,11 @@ class ExtractJob:
             showing.parts[asked] = self._excerpt(part, showing, share=0.5**question.num_halved)
         return showing.parts[asked]
 
-    def halvings(self, showing: Showing) -> range:
-        """Return how often the window is halved where it has less than all of a document, and no less than is shown."""
+    def halvings(self, shown: LayoutText) -> range:
+        """Return how often the window is halved where it has less than a prompt showed, and no less than is shown."""
         if self.window is None or (limit := self._most_tokens(self.window)) < LEAST_ROOM:
             return range(0)
-        first = math.floor(math.log2(limit / max(1, showing.num_tokens))) + 1
+        first = math.floor(math.log2(limit / max(1, self.window.count(shown.text)))) + 1
         return range(max(1, first), math.floor(math.log2(limit / LEAST_ROOM)) + 1)
 
     def first_request(self, group: int, text: str) -> Request:

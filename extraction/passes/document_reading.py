@@ -5,7 +5,7 @@ Knows no line and no result of a batch: texts of answers in, findings out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,10 @@ class _Passage:
         return replace(self, findings=settle(group, self.findings, again, question.doubts))
 
 
+def _none(_shown: LayoutText) -> range:
+    return range(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentReading:
     """What was answered about a document the first time, and in rounds of further questions."""
@@ -73,9 +77,9 @@ class DocumentReading:
     first: tuple[GroupReading, ...]
     """Of each group."""
     rounds: tuple[tuple[tuple[Question, GroupReading], ...], ...] = ()
-    halvings: range = range(0)
-    """How often halved a part of a group whose first question was too long has less of the text than before, and still
-    some."""
+    halvings: Callable[[LayoutText], range] = _none
+    """How often halved a part of a group whose first question was too long has less of the text than was shown, and
+    still some."""
 
     @property
     def is_answered(self) -> bool:
@@ -142,8 +146,10 @@ class DocumentReading:
         num_halved = question.num_halved + is_too_long
         is_last = reading.problem not in (None, TOO_LONG)
         if self._is_smallest(question):
-            num_halved = max(num_halved, self.halvings.start)
-            is_last |= not is_too_long or first.problem is None or num_halved not in self.halvings
+            is_last |= not is_too_long or first.problem is None
+            halvings = range(0) if is_last else self.halvings(reading.shown)
+            num_halved = max(num_halved, halvings.start)
+            is_last |= num_halved not in halvings
         asked = [] if is_last else halves(first.group, missing)
         return [Question(group=question.group, doubts=half, num_halved=num_halved) for half in asked]
 

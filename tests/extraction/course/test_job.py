@@ -22,6 +22,7 @@ from extraction.documents.parsing import parse
 from extraction.fields.paths import Path, spell
 from extraction.passes.asking_again import CUT, MISSING, TOO_LONG, UNGROUNDED, asked_again, halves, parts
 from extraction.passes.document_reading import DocumentReading, Question
+from extraction.passes.examples import Example
 from extraction.passes.excerpts import Window, likely_tokens
 from extraction.passes.prompts import Request
 from extraction.scoring.records import UNANSWERED, UNENDED
@@ -139,6 +140,24 @@ def test_a_single_field_whose_question_is_too_long_is_asked_with_less_text_and_t
     ):
         found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
         assert ((found["error"] or {}).get("code"), found["fields"]) == (error, fields)
+
+
+@pytest.mark.parametrize(("num_words", "num_examples"), [(300, 0), (0, 3)], ids=["description", "examples"])
+def test_with_less_text_no_prompt_is_asked_again_as_it_was(num_words: int, num_examples: int) -> None:
+    told = TEXT | {"description": " ".join(f"explain{number}" for number in range(num_words))}
+    schema = json.dumps({"type": "object", "properties": {"total": told}})
+    examples = tuple(
+        Example(document_text=f"sample {number} " * 200, fields={"total": "sample"}) for number in range(num_examples)
+    )
+    planned = job.plan(schema.encode(), quotes=False, params={}, max_fields=25)
+    asking = replace(planned, window=JOB.window, examples=examples)
+    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(999)).encode(), "a.txt", Limits()))
+    prompts, rounds = [asking.first_request(0, asking.excerpt(0, showing).layout.text)], list[dict[str, LineResult]]()
+    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
+        prompts += asked.values()
+        rounds.append(dict.fromkeys(asked, REFUSED))
+    assert len(rounds) > 2
+    assert all(size_of(after) < size_of(before) for before, after in pairwise(prompts))
 
 
 def test_a_field_that_is_asked_with_less_text_comes_behind_the_others_of_its_group() -> None:
