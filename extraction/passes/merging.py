@@ -82,8 +82,11 @@ def record(schema: FieldSchema, merged: Iterable[Merged]) -> dict[str, Any]:
     entries = list(merged)
     items = {each.place[:end] for each in entries for end, part in enumerate(each.place, 1) if isinstance(part, int)}
     nested = [array for array in schema.arrays() if ITEM in array]
-    values: dict[Place, Any] = {place: [] for array in nested for place in _places(array, items)}
+    values: dict[Place, Any] = {}
     for leaf in schema.leaves:
+        for array in (each for each in nested if each == leaf.path[: len(each)]):
+            for place in _places(array, items):
+                values.setdefault(place, [])
         values |= dict.fromkeys(_places(leaf.path, items), None)
     values |= {each.place: each.value for each in entries}
     return build(values.items(), schema.arrays())

@@ -97,3 +97,12 @@ def test_entries_come_item_by_item_in_the_order_of_the_schema() -> None:
         *("net", "total"),
         *("lines[0].article", "lines[0].amount", "lines[1].article", "lines[1].amount"),
     ]
+
+
+def test_an_item_has_its_fields_in_the_order_of_the_schema() -> None:
+    inner = {"a": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}, "z": {"type": "string"}}
+    rows = {"type": "array", "items": {"type": "object", "properties": inner}}
+    schema = FieldSchema.parse({"type": "object", "properties": {"rows": rows}})
+    found = merge(schema, [[finding(("rows", 0, "z"), "x"), finding(("rows", 0, "tags", 0), "y")]])
+    (item,) = record(schema, found)["rows"]
+    assert list(item.items()) == [("a", None), ("tags", ["y"]), ("z", "x")]
