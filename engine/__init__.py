@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.core import Engine
     from engine.errors import (
+        EngineBroken,
         EngineDied,
         EngineError,
         EngineStartError,
@@ -39,6 +40,7 @@ _HOME = {
     "Embedder": "pooling.embedder",
     "Embeddings": "pooling.embedder",
     "Engine": "core",
+    "EngineBroken": "errors",
     "EngineConfig": "config",
     "EngineDied": "errors",
     "EngineError": "errors",
@@ -66,6 +68,7 @@ __all__ = [
     "Embedder",
     "Embeddings",
     "Engine",
+    "EngineBroken",
     "EngineConfig",
     "EngineDied",
     "EngineError",

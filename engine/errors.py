@@ -7,6 +7,7 @@ EngineError
 ├── ModelLoadError         the model's files are missing, incomplete or unreadable
 │   └── UnsupportedModelError   the model needs something this engine does not have
 ├── EngineStartError       the engine process did not become ready
+├── EngineBroken           a step of `LLM` was cut off half done
 └── EngineDied             the engine process ended while in use
 """
 
@@ -41,6 +42,17 @@ class UnsupportedModelError(ModelLoadError):
 
 class EngineStartError(EngineError):
     """The engine process did not become ready; the message is the child's reason in one sentence."""
+
+
+class EngineBroken(EngineError):
+    """A step of `LLM` was cut off half done, by a second Ctrl-C or an error; no call of it runs any more."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"A step of this LLM was cut off half done by {reason}. Its requests and cache no longer add up, so it "
+            "runs nothing more. Make a new LLM, and drop this one first if memory is short."
+        )
 
 
 class EngineDied(EngineError):

@@ -6,7 +6,8 @@ The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from engine.build import build_engine
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
-from engine.errors import InvalidParamsError, InvalidRequestError
+from engine.errors import EngineBroken, InvalidParamsError, InvalidRequestError
 from engine.intake import check_prompt_token_ids
-from engine.interrupts import held_interrupts
+from engine.interrupts import HeldInterrupts, held_interrupts
 from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
@@ -31,6 +32,8 @@ class LLM:
     """Load a model and generate. Keyword arguments are those of EngineConfig.
 
     Calls from several threads run one after the other. Ctrl-C ends a call between two steps; the next one starts anew.
+    A second Ctrl-C ends it at once. Where that, or an error, cuts a step off half done, this call raises it and every
+    later one EngineBroken: make a new LLM.
 
     Without a tokenizer in the model's files only token ids can be given and `text` is empty.
     """
@@ -41,6 +44,7 @@ class LLM:
         self.tokenizer = load_tokenizer(path)
         self._next_request_id = 0
         self._lock = threading.Lock()
+        self._broken_by: str | None = None
 
     def generate(
         self,
@@ -51,7 +55,7 @@ class LLM:
 
         A request that can never run, or whose prompt is none, gets an output with finish_reason "error" and its reason
         in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that are
-        none, or do not match in number.
+        none, or do not match in number, and EngineBroken after a call that was cut off in the middle of a step.
         """
         return self._generate(prompts_of(prompts), sampling_params)
 
@@ -101,6 +105,8 @@ class LLM:
                 "This model's directory has no tokenizer; give prompts as token ids, and no stop strings or bad words."
             )
         with self._lock:
+            if self._broken_by is not None:
+                raise EngineBroken(self._broken_by)
             return self._run([self._job(item, own) for item, own in zip(items, params, strict=True)])
 
     def _job(self, item: Any, params: SamplingParams) -> _Job:
@@ -125,18 +131,28 @@ class LLM:
 
     def _run(self, jobs: list[_Job]) -> list[RequestOutput]:
         by_id = {job.request_id: job for job in jobs if not job.progress.has_ended}
-        with held_interrupts() as let_through:
+        with held_interrupts() as interrupts:
             try:
                 for job in by_id.values():
                     self.engine.add(job.request())
-                    let_through()
+                    interrupts.let_through()
                 while self.engine.has_work:
                     self._step(by_id)
-                    let_through()
-            except BaseException:
-                self.engine.abort(by_id)
+                    interrupts.let_through()
+            except BaseException as error:
+                self._end(by_id, error, interrupts)
                 raise
         return [job.output() for job in jobs]
+
+    def _end(self, request_ids: Iterable[int], error: BaseException, interrupts: HeldInterrupts) -> None:
+        """End the requests of a call that failed. The next one may run only if what is left adds up."""
+        self._broken_by = f"{type(error).__name__}: {error}".removesuffix(": ")
+        if interrupts.has_cut:
+            return
+        with suppress(BaseException):  # the first error is the one to tell
+            self.engine.abort(request_ids)
+            self.engine.scheduler.check_integrity()
+            self._broken_by = None
 
     def _step(self, by_id: Mapping[int, _Job]) -> None:
         for delta in self.engine.step():

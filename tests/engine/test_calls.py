@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import LLM, SamplingParams
+from engine import LLM, EngineBroken, SamplingParams
 from tests.engine.builders import greedy
 from tests.engine.tiny_models import TinyModel
 from tests.engine.worded import SETTINGS
@@ -87,9 +87,12 @@ def test_an_interrupt_among_requests_that_are_handed_over_leaves_none_behind(
     assert llm.engine.stats().load.num_waiting == 0
 
 
-def test_a_second_interrupt_comes_at_once(
-    llm: LLM, prompts: list[list[int]], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["seat", "grow", "publish", "leave"])
+def test_a_second_interrupt_comes_at_once_and_the_next_call_says_what_it_broke(
+    name: str, worded: TinyModel, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    llm = LLM(worded.path, **SETTINGS)
+    seats = llm.engine.scheduler._seats
     reached = []
 
     def insist() -> None:
@@ -99,11 +102,28 @@ def test_a_second_interrupt_comes_at_once(
         reached.append("after the second")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine, "step", before(llm.engine.step, insist))
+        patch.setattr(seats, name, before(getattr(seats, name), insist, at=2))
         with pytest.raises(KeyboardInterrupt):
-            llm.generate(prompts, PARAMS)
+            llm.generate([[5, 6] * 20, [6, 7] * 20], PARAMS)
     assert reached == ["after the first"]
-    assert tokens(llm, prompts) == expected
+    with pytest.raises(EngineBroken, match=r"half done by KeyboardInterrupt\. .* Make a new LLM"):
+        llm.generate(prompts, PARAMS)
+
+
+def test_an_error_that_tears_the_schedule_is_told_and_no_call_runs_after_it(
+    worded: TinyModel, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    llm = LLM(worded.path, **SETTINGS)
+    seats = llm.engine.scheduler._seats
+    with monkeypatch.context() as patch:
+        patch.setattr(seats, "_own", before(seats._own, fail, at=2))
+        with pytest.raises(MemoryError, match="no room"):
+            llm.generate(prompts, PARAMS)
+    with pytest.raises(EngineBroken, match="half done by MemoryError: no room"):
+        llm.generate(prompts, PARAMS)
 
 
 def test_a_handler_of_ones_own_hears_of_an_interrupt_and_is_there_afterwards(
