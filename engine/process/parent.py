@@ -141,14 +141,16 @@ class EngineProcess:
         """Hand requests over, all or, where one cannot be sent, none.
 
         A refusal comes back as a delta with finish_reason "error". Raises EngineDied, and InvalidRequestError for the
-        id of a request that has not ended.
+        id of a request that has not ended, or that is given twice.
         """
         payload = encode(Add(requests))  # first: what cannot be sent is not in flight
         with self._state_lock:
+            added: dict[int, int] = {}
             for new in requests:
-                if new.request_id in self._open_children:
+                if new.request_id in self._open_children or new.request_id in added:
                     raise already_running(new.request_id)
-            self._open_children |= {new.request_id: new.params.n for new in requests}
+                added[new.request_id] = new.params.n
+            self._open_children |= added
         self._send(payload)
 
     def abort(self, request_ids: Iterable[int]) -> None:

@@ -264,6 +264,14 @@ def test_an_id_that_is_in_flight_is_refused_with_all_that_came_with_it(process: 
     assert {delta.request_id for delta in collect(process)} == {950}
 
 
+def test_an_id_that_is_given_twice_is_refused_and_what_runs_goes_on(process: EngineProcess) -> None:
+    process.add(new_request(960, [5] * 8, params=greedy(20)))
+    with pytest.raises(InvalidRequestError, match="request_id is 961"):
+        process.add(new_request(961, [5], params=greedy(1)), new_request(961, [6], params=greedy(1)))
+    assert process.running_request_ids == (960,)
+    assert {delta.request_id for delta in collect(process)} == {960}
+
+
 def test_a_message_that_the_child_cannot_read_ends_it_with_the_reason(process: EngineProcess) -> None:
     process.add(new_request(1, [True, 5], params=SamplingParams(max_tokens=1)))
     with pytest.raises(EngineDied, match="Expected `int`, got `bool`"):
