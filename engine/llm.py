@@ -69,7 +69,7 @@ class LLM:
         """Write each conversation in the model's chat template and generate the answers, in order.
 
         One that the template refuses is an error of its own, as a prompt is for `generate`. Raises
-        InvalidRequestError for a model without a template.
+        InvalidRequestError for a model without a template, or whose template does not compile, or without jinja2.
         """
         if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
             raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
@@ -81,7 +81,7 @@ class LLM:
         return self.engine.stats()
 
     def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int] | InvalidRequestError:
-        """Return the prompt of a conversation, or why there is none."""
+        """Return the prompt of a conversation, or why there is none. Raises InvalidRequestError where none has one."""
         try:
             # The template writes its own special tokens; tokenizing its text again could add a second BOS.
             ids: list[int] = self.tokenizer.apply_chat_template(
@@ -92,7 +92,11 @@ class LLM:
             )
         except InvalidRequestError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
+        except Exception as error:  # a template is its author's program and may raise anything
+            if _is_of_every_conversation(error):
+                raise InvalidRequestError(
+                    f"The model's chat template cannot be used: {type(error).__name__}: {error}"
+                ) from error
             return InvalidRequestError(
                 f"The model's chat template refused the messages: {type(error).__name__}: {error}"
             )
@@ -220,6 +224,13 @@ class _Job:
             return None
         pairs = zip(self.prompt_token_ids[1:], self.progress.prompt_logprobs, strict=True)
         return [None, *(_named(token, entry, self._tokenizer) for token, entry in pairs)]
+
+
+def _is_of_every_conversation(error: Exception) -> bool:
+    """Tell whether a chat template raised it whatever the messages were."""
+    # By name: only transformers imports jinja2, and says so where it is missing or too old.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return not kinds.isdisjoint({"ImportError", "TemplateSyntaxError"})
 
 
 def _named(token_id: int, entry: TokenLogprobs, tokenizer: Any) -> dict[int, Logprob]:

@@ -165,6 +165,20 @@ def test_a_conversation_that_is_none_is_the_error_of_that_request_alone(
     assert re.search(named, str(bad.outputs[0].error)), bad.outputs[0].error
 
 
+def test_a_template_that_does_not_compile_is_the_error_of_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr(llm.tokenizer, "chat_template", "{% for m in messages %}{{ m['content'] ")
+    with pytest.raises(InvalidRequestError, match="template cannot be used: TemplateSyntaxError: "):
+        llm.chat([CHAT, CHAT], greedy(3))
+
+
+def test_a_missing_jinja2_is_the_error_of_the_call(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.utils.chat_template_utils.is_jinja_available", lambda: False)
+    monkeypatch.setattr(llm.tokenizer, "chat_template", "{# not compiled before #}{{ messages[0]['content'] }}")
+    with pytest.raises(InvalidRequestError, match=r"template cannot be used: ImportError: .*jinja2"):
+        llm.chat([CHAT, CHAT], greedy(3))
+
+
 def test_a_message_in_parts_is_their_text_by_lines(llm: LLM) -> None:
     pytest.importorskip("jinja2")
     contents: list[Any] = [[{"type": "text", "text": "Hi"}, {"type": "text", "text": "you"}], "Hi\nyou"]
