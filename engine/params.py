@@ -140,8 +140,11 @@ class SamplingParams:
 
     def _check_kinds(self) -> None:
         for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidParamsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+            value = getattr(self, name)
+            if type(value) is not bool:
+                object.__setattr__(self, name, value := _plain(value))
+            if type(value) is not bool:
+                raise InvalidParamsError(f"{name} is {value!r}; it must be True or False.")
         if not isinstance(self.structured, StructuredOutput | None):
             raise InvalidParamsError(f"structured is {self.structured!r}; it must be a StructuredOutput.")
 
@@ -208,6 +211,7 @@ def _set_tuples(params: SamplingParams) -> None:
 
 
 def _as_tuple(name: str, value: object) -> tuple[Any, ...]:
+    value = _plain(value)
     if value is None:  # what clients send for "not given"
         return ()
     if isinstance(value, str):
@@ -223,7 +227,9 @@ def _check_characters(name: str, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of any type, numpy's too, as Python's own."""
+    """Return a number of any type as Python's own, and so what an array or tensor holds."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)

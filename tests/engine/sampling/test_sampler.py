@@ -165,6 +165,10 @@ def test_random_numbers_are_even_and_differ_between_neighbouring_seeds() -> None
         {"logit_bias": {5: float("nan")}},
         {"logit_bias": [(5, 1.0)]},
         {"structured": "[0-9]+"},
+        {"ignore_eos": np.int64(1)},
+        {"stop": np.array(5)},
+        {"stop_token_ids": np.array(5)},
+        {"bad_words_token_ids": np.array([5])},
     ],
 )
 def test_a_parameter_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
@@ -172,7 +176,7 @@ def test_a_parameter_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> Non
         SamplingParams(**bad)
 
 
-def test_numbers_may_be_given_as_numpy_makes_them() -> None:
+def test_values_may_be_given_as_numpy_makes_them() -> None:
     given = SamplingParams(
         max_tokens=np.int64(5),  # type: ignore[arg-type]
         temperature=np.float32(0.5),  # type: ignore[arg-type]
@@ -180,6 +184,11 @@ def test_numbers_may_be_given_as_numpy_makes_them() -> None:
         stop_token_ids=np.array([5, 6]),  # type: ignore[arg-type]
         bad_words_token_ids=np.array([[5, 6]]),  # type: ignore[arg-type]
         logit_bias={np.int64(7): np.float32(0.5)},  # type: ignore[dict-item]
+        ignore_eos=np.True_,  # type: ignore[arg-type]
+        detokenize=np.array(True),  # type: ignore[arg-type]
+        seed=np.array(7),  # type: ignore[arg-type]
+        stop=np.array("a"),  # type: ignore[arg-type]
+        bad_words=np.array(["b"]),  # type: ignore[arg-type]
     )
     wanted = SamplingParams(
         max_tokens=5,
@@ -188,6 +197,10 @@ def test_numbers_may_be_given_as_numpy_makes_them() -> None:
         stop_token_ids=(5, 6),
         bad_words_token_ids=((5, 6),),
         logit_bias={7: 0.5},
+        ignore_eos=True,
+        seed=7,
+        stop="a",
+        bad_words=["b"],
     )
     assert repr(given) == repr(wanted)  # so that no numpy type is left, which no message to an engine could carry
 
