@@ -30,7 +30,7 @@ class ReviewObject(ListedObject):
     claimed_until: int | None
     verdict: Verdict | None
     value: Any
-    """What is right; null where the document has no such value, or nothing is decided."""
+    """What is right; null where the document has no such value, or nobody said what: undecided, or a rejected list."""
     decided_by: str | None
     """The id of a key."""
     decided_at: int | None

@@ -50,6 +50,8 @@ class Reviewed:
     by: str
     at: int
     """Unix seconds."""
+    is_known: bool = True
+    """Whether `value` is known: not of a list of which only was said that it has items."""
 
 
 def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> Iterator[Reviewable]:
@@ -84,10 +86,14 @@ def is_right(leaf: Leaf, extracted: Any, verdict: Verdict, correction: Any) -> b
 
 
 def as_reviewed(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
-    """Return a record with the values that people found right; its evidence keeps what was extracted."""
+    """Return a record with the values that people found right; its evidence keeps what was extracted.
+
+    A list whose items nobody said stays empty.
+    """
     fields = copy.deepcopy(record["fields"])
     for each in decided:
-        _put(fields, each.place, each.value)
+        if each.is_known:
+            _put(fields, each.place, each.value)
     of_path = {spell(each.place): each for each in decided}
     evidence = [_told(each, of_path.get(each["path"])) for each in record["evidence"]]
     return {**record, "fields": fields, "evidence": evidence}
@@ -97,7 +103,7 @@ def gold_of(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str,
     """Return a record as a line of a gold file, in which only what people have looked at counts."""
     names = {name: record[name] for name in ("document", "document_id") if name in record}
     fields = as_reviewed(record, decided)["fields"]
-    return {**names, "fields": fields, "known": [spell(each.place) for each in decided]}
+    return {**names, "fields": fields, "known": [spell(each.place) for each in decided if each.is_known]}
 
 
 def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[float, Place]]:

@@ -17,4 +17,4 @@ class Verdict(StrEnum):
 
     ACCEPT = "accept"
     CORRECT = "correct"  # another one is right
-    REJECT = "reject"  # the document has none: null is right
+    REJECT = "reject"  # the document has none: null is right; of a list without items: it has some

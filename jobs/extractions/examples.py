@@ -21,7 +21,7 @@ from extraction.evaluation.gold import GoldDocument, read_gold_file
 from extraction.fields.paths import spell
 from extraction.fields.schema import FieldSchema
 from extraction.passes.examples import Example
-from extraction.scoring.verdicts import Reason
+from extraction.scoring.verdicts import Reason, Verdict
 from jobs import files, read_documents
 from jobs.errors import ConflictError, InputError, TooLargeError
 from jobs.extractions import records, reviewed, reviews
@@ -189,11 +189,14 @@ class Examples:
             )
 
     def _decided(self, session: Session) -> list[str]:
-        """Return the documents about which nothing doubtful is left to decide, those decided last first."""
+        """Return the documents about which nothing doubtful is left to decide or to say, those decided last first."""
         is_open = func.bool_or(Review.decided_at.is_(None) & (Review.reason == Reason.DOUBT))
         decided_at = func.max(Review.decided_at)
+        lacks_items = func.bool_or((Review.verdict == Verdict.REJECT) & reviewed.IS_LIST)
         query = select(Review.document_id).where(Review.extraction_id == self.source).group_by(Review.document_id)
-        decided = query.having(decided_at.is_not(None) & ~is_open).order_by(decided_at.desc(), Review.document_id)
+        decided = query.having(decided_at.is_not(None) & ~is_open & ~lacks_items).order_by(
+            decided_at.desc(), Review.document_id
+        )
         return list(session.scalars(decided.limit(MAX_EXAMPLES)))
 
     def _of_reviews(self, job: ExtractJob) -> Iterator[Example]:

@@ -22,6 +22,9 @@ from jobs.tables import Extraction, Review
 MAX_JUDGED = 20_000
 """Decisions that a calibration is made of, the newest: far more than change it any more."""
 
+IS_LIST = func.json_typeof(Review.evidence["value"]) == "array"
+"""Of a review: it is about a list in which nothing was found."""
+
 
 def with_decisions(session: Session, extraction: Extraction, content: bytes) -> bytes:
     """Return records, a line each, with the values that people found right."""
@@ -36,7 +39,7 @@ def gold(session: Session, extraction: Extraction, content: bytes) -> bytes:
     return b"".join(
         orjson.dumps(gold_of(record, decided)) + b"\n"
         for _line, record, decided in _with_decided(session, extraction, content)
-        if decided
+        if any(each.is_known for each in decided)
     )
 
 
@@ -67,13 +70,14 @@ def _reviewed(row: Review) -> Reviewed:
         place=tuple(row.place),
         verdict=Verdict(row.verdict),
         value=right_value(row),
+        is_known=row.verdict != Verdict.REJECT or row.evidence["value"] != [],
         by=row.decided_by,
         at=int(row.decided_at.timestamp()),
     )
 
 
 def right_value(row: Review) -> Any:
-    """Return what is right by a verdict; null where the document has none, or nothing is decided."""
+    """Return what is right by a verdict; null where the document has none, or nobody said what."""
     if row.verdict == Verdict.CORRECT:
         return (row.correction or {})["value"]
     return row.evidence["value"] if row.verdict == Verdict.ACCEPT else None
@@ -109,8 +113,8 @@ def tallies(session: Session, extraction: Extraction) -> dict[Reason, Tally]:
 
 
 def judged(session: Session, extraction: Extraction) -> list[Judged]:
-    """Return what a calibration of an extraction is fitted to."""
-    of_it = (Review.extraction_id == extraction.id) & Review.decided_at.is_not(None)
+    """Return what a calibration of an extraction is fitted to: values and nulls, and no list without items."""
+    of_it = (Review.extraction_id == extraction.id) & Review.decided_at.is_not(None) & ~IS_LIST
     columns = (Review.evidence["features"], Review.is_right, Review.document_id)
     newest = select(*columns).where(of_it).order_by(Review.decided_at.desc(), Review.id).limit(MAX_JUDGED)
     return [

@@ -155,7 +155,7 @@ def _checked(extraction: Extraction, review: Review, wish: DecideReview) -> bool
     """Return whether what was extracted is right. Raises InputError for a verdict that cannot be about it."""
     extracted = review.evidence["value"]
     if extracted == []:
-        return _accepted_list(review, wish)
+        return _is_empty_list(review, wish)
     leaf = FieldSchema.parse(extraction.plan["schema"]).leaf(path_of(review.place))
     if wish.verdict is Verdict.REJECT and extracted is None:
         raise InputError(
@@ -172,17 +172,17 @@ def _checked(extraction: Extraction, review: Review, wish: DecideReview) -> bool
     return is_right(leaf, extracted, wish.verdict, wish.correction)
 
 
-def _accepted_list(review: Review, wish: DecideReview) -> bool:
-    """Return that a list has no item, which is all that can be decided about it. Raises InputError."""
-    if wish.verdict is not Verdict.ACCEPT:
+def _is_empty_list(review: Review, wish: DecideReview) -> bool:
+    """Return whether a list has no item, which is all that can be decided about it. Raises InputError."""
+    if wish.verdict is Verdict.CORRECT:
         raise InputError(
-            f"{review.path!r} is a list of which nothing was answered: accept it where the document has no item. "
-            "Items are not given in a review: extract from the document again, with a higher max_tokens or fewer "
-            "fields at once.",
+            f"{review.path!r} is a list of which nothing was answered: accept it where the document has no item, and "
+            "reject it where it has some. Items are not given in a review: extract from the document again, with a "
+            "higher max_tokens or fewer fields at once.",
             param="verdict",
             code="invalid_value",
         )
-    return True
+    return wish.verdict is Verdict.ACCEPT
 
 
 def _lock(session: Session, tenant_id: str, review_id: str) -> Review:

@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from extraction.scoring import reviews
+from jobs.extractions import reviewed
+from jobs.tables import Extraction
 from tests.api.extracting import completed_extraction
 from tests.jobs.extractions.answering import FLAKY
 
@@ -20,6 +23,8 @@ SCHEMA = {
     "type": "object",
     "properties": {"vendor": {"type": "string", "x-tokenmill": {"weight": 9}}, "total": {"type": "string"}},
 }
+TAGS = {"type": "array", "items": {"type": "string"}}
+LIST_SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "tags": TAGS}}
 DOUBTFUL = f"vendor: Ash {FLAKY} Ltd\ntotal: {FLAKY} 12.50".encode()
 SURE = b"vendor: Birch Ltd\ntotal: 3"
 
@@ -35,6 +40,12 @@ def other(deployment: Any) -> Iterator[httpx.Client]:
 @pytest.fixture
 def extract(http: httpx.Client, deployment: Any) -> Callable[..., str]:
     return partial(completed_extraction, http, deployment, SCHEMA)
+
+
+@pytest.fixture
+def with_list(http: httpx.Client, deployment: Any) -> str:
+    """An extraction in which only a list is doubtful."""
+    return completed_extraction(http, deployment, LIST_SCHEMA, SURE)
 
 
 def listed(http: httpx.Client, extraction_id: str, *, reason: str = "doubt") -> list[dict[str, Any]]:
@@ -109,22 +120,46 @@ def test_a_verdict_that_cannot_be_is_refused(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_list_that_no_answer_came_to_is_accepted_as_empty_or_left_open(http: httpx.Client, deployment: Any) -> None:
-    tags = {"type": "array", "items": {"type": "string"}}
-    schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "tags": tags}}
-    extraction_id = completed_extraction(http, deployment, schema, SURE)
+def test_a_list_that_no_answer_came_to_is_accepted_as_empty(http: httpx.Client, with_list: str) -> None:
+    extraction_id = with_list
     (review,) = listed(http, extraction_id)
     assert (review["path"], review["evidence"]["value"]) == ("tags", [])
-    for body in ({"verdict": "reject"}, {"verdict": "correct", "value": "blue"}):
-        refused = decide(http, review["id"], **body)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verdict")
-        assert "Items are not given in a review" in refused.json()["error"]["message"]
+    refused = decide(http, review["id"], verdict="correct", value="blue")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verdict")
+    assert "Items are not given in a review" in refused.json()["error"]["message"]
     assert decide(http, review["id"], verdict="accept").json()["value"] == []
     (record,) = results(http, extraction_id)
     assert record["fields"] == {"vendor": "Birch Ltd", "tags": []}
     gold = json.loads(http.get(f"/v1/extractions/{extraction_id}/gold").text)
     assert (gold["fields"], gold["known"]) == (record["fields"], ["tags"])
     assert http.get(f"/v1/extractions/{extraction_id}/evaluation").status_code == 200
+
+
+def test_a_list_that_has_items_is_rejected_and_its_items_are_nowhere_said_to_be_none(
+    http: httpx.Client, with_list: str
+) -> None:
+    (review,) = listed(http, with_list)
+    assert decide(http, review["id"], verdict="reject").json()["value"] is None
+    counts = http.get(f"/v1/extractions/{with_list}/reviews").json()["doubt"]
+    assert counts == {"open": 0, "decided": 1, "wrong": 1}
+    (record,) = results(http, with_list)
+    assert record["fields"] == {"vendor": "Birch Ltd", "tags": []}
+    told = {each["path"]: each.get("reviewed") for each in record["evidence"]}
+    assert (told["tags"]["verdict"], told["tags"]["value"]) == ("reject", None)
+    assert http.get(f"/v1/extractions/{with_list}/gold").text == ""
+    asked = {"schema": LIST_SCHEMA, "model": MODEL, "examples": with_list}
+    asked["collection_id"] = http.get(f"/v1/extractions/{with_list}").json()["collection_id"]
+    refused = http.post("/v1/extractions", json=asked)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "too_few_reviews")
+
+
+@pytest.mark.parametrize("verdict", ["accept", "reject"])
+def test_no_calibration_is_made_of_lists(http: httpx.Client, deployment: Any, with_list: str, verdict: str) -> None:
+    (review,) = listed(http, with_list)
+    decide(http, review["id"], verdict=verdict)
+    with Session(deployment.engine) as session:
+        extraction = session.get_one(Extraction, with_list)
+        assert reviewed.judged(session, extraction) == []
 
 
 def test_results_show_what_is_right_and_who_said_so_and_keep_what_was_extracted(

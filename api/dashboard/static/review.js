@@ -29,6 +29,7 @@ async function show(review) {
   part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
   part("quote").textContent = evidence.quote ?? "nowhere";
   part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));
+  part("reject").textContent = Array.isArray(evidence.value) ? "It has items" : "No such value";
   part("correction").hidden = true;
   part("right").value = evidence.value ?? "";
   part("right").dataset.kind = typeof evidence.value;
