@@ -50,7 +50,7 @@ class EngineBroken(EngineError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"A step of this LLM was cut off half done by {reason}. Its requests and cache no longer add up, so it "
+            f"A step of this LLM was cut off half done by {reason}. Its requests and cache may not add up, so it "
             "runs nothing more. Make a new LLM, and drop this one first if memory is short."
         )
 
