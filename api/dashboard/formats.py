@@ -31,6 +31,11 @@ def number(value: float | None) -> str:
     raise AssertionError(value)
 
 
+def counted(value: int, one: str, several: str) -> str:
+    """Write a count with what is counted."""
+    return f"{number(value)} {one if value == 1 else several}"
+
+
 def exact(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 

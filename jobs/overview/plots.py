@@ -131,10 +131,13 @@ _ADD_LEDGER = text("""
 
 _NOTE_NOW = text("""
     WITH now_is AS (
-        SELECT 'queued_lines' AS name, chunks ->> 'priority' AS label,
-            sum(CAST(chunks ->> 'num_lines' AS bigint)) AS value
-        FROM queue_count CROSS JOIN LATERAL jsonb_array_elements(numbers -> 'chunks') AS chunks
-        GROUP BY chunks ->> 'priority'
+        SELECT 'queued_lines' AS name, label, sum(num_lines) AS value FROM (
+            SELECT chunks ->> 'priority' AS label, CAST(chunks ->> 'num_lines' AS bigint) AS num_lines
+            FROM queue_count CROSS JOIN LATERAL jsonb_array_elements(numbers -> 'chunks') AS chunks
+            UNION ALL  -- that a class waits no more is a point, too: a burst within a minute would be no line
+            SELECT DISTINCT plot_point.label, 0 FROM plot_point CROSS JOIN queue_count
+            WHERE plot_point.name = 'queued_lines' AND plot_point.seconds = 60 AND plot_point.value > 0
+        ) AS waiting GROUP BY label
         UNION ALL
         SELECT measured.name, model, measured.value FROM (
             SELECT model,

@@ -76,7 +76,7 @@ class _Glance:
         values: dict[str, Shown] = {
             "backlog.lines": formats.number(sum(one.num_lines for one in self.classes)),
             "backlog.tokens": formats.number(sum(one.num_tokens for one in self.classes)),
-            "backlog.batches": formats.number(sum(one.num_batches for one in self.classes)),
+            "backlog.batches": formats.counted(sum(one.num_batches for one in self.classes), "batch", "batches"),
             "speed": formats.rate(sum(one.tokens_per_second for one in self.fleet)),
             "workers": formats.exact(sum(one.num_live for one in self.fleet)),
             "workers.lost": f", {lost} lost" if (lost := sum(one.num_lost for one in self.fleet)) else "",

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import heartbeat, register
 from jobs.overview import plots, spending
 from jobs.overview.plots import KEPT, Range, Series
-from jobs.tables import Batch, Ledger, PlotPoint
+from jobs.tables import Batch, Ledger, PlotPoint, QueueCount
 
 Spend = Callable[..., None]
 
@@ -116,3 +116,22 @@ def test_what_runs_is_the_last_look_of_its_minute(session: Session) -> None:
     cache = plots.read(session, Series.CACHE_USE, Range.MONTH, tenant_id=None)
     assert [value for value in cache.lines["m"] if value is not None] == [0.25]
     assert session.scalar(select(func.count()).select_from(PlotPoint).where(PlotPoint.tenant_id != "")) == 0
+
+
+def test_a_class_that_waits_no_more_is_at_zero_and_no_gap(session: Session) -> None:
+    def waiting(chunks: list[dict[str, Any]]) -> None:
+        session.merge(QueueCount(id=1, counted_at=datetime.now(UTC), numbers={"chunks": chunks}))
+        session.flush()
+        plots.take(session)
+
+    def drawn() -> dict[str, float | None]:
+        plot = plots.read(session, Series.QUEUED_LINES, Range.HOUR, tenant_id=None)
+        return {
+            label: next(value for value in reversed(line) if value is not None) for label, line in plot.lines.items()
+        }
+
+    waiting([{"priority": "bulk", "num_lines": 9}, {"priority": "bulk", "num_lines": 3}])
+    assert drawn() == {"bulk": 12}
+    session.execute(update(PlotPoint).values(at=PlotPoint.at - timedelta(minutes=2)))
+    waiting([{"priority": "normal", "num_lines": 5}])
+    assert drawn() == {"bulk": 0, "normal": 5}
