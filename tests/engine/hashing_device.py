@@ -109,6 +109,9 @@ class UnhurriedGrammars:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
     def add(self, sequences: list[Sequence]) -> None:
         self._waiting[sequences[0].request.request_id] = sequences
 
