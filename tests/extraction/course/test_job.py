@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import jsonschema_rs
@@ -15,29 +14,26 @@ import pytest
 
 from extraction.course import document, job
 from extraction.course.answers import Answers, LineResult
-from extraction.course.document import again_requests, record_of, whole_reading
+from extraction.course.document import record_of, whole_reading
 from extraction.course.job import ExtractJob
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.fields.paths import Path, spell
 from extraction.passes.asking_again import CUT, MISSING, TOO_LONG, UNGROUNDED, asked_again, halves, parts
 from extraction.passes.document_reading import DocumentReading, Question
-from extraction.passes.examples import Example
-from extraction.passes.excerpts import Window, likely_tokens
-from extraction.passes.prompts import Request
+from extraction.passes.excerpts import Window
 from extraction.scoring.records import UNANSWERED, UNENDED
+from tests.extraction.course.asked import REFUSED, TEXT, WINDOW
 
-TEXT = {"type": "string"}
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "object", "properties": {"x": TEXT, "y": TEXT, "z": TEXT}}, "b": TEXT},
 }
 JOB = replace(
     job.plan(json.dumps(SCHEMA).encode(), quotes=False, params={}, max_fields=25),
-    window=Window(max_tokens=4096, count=likely_tokens),
+    window=WINDOW,
 )
 DOCUMENT = parse(b"one two three four", "a.txt", Limits())
-REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the prompt is too long"})
 EXPIRED = LineResult(error={"code": "batch_expired", "message": "the batch expired"})
 CUT_ANSWER = LineResult(text='{"a": {"x": "one", "y": "two two two two')
 
@@ -102,87 +98,6 @@ def test_a_question_that_is_too_long_is_asked_in_halves_that_fit_more_of_the_doc
     assert {each["path"]: each["reasons"] for each in found["evidence"] if each["review"]} == {
         "b": [f"{UNANSWERED}: {TOO_LONG}"]
     }
-
-
-def test_a_question_whose_text_has_more_tokens_than_counted_gets_shorter_each_round() -> None:
-    schema = json.dumps({"type": "object", "properties": {f"field_{number}": TEXT for number in range(8)}})
-    asking = replace(job.plan(schema.encode(), quotes=False, params={}, max_fields=25), window=JOB.window)
-    text = "\n\n".join(" ".join(f"{row * 7919 + column:06d}" for column in range(12)) for row in range(300))
-    showing = asking.showing(parse(text.encode(), "a.txt", Limits()))
-    sizes, rounds = (
-        [size_of(asking.first_request(0, asking.excerpt(0, showing).layout.text))],
-        list[dict[str, LineResult]](),
-    )
-    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
-        sizes.append(max(map(size_of, asked.values())))
-        rounds.append(dict.fromkeys(asked, REFUSED))
-    assert [len(asked) for asked in rounds] == [2, 4, 8, 8, 8], "down to a leaf, and then with half of the text"
-    assert all(after < 0.7 * before for before, after in pairwise(sizes))
-
-
-def test_a_single_field_whose_question_is_too_long_is_asked_with_less_text_and_then_says_so() -> None:
-    one = json.dumps({"type": "object", "properties": {"total": TEXT}}).encode()
-    asking = replace(job.plan(one, quotes=False, params={}, max_fields=25), window=JOB.window)
-    lines = "\n\n".join(f"{number * 7919:09d} {number * 104729:09d}" for number in range(99))
-    showing = asking.showing(parse(f"{lines}\n\nThe total is 77.\n\n{lines}".encode(), "a.txt", Limits()))
-    sizes, rounds = list[int](), list[dict[str, LineResult]]()
-    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
-        (request,) = asked.values()
-        assert "The total is 77." in request.messages[-1]["content"]
-        sizes.append(size_of(request))
-        rounds.append(dict.fromkeys(asked, REFUSED))
-    assert len(sizes) == 5
-    assert all(after < 0.8 * before for before, after in pairwise(sizes))
-    answered = Answers(first=[REFUSED], again=[*rounds[:2], {"0": LineResult(text='{"total": "77"}')}])
-    for answers, error, fields in (
-        (answered, None, {"total": "77"}),
-        (Answers(first=[REFUSED], again=rounds), "context_length_exceeded", None),
-    ):
-        found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
-        assert ((found["error"] or {}).get("code"), found["fields"]) == (error, fields)
-
-
-@pytest.mark.parametrize(("num_words", "num_examples"), [(300, 0), (0, 3)], ids=["description", "examples"])
-def test_with_less_text_no_prompt_is_asked_again_as_it_was(num_words: int, num_examples: int) -> None:
-    told = TEXT | {"description": " ".join(f"explain{number}" for number in range(num_words))}
-    schema = json.dumps({"type": "object", "properties": {"total": told}})
-    examples = tuple(
-        Example(document_text=f"sample {number} " * 200, fields={"total": "sample"}) for number in range(num_examples)
-    )
-    planned = job.plan(schema.encode(), quotes=False, params={}, max_fields=25)
-    asking = replace(planned, window=JOB.window, examples=examples)
-    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(999)).encode(), "a.txt", Limits()))
-    prompts, rounds = [asking.first_request(0, asking.excerpt(0, showing).layout.text)], list[dict[str, LineResult]]()
-    while asked := again_requests(asking, showing, Answers(first=[REFUSED], again=rounds)):
-        prompts += asked.values()
-        rounds.append(dict.fromkeys(asked, REFUSED))
-    assert len(rounds) > 2
-    assert all(size_of(after) < size_of(before) for before, after in pairwise(prompts))
-
-
-def test_a_field_that_is_asked_with_less_text_comes_behind_the_others_of_its_group() -> None:
-    """A release that did not ask such counted the others from 0: their answers are in batches that it began."""
-    schema = json.dumps({"type": "object", "properties": {f"f{number}": TEXT for number in range(6)}})
-    asking = replace(job.plan(schema.encode(), quotes=False, params={}, max_fields=25), window=JOB.window)
-    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(999)).encode(), "a.txt", Limits()))
-    too_long = [{f"0-{number}": REFUSED for number in range(num_asked)} for num_asked in (2, 4)]
-    assert list(again_requests(asking, showing, Answers(first=[REFUSED], again=too_long))) == [
-        f"0-{number}" for number in range(6)
-    ]
-    earlier = {f"0-{key}": LineResult(text=json.dumps({f"f{field}": "one"})) for key, field in enumerate((0, 1, 3, 4))}
-    answers = Answers(first=[REFUSED], again=[*too_long, earlier])
-    found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
-    assert [name for name, value in found["fields"].items() if value is None] == ["f2", "f5"]
-
-
-def test_of_a_short_text_less_is_shown_at_once_where_a_single_field_was_too_long() -> None:
-    one = json.dumps({"type": "object", "properties": {"total": TEXT}}).encode()
-    asking = replace(job.plan(one, quotes=False, params={}, max_fields=25), window=JOB.window)
-    showing = asking.showing(parse("\n\n".join(f"paragraph {n}" for n in range(60)).encode(), "a.txt", Limits()))
-    whole = showing.whole.layout.text
-    (first,) = again_requests(asking, showing, Answers(first=[REFUSED])).values()
-    assert "paragraph 1" in first.messages[-1]["content"]
-    assert whole not in first.messages[-1]["content"]
 
 
 @pytest.mark.parametrize("answer", [LineResult(text='{"b": "one"}'), EXPIRED], ids=["done", "failed"])
@@ -407,10 +322,6 @@ def test_a_question_that_asks_again_tells_as_many_reasons_as_there_is_room_for(r
     request = replace(JOB, params={}, window=window).again_request("one two", question)
     assert request.messages[-1]["content"] == asked.messages[-1]["content"].replace(longest, TASK.format(told))
     assert request.response_format == asked.response_format
-
-
-def size_of(request: Request) -> int:
-    return sum(len(message["content"]) for message in request.messages)
 
 
 def only(rows: Sequence[dict[str, str]], names: str) -> dict[str, Any]:

@@ -1,0 +1,10 @@
+"""What tests of questions share: a field, a window, and an answer that was refused."""
+
+from __future__ import annotations
+
+from extraction.course.answers import LineResult
+from extraction.passes.excerpts import Window, likely_tokens
+
+TEXT = {"type": "string"}
+WINDOW = Window(max_tokens=4096, count=likely_tokens)
+REFUSED = LineResult(error={"code": "context_length_exceeded", "message": "the prompt is too long"})
