@@ -21,7 +21,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 _MAX_DOUBLINGS = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
 STEADY_SECONDS = 60.0  # a child that ran this long starts anew without a pause for its history
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.1  # while somebody waits for a start or a stop
+_WATCH_SECONDS = 0.25
 _LOOK_AT_LOGS_SECONDS = 10.0
 _SILENT_ENDS = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
 """Who was asked to end, or killed, did not write why: the last line of its log would be taken for the reason."""
@@ -122,7 +123,7 @@ class Supervisor:
         """Restart children that die, until a stop is requested or `until()` holds."""
         while not self._stop.is_set() and not until():
             self.tend()
-            self.pause(_POLL_SECONDS)
+            self.pause(_WATCH_SECONDS)
 
     def tend(self) -> None:
         """Look at every child once: note a death, start again what has waited long enough; now and then bound the logs.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from select import POLLIN, poll
 from typing import Any
 
 import psycopg
@@ -47,9 +48,9 @@ _IDLE_SECONDS = 300
 BRIEF_SECONDS = 10
 """For roles whose transactions are statements and nothing between them: one that is stopped in the middle, its machine
 frozen or cut off, keeps the others of its tenant from nothing for longer, and their leases live meanwhile."""
-RESTED_SECONDS = 1.0
-"""A connection that has rested for so long is asked whether it lives before it is used. To ask at each use is a
-round trip for each transaction; one that breaks in less costs its transaction, which is then tried again."""
+RESTED_SECONDS = 30.0
+"""A connection that has rested for so long is asked whether it lives before it is used, for what stands between may
+have forgotten it in silence. To ask is a round trip; of others it is only looked whether the server has closed them."""
 _ALONE_SECONDS = 5.0  # the same for a statement in no transaction, behind a pooler
 # The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {
@@ -102,12 +103,20 @@ def _note_rest(_connection: Any, record: Any) -> None:
 def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
     """Raise InvalidatePoolError, which makes the pool connect anew, where a connection died while it rested."""
     since = record.info.get("rests_since")
-    if since is None or time.monotonic() - since < RESTED_SECONDS:
+    if since is None:
         return
     try:
-        engine.dialect.do_ping(connection)
+        if time.monotonic() - since >= RESTED_SECONDS or _has_heard(connection):
+            engine.dialect.do_ping(connection)
     except psycopg.Error as error:
         raise InvalidatePoolError from error
+
+
+def _has_heard(connection: Any) -> bool:
+    """Tell whether something has come since the last answer, as it does from a server that ends."""
+    arrivals = poll()
+    arrivals.register(connection.fileno(), POLLIN)
+    return bool(arrivals.poll(0))
 
 
 def _set_up(settings: Mapping[str, str], connection: Any, record: Any) -> None:
@@ -165,12 +174,13 @@ def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
 @contextmanager
 def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
     """Run statements that Postgres allows in no transaction, each a transaction of its own."""
-    engine = maker.kw["bind"]
-    with (
-        reported_as_service_error(engine.url),
-        Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session,
-    ):
+    with reported_as_service_error(maker.kw["bind"].url), open_autocommit(maker) as session:
         yield session
+
+
+def open_autocommit(maker: sessionmaker[Session]) -> Session:
+    """Return a session as in `autocommit`, which its caller closes; its errors are as they come."""
+    return Session(maker.kw["bind"].execution_options(isolation_level="AUTOCOMMIT"))
 
 
 def run_alone(session: Session, statement: TextClause) -> None:

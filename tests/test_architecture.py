@@ -120,11 +120,11 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "object_store", "settings", "tables", "telemetry"],
-        ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
+        ["chores", "decisions", "deletions", "kept_session", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines", "read_documents", "store_owner"],
         ["chunks", "claims", "files", "webhooks"],
         ["backups", "forecasts", "served_models", "tokenizers", "uploads"],
-        ["batches", "audit", "day_record", "diagnosis", "history", "metrics", "overview", "retention"],
+        ["batches", "audit", "day_record", "history", "metrics", "overview", "retention"],
         ["graphs"],
         ["courses", "pipelines"],
         ["administration", "extractions"],

@@ -12,12 +12,14 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.errors import ServiceError
+from jobs.kept_session import KeptSession
 from jobs.settings import Settings
 from jobs.telemetry.declared import WEBHOOK_SECONDS, WEBHOOK_TRIES, control_meters
 from jobs.telemetry.meters import Meters
@@ -52,6 +54,7 @@ class WebhookSender:
         meters: Meters | None = None,
     ) -> None:
         self._sessions = sessions
+        self._claims = KeptSession(sessions)
         self._look_seconds = settings.claim_alone_seconds
         self._sender = sender or Sender(settings.allowed_networks)
         self._meters = control_meters() if meters is None else meters
@@ -77,6 +80,7 @@ class WebhookSender:
         self._stop.set()
         self.wake()
         self._thread.join()
+        self._claims.close()
         self._sender.close()
 
     async def _run(self) -> None:
@@ -112,9 +116,8 @@ class WebhookSender:
             return []
         busy = dict(self._busy)
         try:
-            return await self._in_transaction(
-                lambda session: deliveries.claim(session, limit=limit, a_tenant=MAX_OF_A_TENANT, busy=busy)
-            )
+            claim = partial(deliveries.claim, limit=limit, a_tenant=MAX_OF_A_TENANT, busy=busy)
+            return await asyncio.to_thread(self._claims.ask, claim)
         except ServiceError as error:
             log.warning("looking for webhooks failed error=%s", error)
         except Exception:

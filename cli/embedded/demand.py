@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from jobs.errors import ServiceError
 
@@ -41,17 +42,14 @@ def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterato
 def documents_wait(database_url: str) -> Iterator[Callable[[], bool]]:
     """As `noticed`, of documents in the queue of prepare workers."""
     from jobs.chunks.ready_queues import is_any_ready
-    from jobs.database import connect, sessions, transaction
+    from jobs.database import connect, sessions
+    from jobs.kept_session import KeptSession
     from jobs.lines.document_bodies import PREPARE_MODEL
 
     engine = connect(database_url, connections=1)
-
-    def look() -> bool:
-        with transaction(sessions(engine)) as session:
-            return is_any_ready(session, model=PREPARE_MODEL)
-
+    looks = KeptSession(sessions(engine))
     try:
-        with noticed(look) as is_there:
+        with noticed(lambda: looks.ask(partial(is_any_ready, model=PREPARE_MODEL))) as is_there:
             yield is_there
     finally:
-        engine.dispose()
+        engine.dispose()  # the last look may still be under way: its connection ends with it, or with Postgres

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from jobs.errors import TokenmillError
 
 if TYPE_CHECKING:
-    from jobs.diagnosis import DatabaseLook
+    from jobs.overview.diagnosis import DatabaseLook
     from jobs.settings import Settings
 
 _CLOCK_SECONDS = 5.0
@@ -86,7 +86,7 @@ def _version(package: str) -> str | None:
 
 def _database(settings: Settings) -> Iterator[Finding]:
     from jobs.database import connect
-    from jobs.diagnosis import look
+    from jobs.overview.diagnosis import look
 
     engine = connect(settings.database_url)
     try:

@@ -127,6 +127,11 @@ def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
     return run
 
 
+def is_any_to_start(session: Session) -> bool:
+    """Tell whether `start_queued` would find a run."""
+    return session.execute(_TO_START, {"limit": 1}).first() is not None
+
+
 def start_queued(session: Session) -> list[str]:
     """Begin the first queued run of each pipeline that has none under way, with the definition of now."""
     rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()

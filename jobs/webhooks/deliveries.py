@@ -64,7 +64,10 @@ class ClaimedDelivery:
 
 
 def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int]) -> list[ClaimedDelivery]:
-    """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`."""
+    """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`.
+
+    One statement, which may be a transaction of its own.
+    """
     allowed = {tenant_id: max(a_tenant - num, 0) for tenant_id, num in busy.items()}
     claimed_by = new_id("claim")
     values = {"limit": limit, "a_tenant": a_tenant, "claim": CLAIM, "claimed_by": claimed_by}

@@ -124,28 +124,42 @@ def test_who_is_stopped_in_a_transaction_holds_its_locks_no_longer_than_it_may_b
 def test_only_a_connection_that_has_rested_is_asked_whether_it_lives(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, pings = database.connect(database_url, connections=1), list[object]()
-    do_ping = engine.dialect.do_ping
+    engine = database.connect(database_url, connections=1)
+    pings = _pings(engine, monkeypatch)
+    first = _backend(engine)
+    assert (_backend(engine), pings) == (first, [])
+    monkeypatch.setattr(database, "RESTED_SECONDS", 0.0)
+    assert (_backend(engine), len(pings)) == (first, 1)
+    engine.dispose()
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced_at_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.connect(database_url, connections=1)
+    pings, first = _pings(engine, monkeypatch), _backend(engine)
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [first])  # and wait until it is gone
+    assert _backend(engine) != first
+    assert len(pings) == 1
+    engine.dispose()
+
+
+def _pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the connections that are asked whether they live, from now on."""
+    pings, do_ping = list[object](), engine.dialect.do_ping
 
     def ask(connection: Any) -> bool:
         pings.append(connection)
         return do_ping(connection)
 
     monkeypatch.setattr(engine.dialect, "do_ping", ask)
+    return pings
 
-    def backend() -> int:
-        with engine.connect() as connection:
-            return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
-    monkeypatch.setattr(database, "RESTED_SECONDS", 1e9)
-    first = backend()
-    assert (backend(), pings) == (first, [])
-    monkeypatch.setattr(database, "RESTED_SECONDS", 0.0)
-    assert (backend(), len(pings)) == (first, 1)
-    with psycopg.connect(database_url, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [first])
-    assert backend() != first
-    engine.dispose()
+def _backend(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def test_upgrading_from_two_processes_at_once_is_safe(empty_database: str) -> None:

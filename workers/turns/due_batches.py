@@ -18,7 +18,6 @@ from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fair_order import effective_rank
 from jobs.chunks.wanted import Wanted
-from jobs.database import transaction
 from jobs.settings import Settings
 from jobs.states import BatchState
 from workers.slots import MOST_ABOVE, Slots
@@ -69,7 +68,6 @@ class DueBatches:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`do` returns False where another worker is at the batch; that one, or one that fails, is left for a while."""
-        self._sessions = sessions
         self._do = do
         self._settings = settings
         self._monotonic = monotonic
@@ -77,7 +75,13 @@ class DueBatches:
         self._slots = Slots(NUM_SLOTS)
         self._lock = threading.Lock()
         self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
-        self._looker = Looker("batch", self._look, look_seconds=settings.claim_alone_seconds, num_threads=MAX_BATCHES)
+        self._looker = Looker(
+            "batch",
+            self._look,
+            sessions=sessions,
+            look_seconds=settings.claim_alone_seconds,
+            num_threads=MAX_BATCHES,
+        )
 
     def start(self) -> None:
         """Begin to look."""
@@ -91,19 +95,15 @@ class DueBatches:
         """Take up no more, and wait for what is being done."""
         self._looker.stop()
 
-    def _look(self) -> None:
-        while not self._looker.is_stopping and self._take_up_next():
+    def _look(self, session: Session) -> None:
+        while not self._looker.is_stopping and self._take_up_next(session):
             pass
 
-    def _take_up_next(self) -> bool:
+    def _take_up_next(self, session: Session) -> bool:
         wanted = self._slots.wanted
-        if not wanted.all_classes:
+        if not wanted.all_classes or not sweeps.is_any_open(session):
             return False
-        with transaction(self._sessions) as session:
-            if not sweeps.is_any_open(session):
-                return False
-            due = sweeps.due_batches(session, but_for=self._left())
-        chosen = self._turns.first(due, wanted)
+        chosen = self._turns.first(sweeps.due_batches(session, but_for=self._left()), wanted)
         if chosen is None:
             return False
         self._leave(chosen, until=None)

@@ -11,7 +11,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from sqlalchemy.orm import Session, sessionmaker
+
 from jobs.errors import ServiceError
+from jobs.kept_session import KeptSession
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +22,19 @@ log = logging.getLogger(__name__)
 class Looker:
     """`look` is called in one thread alone; what it begins goes on in others."""
 
-    def __init__(self, kind: str, look: Callable[[], None], *, look_seconds: float, num_threads: int) -> None:
-        """`kind` names the work in logs."""
+    def __init__(
+        self,
+        kind: str,
+        look: Callable[[Session], None],
+        *,
+        sessions: sessionmaker[Session],
+        look_seconds: float,
+        num_threads: int,
+    ) -> None:
+        """`kind` names the work in logs. The session of a `look` is a `KeptSession`'s: each statement is alone."""
         self._kind = kind
         self._look = look
+        self._looks = KeptSession(sessions)
         self._look_seconds = look_seconds
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -67,9 +79,10 @@ class Looker:
         while not self._stop.is_set():
             self._wake.clear()  # before looking: what comes meanwhile is looked for again
             try:
-                self._look()
+                self._looks.ask(self._look)
             except ServiceError as error:
                 log.warning("looking for work failed kind=%s error=%s", self._kind, error)
             except Exception:
                 log.exception("looking for work failed kind=%s", self._kind)  # the thread must live on: no other looks
             self._wake.wait(self._look_seconds * random.uniform(0.5, 1.0))
+        self._looks.close()

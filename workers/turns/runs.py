@@ -16,10 +16,10 @@ from workers.turns.tenant_turns import TenantTurns
 def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
     """Return what begins queued runs, and goes on with those that are due."""
 
-    def find() -> Sequence[Due]:
-        with transaction(sessions) as session:
-            lifecycle.start_queued(session)
-        with transaction(sessions) as session:
-            return claims.due_runs(session)
+    def find(session: Session) -> Sequence[Due]:
+        if lifecycle.is_any_to_start(session):
+            with transaction(sessions) as starting:
+                lifecycle.start_queued(starting)
+        return claims.due_runs(session)
 
-    return TenantTurns("run", find=find, advance=advance, look_seconds=look_seconds)
+    return TenantTurns("run", sessions=sessions, find=find, advance=advance, look_seconds=look_seconds)

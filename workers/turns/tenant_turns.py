@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 
+from sqlalchemy.orm import Session, sessionmaker
+
 from jobs.graphs.due import Due
 from workers.turns.looker import Looker
 
@@ -21,16 +23,25 @@ class TenantTurns:
     """Goes on with what is due, of the tenants that were served least recently."""
 
     def __init__(
-        self, kind: str, *, find: Callable[[], Sequence[Due]], advance: Callable[[str], bool], look_seconds: float
+        self,
+        kind: str,
+        *,
+        sessions: sessionmaker[Session],
+        find: Callable[[Session], Sequence[Due]],
+        advance: Callable[[str], bool],
+        look_seconds: float,
     ) -> None:
-        """`advance` returns False where another worker is at it; `kind` names the work in logs."""
+        """`advance` returns False where another worker is at it; `kind` names the work in logs.
+
+        `find` asks, each statement alone, and changes nothing.
+        """
         self._find = find
         self._advance = advance
         self._lock = threading.Lock()
         self._under_way: dict[str, str] = {}  # by tenant: what goes on here
         self._numbers = count(1)
         self._served: dict[str, int] = {}  # by tenant: when something of it went on last
-        self._looker = Looker(kind, self._look, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
+        self._looker = Looker(kind, self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
 
     def start(self) -> None:
         """Begin to look."""
@@ -44,8 +55,8 @@ class TenantTurns:
         """Take up no more, and wait for what goes on: it is given up between two of its effects."""
         self._looker.stop()
 
-    def _look(self) -> None:
-        for due in sorted(self._find(), key=lambda each: self._served.get(each.tenant_id, 0)):
+    def _look(self, session: Session) -> None:
+        for due in sorted(self._find(session), key=lambda each: self._served.get(each.tenant_id, 0)):
             if self._looker.is_stopping or not self._open(due):
                 continue
             self._served[due.tenant_id] = next(self._numbers)

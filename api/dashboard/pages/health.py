@@ -12,8 +12,8 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ViewerDep
 from api.services import ServicesDep
-from jobs import diagnosis
-from jobs.diagnosis import DatabaseLook
+from jobs.overview import diagnosis
+from jobs.overview.diagnosis import DatabaseLook
 from jobs.states import Scope
 
 router = page_router()

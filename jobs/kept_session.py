@@ -1,0 +1,44 @@
+"""A session for what is asked again and again, on one connection that is kept. Knows no table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import open_autocommit, reported_as_service_error
+
+T = TypeVar("T")
+
+
+class KeptSession:
+    """For one thread at a time. Each statement is a transaction of its own, as `autocommit` runs them.
+
+    A look that finds nothing, several times a second in some role, is one round trip so; in a transaction it is three,
+    and a check of the connection.
+    """
+
+    def __init__(self, maker: sessionmaker[Session]) -> None:
+        """Takes a connection of `maker` at the first question, and holds it."""
+        self._maker = maker
+        self._session: Session | None = None
+
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """Return what `question` finds; it may be asked anew. Raises ServiceError as `transaction` does.
+
+        After any error the next question is asked on another connection.
+        """
+        with reported_as_service_error(self._maker.kw["bind"].url):
+            self._session = self._session or open_autocommit(self._maker)
+            try:
+                return question(self._session)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Give the connection back; the next question takes one again."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.close()
