@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     claim_alone_seconds: float = Field(default=3.0, gt=0)
     """How often a worker with a free slot, or a control worker, looks for work without a hint, at least."""
     dispatch_seconds: float = Field(default=0.25, gt=0)
-    """How often the dispatcher looks for work."""
+    """How often the dispatcher looks for work; half as often while no batch is open."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """What a stopping worker gives its open chunks to finish."""
     worker_chunks: int = Field(default=6, gt=0)

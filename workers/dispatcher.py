@@ -57,6 +57,8 @@ _FORECAST = "forecast batches"
 _FORECAST_SECONDS = 5.0
 _PLOT = "keep points of plots"
 _PLOT_SECONDS = 15.0
+_AT_REST = 2
+"""So many times as long as otherwise it is from look to look while no batch is open."""
 _SCHEDULES_SECONDS = 2.0  # a cron expression has whole minutes
 
 
@@ -124,8 +126,13 @@ class Dispatcher:
         """Look until `stop` is set, on one connection: what a look costs, several times a second, is mostly its way."""
         again = self._settings.hint_again_seconds
         with autocommit(self._sessions) as session:
-            while not stop.wait(self._settings.dispatch_seconds):
+            while not stop.wait(self._look_seconds):
                 self._act(due.look(session, again_seconds=again))
+
+    @property
+    def _look_seconds(self) -> float:
+        """Until the next look: the first batch waits a little longer than the others, and a stack at rest is quiet."""
+        return self._settings.dispatch_seconds * (1 if self._is_any_open else _AT_REST)
 
     def _act(self, found: Due) -> None:
         if found.is_any_open and not self._is_any_open:

@@ -36,7 +36,7 @@ from engine.process.outbox import Outbox
 if TYPE_CHECKING:
     from engine.core import Engine
 
-HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.9
 """Longest silence of an idle engine; the worker's contract is one second."""
 
 _PR_SET_PDEATHSIG = 1

@@ -35,7 +35,7 @@ STEPS_SILENT = 5
 PATIENCE_GROWTH = 4
 """How many times as long it may be after each death without a finished request: its first slow step may be its slowest,
 and one that is ended in it every time would get nowhere."""
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.5
 
 
 class Engine(Protocol):

@@ -177,3 +177,34 @@ def test_a_dead_database_costs_a_warning_a_tick_and_nothing_else(
         stop.wait(0.01)
     stop.set()
     thread.join()
+
+
+@pytest.mark.usefixtures("no_other_questions")
+def test_while_no_batch_is_open_it_looks_half_as_often(
+    maker: sessionmaker[Session],
+    storage: Storage,
+    hints: RecordedHints,
+    settings: Settings,
+    submit_valid: Callable[..., str],
+    lines: MakeLines,
+) -> None:
+    class Stop(threading.Event):
+        """Notes for how long looks are waited for, and is set after a few."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.waits: list[float] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None or threading.current_thread() is not threading.main_thread():
+                return super().wait(timeout)  # of another thread
+            self.waits.append(timeout)
+            if len(self.waits) == 2:
+                submit_valid(lines(1))
+            if len(self.waits) == 4:
+                self.set()
+            return self.is_set()
+
+    stop = Stop()
+    Dispatcher(maker, storage, hints=hints, settings=settings.model_copy(update={"dispatch_seconds": 0.01})).run(stop)
+    assert stop.waits == [0.02, 0.02, 0.01, 0.01]
