@@ -120,7 +120,7 @@ FLOORS = {
     "jobs": [
         ["errors", "ids", "states"],
         ["database", "object_store", "settings", "tables", "telemetry"],
-        ["chores", "decisions", "deletions", "kept_session", "pagination", "partitions", "storage", "uptime"],
+        ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines", "read_documents", "store_owner"],
         ["chunks", "claims", "files", "webhooks"],
         ["backups", "forecasts", "served_models", "tokenizers", "uploads"],

@@ -17,9 +17,8 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.database import transaction
+from jobs.database import KeptSession, transaction
 from jobs.errors import ServiceError
-from jobs.kept_session import KeptSession
 from jobs.settings import Settings
 from jobs.telemetry.declared import WEBHOOK_SECONDS, WEBHOOK_TRIES, control_meters
 from jobs.telemetry.meters import Meters

@@ -42,8 +42,7 @@ def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterato
 def documents_wait(database_url: str) -> Iterator[Callable[[], bool]]:
     """As `noticed`, of documents in the queue of prepare workers."""
     from jobs.chunks.ready_queues import is_any_ready
-    from jobs.database import connect, sessions
-    from jobs.kept_session import KeptSession
+    from jobs.database import KeptSession, connect, sessions
     from jobs.lines.document_bodies import PREPARE_MODEL
 
     engine = connect(database_url, connections=1)

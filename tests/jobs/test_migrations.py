@@ -11,6 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from jobs import database
+from jobs.database.schema import alembic_config
 
 COLUMNS = text("""
     SELECT table_name || '.' || column_name AS name, data_type,
@@ -40,7 +41,7 @@ def columns(connection: Connection) -> Columns:
 
 
 def upgrade(connection: Connection, revision: str) -> None:
-    config = database._alembic_config()
+    config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
 

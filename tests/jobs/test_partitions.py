@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, partitions
-from jobs.database import autocommit
+from jobs.database import autocommit, transactions
 from jobs.errors import ServiceError
 from jobs.tables import Result
 
@@ -149,7 +149,7 @@ def pooled(database_url: str) -> Iterator[sessionmaker[Session]]:
 def test_dropping_behind_a_pooler_does_not_wait_for_a_reader_either(
     session: Session, pooled: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_ALONE_SECONDS", 0.2)
+    monkeypatch.setattr(transactions, "_ALONE_SECONDS", 0.2)
     partitions.ensure_result_partition(session, DAY)
     session.commit()
     session.execute(text("SELECT count(*) FROM result"))

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.database import KeptSession
 from jobs.errors import ServiceError
-from jobs.kept_session import KeptSession
 
 log = logging.getLogger(__name__)
 

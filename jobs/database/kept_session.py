@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.database import open_autocommit, reported_as_service_error
+from jobs.database.failures import reported_as_service_error
+from jobs.database.transactions import open_autocommit
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, make_url, text
 
 from cli.embedded.sockets import free_port
 from jobs import database, partitions
+from jobs.database import transactions
 from jobs.errors import ServiceError
 
 pytestmark = pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="needs pgbouncer on PATH")
@@ -93,7 +94,7 @@ def test_the_schema_can_be_upgraded_and_rows_streamed(pooled_url: str, engine: E
 
 def test_a_day_behind_a_reader_of_hours_is_given_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement outside of transactions brings no timeout with it to whichever server it runs on."""
-    monkeypatch.setattr(database, "_ALONE_SECONDS", 0.5)
+    monkeypatch.setattr(transactions, "_ALONE_SECONDS", 0.5)
     maker, day = database.sessions(engine), date(2026, 2, 28)
     with database.transaction(maker) as session:
         partitions.ensure_result_partition(session, day)

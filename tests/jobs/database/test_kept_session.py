@@ -5,8 +5,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.database import KeptSession
 from jobs.errors import ServiceError
-from jobs.kept_session import KeptSession
 
 
 def backend(session: Session) -> int:

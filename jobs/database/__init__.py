@@ -1,0 +1,39 @@
+"""Postgres: connections, sessions and transactions, locks, the schema's state, and what errors are to callers.
+
+The rest of the code takes what it needs from here. Knows no table.
+"""
+
+from __future__ import annotations
+
+from jobs.database.connections import BRIEF_SECONDS, connect
+from jobs.database.failures import reported_as_service_error
+from jobs.database.kept_session import KeptSession
+from jobs.database.schema import MIGRATIONS, head_revision, is_ready, upgrade, wait_until_ready
+from jobs.database.transactions import (
+    advisory_lock,
+    autocommit,
+    run_alone,
+    sessions,
+    stream,
+    transaction,
+    try_advisory_lock,
+)
+
+__all__ = [
+    "BRIEF_SECONDS",
+    "MIGRATIONS",
+    "KeptSession",
+    "advisory_lock",
+    "autocommit",
+    "connect",
+    "head_revision",
+    "is_ready",
+    "reported_as_service_error",
+    "run_alone",
+    "sessions",
+    "stream",
+    "transaction",
+    "try_advisory_lock",
+    "upgrade",
+    "wait_until_ready",
+]

@@ -1,0 +1,137 @@
+"""Connections to Postgres: how they are set up, kept in a pool and looked at before they are used again.
+
+Knows no transaction and no table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from select import POLLIN, poll
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError
+
+from jobs.errors import InputError
+
+# A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
+# it. Statements themselves may be long (those that make the chunks of a large batch ready are). None is compiled: a
+# Postgres with LLVM does that to what looks for the next chunk once it expects it to read much, at every claim and tick
+# anew, which takes far longer than to run it.
+_SESSION_SETTINGS = {
+    "timezone": "UTC",
+    "lock_timeout": "5s",
+    "client_min_messages": "warning",
+    "jit": "off",
+}
+_IDLE_SECONDS = 300
+"""A forgotten transaction holds its locks for so long at most."""
+BRIEF_SECONDS = 10
+"""For roles whose transactions are statements and nothing between them: one that is stopped in the middle, its machine
+frozen or cut off, keeps the others of its tenant from nothing for longer, and their leases live meanwhile."""
+RESTED_SECONDS = 30.0
+"""A connection that has rested for so long is asked whether it lives before it is used, for what stands between may
+have forgotten it in silence. To ask is a round trip; of others it is only looked whether the server has closed them."""
+# The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
+_CONNECT_ARGS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "application_name": "tokenmill",
+}
+
+
+def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDLE_SECONDS) -> Engine:
+    """Return an engine for a libpq-style URL (`postgresql://` or `postgres://`); connects at the first use.
+
+    At most `connections` are open; waiting for one ends after 10 s. Postgres ends a transaction that asks nothing for
+    `idle_seconds`. Parameters in the URL win over our defaults.
+    A pooler in transaction mode may stand between. Raises InputError where the URL is not one of Postgres.
+    """
+    url = parse_url(database_url)
+    arguments = {name: value for name, value in _CONNECT_ARGS.items() if name not in url.query}
+    engine = create_engine(
+        url,
+        connect_args=arguments,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=10,
+        hide_parameters=True,  # what tenants wrote must not reach the log with an error
+    )
+    settings = {**_SESSION_SETTINGS, "idle_in_transaction_session_timeout": f"{idle_seconds}s"}
+    own = {name: value for name, value in settings.items() if name not in str(url.query.get("options", ""))}
+    event.listen(engine, "connect", partial(_set_up, own))
+    event.listen(engine, "begin", partial(_begin_pooled, own))
+    event.listen(engine, "checkin", _note_rest)
+    event.listen(engine, "checkout", partial(_check_rested, engine))
+    return engine
+
+
+def _note_rest(_connection: Any, record: Any) -> None:
+    record.info["rests_since"] = time.monotonic()
+
+
+def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
+    """Raise InvalidatePoolError, which makes the pool connect anew, where a connection died while it rested."""
+    since = record.info.get("rests_since")
+    if since is None:
+        return
+    try:
+        if time.monotonic() - since >= RESTED_SECONDS or _has_heard(connection):
+            engine.dialect.do_ping(connection)
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error
+
+
+def _has_heard(connection: Any) -> bool:
+    """Tell whether something has come since the last answer, as it does from a server that ends."""
+    arrivals = poll()
+    arrivals.register(connection.fileno(), POLLIN)
+    return bool(arrivals.poll(0))
+
+
+def _set_up(settings: Mapping[str, str], connection: Any, record: Any) -> None:
+    """Set a new connection up: not by `options` of the start packet, which PgBouncer refuses.
+
+    A pooler gives each transaction another server, and a process id of its own to cancel by: what is set once is gone
+    with the next transaction, and so are prepared statements.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        is_pooled = cursor.fetchone()[0] != connection.info.backend_pid
+        if is_pooled:
+            connection.prepare_threshold = None
+        else:
+            cursor.execute(_set_config(settings, is_local=False))
+    connection.commit()
+    record.info["is_pooled"] = is_pooled
+
+
+def _begin_pooled(settings: Mapping[str, str], connection: Connection) -> None:
+    if connection.info["is_pooled"]:
+        connection.exec_driver_sql(_set_config(settings, is_local=True))
+
+
+def _set_config(settings: Mapping[str, str], *, is_local: bool) -> str:
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
+
+
+def parse_url(database_url: str) -> URL:
+    """Return the SQLAlchemy URL with our driver. Raises InputError saying which form is expected."""
+    try:
+        url = make_url(database_url)
+    except ArgumentError:
+        raise InputError(_wrong_url("it cannot be parsed")) from None
+    if url.get_backend_name() not in {"postgresql", "postgres"}:
+        raise InputError(_wrong_url(f"it names {url.drivername}, and only Postgres is supported"))
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _wrong_url(reason: str) -> str:
+    return f"TOKENMILL_DATABASE_URL is wrong: {reason}; give postgresql://user:password@host:5432/database"

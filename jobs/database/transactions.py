@@ -1,0 +1,92 @@
+"""Sessions and what runs in them: transactions, statements outside of one, advisory locks, streamed rows.
+
+Knows no table; queries live in the modules of the things they concern.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, Result, TextClause, func, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database.failures import cause, is_cancelled, reported_as_service_error
+from jobs.errors import ServiceError
+
+_ALONE_SECONDS = 5.0  # the same for a statement in no transaction, behind a pooler
+
+
+def sessions(engine: Engine) -> sessionmaker[Session]:
+    """Return the factory of sessions; rows stay readable after the edge's commit."""
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+@contextmanager
+def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
+    """Run one request or task: commit at the end, roll back on any error.
+
+    A connection that cannot be made or breaks, and a deadlock, become ServiceError: the same call may be tried again.
+    """
+    with reported_as_service_error(maker.kw["bind"].url), maker.begin() as session:
+        yield session
+
+
+@contextmanager
+def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
+    """Run statements that Postgres allows in no transaction, each a transaction of its own."""
+    with reported_as_service_error(maker.kw["bind"].url), open_autocommit(maker) as session:
+        yield session
+
+
+def open_autocommit(maker: sessionmaker[Session]) -> Session:
+    """Return a session as in `autocommit`, which its caller closes; its errors are as they come."""
+    return Session(maker.kw["bind"].execution_options(isolation_level="AUTOCOMMIT"))
+
+
+def run_alone(session: Session, statement: TextClause) -> None:
+    """Run a statement that Postgres allows in no transaction and that may wait for a lock. Raises ServiceError.
+
+    Behind a pooler it runs on a server that nobody has told of our lock timeout, as there is no transaction to tell it
+    in: so it is cancelled from here.
+    """
+    connection = session.connection()
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    timer = threading.Timer(_ALONE_SECONDS, driver.cancel_safe)
+    if connection.info["is_pooled"]:
+        timer.start()
+    try:
+        session.execute(statement)
+    except OperationalError as error:
+        if not is_cancelled(error):
+            raise
+        raise ServiceError(f"Postgres gave up a statement that waits for others{cause(error)}; retry") from error
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()  # what it cancels must not be the next one
+
+
+def try_advisory_lock(session: Session, key: str) -> bool:
+    """Take the lock named `key` until the transaction ends; False where another holds it."""
+    return bool(session.scalar(select(func.pg_try_advisory_xact_lock(func.hashtextextended(key, 0)))))
+
+
+def advisory_lock(session: Session, key: str) -> None:
+    """Wait for the lock named `key` and hold it until the transaction ends."""
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(key, 0))))
+
+
+def stream(
+    session: Session, query: TextClause, values: Mapping[str, object], *, num_rows: int
+) -> Result[*tuple[Any, ...]]:
+    """Run a query through a server-side cursor that holds `num_rows` rows at a time; the caller closes it.
+
+    `yield_per` is called on the result: as an execution option a session ignores it for text, and reads it all.
+    """
+    return session.execute(query, values, execution_options={"stream_results": True}).yield_per(num_rows)
