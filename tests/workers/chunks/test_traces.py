@@ -315,7 +315,8 @@ def test_a_chunk_that_is_lost_says_so(
     submit_valid([line(0)])
     with bench.maker.begin() as session:
         session.execute(text(f"UPDATE batch SET trace_context = '00-{CALLERS_TRACE}-{CALLERS_SPAN}-01'"))
-    bench.change_parts(traces=traces)
+    settings = Settings(heartbeat_seconds=100, lease_seconds=600)  # so that a flush finds out, and no heartbeat
+    bench.change_parts(traces=traces, settings=settings)
     bench.start(bench.claim())
     host.wait_for(1)
     with bench.maker.begin() as session:
