@@ -70,8 +70,8 @@ _UNITS = {
 class PackedLinear:
     """Hold one linear layer packed for what multiplies it on its device.
 
-    Packing copies the weight; the layer keeps no reference to the original, so that its memory is free once the caller
-    drops it. Not for training: the result carries no gradient to the weight.
+    Packing copies the weight; on a CPU the layer keeps no reference to the original, so that its memory, or the file
+    that it lies in, is free once the caller drops it. Not for training: the result carries no gradient to the weight.
     """
 
     __slots__ = ("_bias", "_unit", "_weight", "in_features", "out_features", "product")
@@ -92,6 +92,8 @@ class PackedLinear:
             self._weight, self._bias = panels.pack(weight), panels.pack_bias(bias, self.out_features)
         elif self.product is Product.ONEDNN:
             self._weight = _pack(weight)
+        elif weight.is_cpu:
+            self._weight = weight.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply: `[tokens, in]` of the weight's dtype to a new `[tokens, out]`."""

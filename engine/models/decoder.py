@@ -60,16 +60,18 @@ class Decoder:
             self.products = None if choice is None else str(choice)
             reader = _Reader(weights, device, choice)
             shape = (config.vocab_size, config.hidden_size)
-            embedding = reader.tensor(f"{reader.prefix}embed_tokens.weight", shape)
+            embedding = reader.weight(f"{reader.prefix}embed_tokens.weight", shape)
             self._layers = [_Layer(config, index, reader) for index in range(config.num_layers)]
             self._norm = reader.tensor(f"{reader.prefix}norm.weight", (config.hidden_size,))
-            self._embed: Callable[[Tensor], Tensor] = partial(functional.embedding, weight=embedding)
             self._head: PackedLinear | None = None
             if has_head:
-                head = embedding if config.has_tied_embeddings else reader.tensor("lm_head.weight", shape)
+                head = embedding if config.has_tied_embeddings else reader.weight("lm_head.weight", shape)
                 self._head = reader.packed(head, None)
-                if config.has_tied_embeddings and self._head.has_rows:
-                    self._embed = self._head.rows  # the weight is held once
+            self._embed: Callable[[Tensor], Tensor]
+            if self._head is not None and config.has_tied_embeddings and self._head.has_rows:
+                self._embed = self._head.rows  # the weight is held once
+            else:
+                self._embed = partial(functional.embedding, weight=reader.kept(embedding))
         self._at_once = None if is_shared else cpu_layers(self._layers)
         self._graphs: DecodeGraphs | None = None
         self.kv_shapes = (KvShape(num_heads=config.num_kv_heads, head_dim=config.head_dim),) * config.num_layers
@@ -233,11 +235,20 @@ class _Reader:
         return self._choice is not None and self._choice.is_in_float32
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor to hold."""
+        return self.kept(self._weights.read(name, shape))
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor to make another one of: on a CPU it may lie in the file."""
         return self._weights.read(name, shape).to(self._device)
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in memory of its own: one in the file keeps it mapped, and changes as the file does."""
+        return tensor.to(self._device, copy=self._device.type == "cpu")
 
     def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> PackedLinear:
         """Return one linear layer whose output is the parts' outputs side by side."""
-        weights = [self.tensor(f"{name}.weight", (width, size)) for name, width in parts]
+        weights = [self.weight(f"{name}.weight", (width, size)) for name, width in parts]
         biases = [self.tensor(f"{name}.bias", (width,)) for name, width in parts] if has_bias else []
         return self.packed(_join(weights), _join(biases) if biases else None)
 

@@ -22,7 +22,7 @@ from engine.models.rotary import check_positions
 from engine.models.step_model import KvCache, KvShape, ModelSizes, StepTensors, new_cache
 from engine.models.transformers_attention import PAGED, attending
 from engine.models.transformers_checks import AttentionLayer, check_logits, eager_logits, probe_tokens, trace_attention
-from engine.models.transformers_loading import load_model, make_model
+from engine.models.transformers_loading import load_model, make_model, to_device
 from kernels.paged import AttentionRule, PagedStep
 from kernels.paged_attention import paged_attention
 from kernels.write_kv import preferred_cache_dtype, write_kv
@@ -57,7 +57,7 @@ class TransformersDecoder:
         self._dtype = dtype
         self._device = device
         if random_seed is None:
-            self._model = load_model(config, dtype=dtype).to(device)
+            self._model = to_device(load_model(config, dtype=dtype), device)
         else:
             self._model = make_model(config, dtype=dtype, device=device, seed=random_seed)
         try:

@@ -55,6 +55,14 @@ def load_model(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
     return _for_serving(model, config)
 
 
+def to_device(model: Any, device: torch.device) -> Any:
+    """Return a loaded model on the device; on a CPU its weights lay in the files until now, and changed as they did."""
+    if device.type == "cpu":
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
+    return model.to(device)
+
+
 def make_model(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.device, seed: int) -> Any:
     """Make transformers' class on the device with the weights that its own initialiser draws from the seed.
 

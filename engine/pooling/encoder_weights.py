@@ -27,8 +27,8 @@ class EncoderWeights:
         self._prefix = prefix
 
     def read(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor of this shape. Raises ModelLoadError."""
-        return self._checkpoint.read(self._prefix + name, shape)
+        """Return a tensor of this shape, in memory of its own and not in the file's. Raises ModelLoadError."""
+        return self._checkpoint.read(self._prefix + name, shape).clone()
 
     def linear(self, name: str, size: int, size_in: int, *, has_bias: bool = True) -> Linear:
         """Return a product from `size_in` numbers to `size`. Raises ModelLoadError."""

@@ -70,8 +70,8 @@ def read_score_head(config: AnyConfig) -> ScoreHead:
             return _modern_head(config, checkpoint)
         if modules is not None and is_language_model:
             return _language_head(config, checkpoint, config.path / modules[LOGIT_SCORE] / "config.json")
-        weight = checkpoint.read("score.weight", (1, config.hidden_size))
-        return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=weight, bias=None)])
+        head = EncoderWeights(checkpoint).linear("score", 1, config.hidden_size, has_bias=False)
+        return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[head])
 
 
 def _reasons_against(raw: dict[str, Any], *, is_language_model: bool) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _language_head(config: CausalConfig, checkpoint: Checkpoint, file: Path) -> 
     said = read_object(file)
     matrix = _matrix(config, checkpoint)
     yes = _token(said, "true_token_id", config, file)
-    row = matrix[yes].float()
+    row = matrix[yes].to(torch.float32, copy=True)  # not held where the file lies
     if said.get("false_token_id") is not None:
         row = row - matrix[_token(said, "false_token_id", config, file)].float()
     return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=row[None], bias=None)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,16 @@ def save_tiny(path: Path, settings: dict[str, Any], **kwargs: Any) -> Any:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     model.save_pretrained(path, **kwargs)
     return model
+
+
+def overwrite_weights(path: Path) -> None:
+    """Write zeros where the weights of a model's only file lie, in place, as a careless copy of another model does."""
+    with (path / "model.safetensors").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        begin = 8 + int.from_bytes(file.read(8), "little")
+        file.seek(begin)
+        file.write(bytes(size - begin))
 
 
 def _make(path: Path, settings: dict[str, Any]) -> TinyModel:

@@ -17,7 +17,8 @@ from engine.errors import ModelLoadError
 from engine.models.config import load_model_config
 from engine.models.weights import Checkpoint
 from engine.runner import load_model
-from tests.engine.tiny_models import save_tiny
+from tests.engine.builders import make_engine, run_all
+from tests.engine.tiny_models import TinyModel, overwrite_weights, save_tiny
 
 INDEX = "model.safetensors.index.json"
 NAME = "model.layers.1.self_attn.o_proj.weight"
@@ -96,6 +97,19 @@ def test_a_tensor_that_only_the_index_has_is_missing(tmp_path: Path, impl: str) 
     save_file({name: tensor for name, tensor in tensors.items() if name != NAME} | {"x": torch.ones(1)}, file)
     with pytest.raises(ModelLoadError, match=f"{tmp_path} has no tensor {NAME}"):
         load(tmp_path, impl)
+
+
+@both
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_what_is_written_over_the_file_of_a_loaded_model_changes_nothing(
+    tmp_path: Path, impl: str, is_tied: bool
+) -> None:
+    save_tiny(tmp_path, {"model_type": "llama", "tie_word_embeddings": is_tied, "attention_bias": True})
+    model = TinyModel(tmp_path, [[5, 6, 7]], [8], [])
+    engine = make_engine(model, model_impl=impl)
+    expected = run_all(engine, model, ignore_eos=True)
+    overwrite_weights(tmp_path)
+    assert run_all(engine, model, ignore_eos=True) == expected
 
 
 def test_a_file_that_the_index_names_and_nobody_copied_is_named(tmp_path: Path) -> None:

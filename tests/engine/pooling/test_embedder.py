@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from engine import Embedder
 from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
 from tests.engine.pooling.builders import MAX_SEQ_LENGTH, WORDS, Folder, make_folder
+from tests.engine.tiny_models import overwrite_weights
 
 ROUNDING = 1e-6
 """What fp32 may differ in numbers of unit vectors when a product has other rows beside."""
@@ -53,6 +54,15 @@ def test_a_padding_token_within_a_text_has_no_position_of_its_own_as_in_transfor
 def test_an_encoder_under_a_head_is_found(tmp_path: Path, model_type: str) -> None:
     folder = make_folder(tmp_path, model_type, has_head=True)
     assert np.abs(Embedder(tmp_path).embed(["the sea"]).vectors[0] - folder.by_transformers("the sea")).max() < 1e-5
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "qwen3"])
+def test_what_is_written_over_the_file_of_a_loaded_model_changes_nothing(tmp_path: Path, model_type: str) -> None:
+    make_folder(tmp_path, model_type, pooling="lasttoken" if model_type == "qwen3" else "mean")
+    embedder = Embedder(tmp_path)
+    expected = embedder.embed(["the sea is wide"]).vectors
+    overwrite_weights(tmp_path)
+    assert np.array_equal(embedder.embed(["the sea is wide"]).vectors, expected)
 
 
 def test_without_a_module_that_normalizes_vectors_keep_their_length(tmp_path: Path) -> None:

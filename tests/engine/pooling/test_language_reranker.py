@@ -19,6 +19,7 @@ from tests.engine.pooling.language_rerankers import (
     make_language_reranker,
     token_ids_of_answers,
 )
+from tests.engine.tiny_models import overwrite_weights
 
 QUERY = "is the sea cold?"
 DOCUMENTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 7, 7, 2, 40, 12, 0)]
@@ -53,6 +54,17 @@ def test_one_token_alone_gives_its_logit(tmp_path: Path) -> None:
         logits.append(Reranker(tmp_path).score(QUERY, DOCUMENTS).scores)
     assert np.abs(logits[0] - logits[1] - difference).max() < 1e-4
     assert np.abs(logits[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_what_is_written_over_the_file_of_a_loaded_reranker_changes_nothing(tmp_path: Path, has_labels: bool) -> None:
+    made = make_language_reranker(tmp_path, has_labels=has_labels)
+    if not has_labels:
+        made.folder.write("1_LogitScore/config.json", {"true_token_id": 3, "false_token_id": None})
+    reranker = Reranker(tmp_path)
+    expected = reranker.score(QUERY, DOCUMENTS).scores
+    overwrite_weights(tmp_path)
+    assert np.array_equal(reranker.score(QUERY, DOCUMENTS).scores, expected)
 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 100, 10_000])
