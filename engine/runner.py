@@ -18,7 +18,7 @@ from engine.batch import StepArrays, build_arrays
 from engine.config import LoadFormat
 from engine.device.choice import ResolvedConfig
 from engine.device.host_cache import HostCache, seconds_per_block
-from engine.device.memory import available_cpu_bytes, block_bytes, num_kv_blocks
+from engine.device.memory import available_cpu_bytes, block_bytes, give_back_freed_memory, num_kv_blocks
 from engine.device.transfer import upload, upload_together
 from engine.errors import InvalidConfigError
 from engine.grammars.masks import MaskWriter, RowMasks
@@ -81,6 +81,7 @@ class Runner:
             self._profile()
         elif asked.warm_up:
             self._warm_up(min(_CPU_WARM_UP_TOKENS, limits.max_num_batched_tokens), num_rows=2)
+        give_back_freed_memory()
         self.num_kv_blocks = num_kv_blocks(
             config,
             self._model.kv_shapes,

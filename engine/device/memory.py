@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 
@@ -41,6 +42,16 @@ def _container_limits() -> list[int]:
         except (OSError, ValueError):
             continue  # not limited this way ("max" is no number)
     return limits or [2**62]
+
+
+def give_back_freed_memory() -> None:
+    """Give the machine what this process has freed and glibc keeps for it; elsewhere do nothing.
+
+    Loading and packing weights left 185 MB of a 135M Llama in fp32, 90 MB in bf16 (2026-11-23).
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def num_kv_blocks(config: ResolvedConfig, kv_shapes: Sequence[KvShape], *, free_bytes: int, dtype: torch.dtype) -> int:

@@ -1,0 +1,33 @@
+"""What an engine holds of the machine's memory beside its weights and its cache."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from tests.engine.builders import make_engine
+from tests.engine.tiny_models import VARIANTS, TinyModel, save_tiny
+
+_SIZE, _COUNT = 100_000, 400
+"""Of allocations that glibc takes from its heap, and does not give back while one that came later is held."""
+
+
+def held_bytes() -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives memory back when asked")
+def test_an_engine_that_has_loaded_gives_back_what_was_freed(tmp_path: Path) -> None:
+    save_tiny(tmp_path, VARIANTS["llama-gqa"])
+    model = TinyModel(tmp_path, [], [], [])
+    make_engine(model)  # what a first one loads stays
+    freed = [bytearray(_SIZE) for _ in range(_COUNT)]
+    last = bytearray(_SIZE)
+    before = held_bytes()
+    freed.clear()
+    engine = make_engine(model)
+    assert held_bytes() < before - _COUNT * _SIZE // 2
+    assert (engine.info.num_kv_blocks, len(last)) == (400, _SIZE)  # both are held up to here
