@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import tenants
 from jobs.batches.sweeps import DueBatch
-from jobs.chunks.fair_order import AGE_OF_BULK
+from jobs.chunks.fair_order import AGE_OF_BULK, AGE_OF_NORMAL
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.settings import Settings
 from jobs.states import AskedPriority, BatchState, Priority
@@ -66,6 +66,21 @@ def test_inside_a_class_tenants_take_turns() -> None:
 def test_waiting_lifts_a_batch_into_a_better_class() -> None:
     aged = due("aged", priority=BULK, waited=AGE_OF_BULK.total_seconds())
     assert taken(due("normal", "b", waited=5), aged) == ["aged", "normal"]
+
+
+def test_an_old_backlog_goes_before_others_once_and_then_takes_turns() -> None:
+    aged = AGE_OF_NORMAL.total_seconds()
+    backlog = [due(f"a{number}", waited=aged + 10 - number) for number in range(4)]
+    assert taken(*backlog, due("b0", "b"), due("b1", "b")) == ["a0", "b0", "a1", "b1", "a2", "a3"]
+
+
+def test_a_tenant_that_was_served_long_ago_ages_again() -> None:
+    now = 0.0
+    turns = Turns(monotonic=lambda: now)
+    assert turns.first([due("first", priority=BULK)], ANY) is not None
+    now = AGE_OF_BULK.total_seconds()
+    aged = due("aged", priority=BULK, waited=now)
+    assert turns.first([due("normal", "a"), aged, due("young", priority=BULK)], ANY) is aged
 
 
 def test_only_the_allowed_classes_are_taken_up() -> None:

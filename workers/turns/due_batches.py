@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import partial
 from itertools import count
 from typing import Any
@@ -19,7 +20,7 @@ from jobs.batches.sweeps import DueBatch
 from jobs.chunks.fair_order import effective_rank
 from jobs.chunks.wanted import Wanted
 from jobs.settings import Settings
-from jobs.states import BatchState
+from jobs.states import BatchState, Priority
 from workers.slots import MOST_ABOVE, Slots
 from workers.turns.looker import Looker
 
@@ -31,11 +32,17 @@ MAX_BATCHES = NUM_SLOTS + MOST_ABOVE
 
 
 class Turns:
-    """Whose batch is next: the best class, with ageing as for chunks; in it the tenant served least recently."""
+    """Whose batch is next: the best class, with ageing as for chunks; in it the tenant served least recently.
 
-    def __init__(self) -> None:
+    As for chunks, what ages is a tenant's work that is not served, not each batch: else the backlog of one, once it is
+    old, would go before every new batch of all others.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._numbers = count(1)
         self._served: dict[str, int] = {}
+        self._served_at: dict[tuple[str, Priority], float] = {}
 
     def first(self, due: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
         """Return the next batch of those that are wanted, and take its tenant for served."""
@@ -44,6 +51,7 @@ class Turns:
         chosen = chosen or self._first_newcomer(in_order, wanted)
         if chosen is not None:
             self._served[chosen.tenant_id] = next(self._numbers)
+            self._served_at[chosen.tenant_id, chosen.priority] = self._monotonic()
         return chosen
 
     @staticmethod
@@ -52,8 +60,15 @@ class Turns:
         return None if turn is None or turn.tenant_id in wanted.present else turn
 
     def _key(self, batch: DueBatch) -> tuple[Any, ...]:
-        rank = effective_rank(batch.priority, batch.waited)
+        rank = effective_rank(batch.priority, self._unserved(batch))
         return (rank, self._served.get(batch.tenant_id, 0), -batch.waited, batch.batch_id)
+
+    def _unserved(self, batch: DueBatch) -> timedelta:
+        """Return how long a batch has waited since its tenant was last served in its class."""
+        served_at = self._served_at.get((batch.tenant_id, batch.priority))
+        if served_at is None:
+            return batch.waited
+        return min(batch.waited, timedelta(seconds=self._monotonic() - served_at))
 
 
 class DueBatches:
@@ -71,7 +86,7 @@ class DueBatches:
         self._do = do
         self._settings = settings
         self._monotonic = monotonic
-        self._turns = Turns()
+        self._turns = Turns(monotonic=monotonic)
         self._slots = Slots(NUM_SLOTS)
         self._lock = threading.Lock()
         self._left_until: dict[tuple[str, BatchState], float | None] = {}  # None: being done
