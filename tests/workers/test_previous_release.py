@@ -34,7 +34,6 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 PREVIOUS = "b41ecdeb3a47fdc241efe51c14dca2fbcc85d36f"
 """v0.1.0: by its hash, since clones without tags have the commit, too."""
-WAIT_SECONDS = 120
 PREPARE = """
 import sys
 from jobs.accounts import tenants
@@ -75,11 +74,13 @@ class Release:
             "REDIS_URL": "redis://127.0.0.1:1/0",
             "CLAIM_ALONE_SECONDS": "0.5",
             "HEARTBEAT_SECONDS": "0.5",
+            "LEASE_SECONDS": "300",  # a busy machine may keep its holder waiting for as long as one lasts by default
             "WORKER_CHUNKS": "2",
             "DRAIN_SECONDS": "0",
         }
         ours = {f"TOKENMILL_{name}": value for name, value in environment.items()}
-        self._environment = os.environ | ours | {"PYTHONPATH": str(folder)}
+        # Its kernels are compiled anew each time, which takes half as long if what comes out may be slow.
+        self._environment = os.environ | ours | {"PYTHONPATH": str(folder), "NUMBA_OPT": "0"}
 
     def run(self, code: str, *arguments: str) -> str:
         command = [sys.executable, "-c", code, *arguments]
@@ -119,12 +120,11 @@ def maker(empty_database: str) -> Iterator[sessionmaker[Session]]:
     engine.dispose()
 
 
-def until(holds: Callable[[], Any]) -> None:
-    for _ in range(WAIT_SECONDS * 10):
-        if holds():
-            return
+def until(holds: Callable[[], Any], *needed: subprocess.Popen[bytes]) -> None:
+    """Wait for as long as it takes the processes that are needed for it, which must not end meanwhile."""
+    while not holds():
+        assert [process.args for process in needed if process.poll() is not None] == []
         threading.Event().wait(0.1)
-    raise AssertionError(f"not within {WAIT_SECONDS} s")
 
 
 class Submitted:
@@ -143,8 +143,8 @@ class Submitted:
         found: dict[str, Any] = self._http.get(f"/v1/batches/{self.id}").raise_for_status().json()
         return found
 
-    def finish(self) -> list[str]:
-        until(lambda: self.look()["request_counts"]["completed"] == 32)
+    def finish(self, worker: subprocess.Popen[bytes]) -> list[str]:
+        until(lambda: self.look()["request_counts"]["completed"] == 32, worker)
         with self._maker.begin() as session:
             sweeps.finish_ready(session)
         finalise_batch(self._maker, self._storage, self.id, settings=self._settings)
@@ -158,31 +158,31 @@ def line(number: int, max_tokens: int) -> dict[str, Any]:
     return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)  # what hangs is found so; nothing that it waits for has a limit of its own
 def test_the_release_before_answers_drains_and_bills_right_on_the_schema_of_this_one(
     release: Release, empty_database: str, maker: sessionmaker[Session], storage: Storage
 ) -> None:
     key, port = release.run(PREPARE, empty_database).strip(), free_port()
-    model = ["--model", "demo", "--path", str(ROOT / "examples" / "demo_model")]
+    model = ["--model", "demo", "--path", str(ROOT / "examples" / "demo_model"), "--dtype", "float32"]
     headers = {"Authorization": f"Bearer {key}"}
     with (
-        release.role("api", "--port", str(port)),
-        release.role("worker", *model) as worker,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as http,
+        release.role("api", "--port", str(port)) as api,
+        release.role("worker", *model, "--max-num-seqs", "4") as worker,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=None) as http,
     ):
-        until(lambda: answers(http))
-        until(lambda: ask(maker, "SELECT count(*) FROM worker") == 1)
+        until(lambda: answers(http), api)
+        until(lambda: ask(maker, "SELECT count(*) FROM worker") == 1, worker)
         assert not is_ready(maker.kw["bind"])
         upgrade(empty_database)
         assert is_ready(maker.kw["bind"])
 
         short = Submitted(http, maker, storage, max_tokens=5)
-        assert sorted(short.finish()) == sorted(f"c{number}" for number in range(32))
+        assert sorted(short.finish(worker)) == sorted(f"c{number}" for number in range(32))
 
         long = Submitted(http, maker, storage, max_tokens=450)
-        until(lambda: ask(maker, "SELECT count(*) FROM chunk WHERE state = 'leased' AND started_fence = fence") == 2)
+        until(lambda: ask(maker, "SELECT count(*) FROM chunk WHERE state = 'leased' AND started_fence = fence"), worker)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(WAIT_SECONDS) == 0
+        assert worker.wait() == 0
         assert ask(maker, "SELECT count(*) FROM chunk WHERE state = 'leased'") == 0
         assert ask(maker, "SELECT max(losses) FROM chunk") == 0
         assert long.look()["status"] == "in_progress"
