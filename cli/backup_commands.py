@@ -1,6 +1,6 @@
 """`tokenmill db backup` and `db restore`: a dump of the database, then the objects that its rows name.
 
-Knows no table; what keeps the objects meanwhile is `jobs.backups`.
+Knows no table; what keeps the objects meanwhile is `jobs.retention.backups`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def db_backup(
 
     No object is deleted meanwhile, for a day at most. A backup that is killed leaves the last one as it was.
     """
-    from jobs import backups
+    from jobs.retention import backups
 
     with _database(data_dir) as (url, maker), _written(folder / _DUMP) as dump:
         if anew:
@@ -62,7 +62,7 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
 
     Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
     """
-    from jobs import backups
+    from jobs.retention import backups
 
     dump = folder / _DUMP
     if not dump.is_file():
@@ -132,7 +132,7 @@ def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: 
     """Run a program of Postgres on the database. Raises ServiceError with the last line that it says."""
     from sqlalchemy import URL, make_url
 
-    from jobs import backups
+    from jobs.retention import backups
 
     found = make_url(url)
     # Not in the arguments, which every user of the machine may read.

@@ -21,13 +21,13 @@ from engine.pooling.purposes import Purpose, purpose_of
 from engine.process.messages import EngineInfo
 from engine.process.parent import EngineProcess
 from engine.tokenizer import load_tokenizer
-from jobs import served_models, tokenizers
+from jobs import served_models
 from jobs.database import BRIEF_SECONDS, connect, sessions, transaction
 from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import ENGINE_DEATHS, worker_meters

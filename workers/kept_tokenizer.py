@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from jobs import tokenizers
 from jobs.errors import ServiceError
-from jobs.storage import Storage
-from jobs.tokenizers import ModelTokenizer
+from jobs.storage import Storage, tokenizers
+from jobs.storage.tokenizers import ModelTokenizer
 
 log = logging.getLogger(__name__)
 

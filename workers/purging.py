@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import chores, decisions, history
+from jobs import chores, decisions
 from jobs.batches import exact_counts
 from jobs.batches.deletion import delete_left
 from jobs.database import transaction
@@ -19,7 +19,8 @@ from jobs.errors import ServiceError
 from jobs.extractions.deletion import purge_documents, purge_extractions
 from jobs.indexes.purging import purge_indexes, sweep_index_objects
 from jobs.pipelines.runs.purging import purge_runs
-from jobs.retention import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
+from jobs.retention import history
+from jobs.retention.purging import drop_days, purge_files, purge_results, purge_uploads, sweep_objects
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.webhooks import deliveries

@@ -17,10 +17,10 @@ from api.services import Services, ServicesDep
 from api.spending import ONE_LISTING
 from extraction.documents.document import text_of
 from extraction.errors import DocumentError
-from jobs import read_documents
 from jobs.database import transaction
 from jobs.errors import ConflictError
 from jobs.extractions import collection, documents
+from jobs.storage import read_documents
 from jobs.tables import CollectionDocument
 
 router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 403, 404, 429, 503))

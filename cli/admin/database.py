@@ -29,9 +29,8 @@ def db_adopt_storage(data_dir: DataDirOption = None) -> None:
     For a database that was restored or moved to another server: control workers of a copy sweep nothing and say so.
     """
     from cli.up_command import running_database_url
-    from jobs import store_owner
     from jobs.database import connect, sessions
-    from jobs.storage import Storage
+    from jobs.storage import Storage, store_owner
 
     url = storage_url(data_dir)
     if url is None:

@@ -15,7 +15,7 @@ from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError
 from jobs.extractions import lifecycle, reviews, stages
-from jobs.retention import delete_objects
+from jobs.retention.purging import delete_objects
 from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 from jobs.tables import CollectionDocument, Extraction, ExtractionStage, File

@@ -22,12 +22,12 @@ from extraction.fields.paths import spell
 from extraction.fields.schema import FieldSchema
 from extraction.passes.examples import Example
 from extraction.scoring.verdicts import Reason, Verdict
-from jobs import files, read_documents
+from jobs import files
 from jobs.errors import ConflictError, InputError, TooLargeError
 from jobs.extractions import records, reviewed, reviews
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
-from jobs.storage import Storage
+from jobs.storage import Storage, read_documents
 from jobs.tables import CollectionDocument, Review
 
 MAX_EXAMPLES = 100

@@ -8,10 +8,11 @@ from sqlalchemy.orm import Session
 
 from extraction.errors import PassageError
 from extraction.passages.cutting import LEAST_TOKENS, MAX_OVERLAP_SHARE, Cutter
-from jobs import served_models, tokenizers
+from jobs import served_models
 from jobs.errors import ConflictError, InputError
+from jobs.storage import tokenizers
+from jobs.storage.tokenizers import ModelTokenizer
 from jobs.tables import Model
-from jobs.tokenizers import ModelTokenizer
 
 MAX_PASSAGE_TOKENS = 8192
 DEFAULT_PASSAGE_TOKENS = 256

@@ -10,17 +10,17 @@ from itertools import islice
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletions, files, tokenizers
-from jobs.backups import are_objects_held
+from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
 from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.indexes import stages
 from jobs.indexes.objects import named_key, vectors_key
-from jobs.retention import delete_objects
+from jobs.retention.backups import are_objects_held
+from jobs.retention.purging import delete_objects
 from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_INDEX_STATES, BatchState
-from jobs.storage import Storage, StoredObject
-from jobs.store_owner import may_sweep
+from jobs.storage import Storage, StoredObject, tokenizers
+from jobs.storage.store_owner import may_sweep
 from jobs.tables import File, IndexSegment, PassageIndex, PassageIndexStage, Tenant
 
 log = logging.getLogger(__name__)

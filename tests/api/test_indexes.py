@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import select, text
 
-from jobs import served_models, tokenizers
+from jobs import served_models
 from jobs.accounts import keys
 from jobs.audit.audit import audit
 from jobs.chunks import fleet
@@ -20,9 +20,9 @@ from jobs.indexes.advancing import Indexes
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.lines.endpoints import LineKind
 from jobs.states import Scope
-from jobs.storage import Storage
+from jobs.storage import Storage, tokenizers
+from jobs.storage.tokenizers import ModelTokenizer
 from jobs.tables import Batch, PassageIndex
-from jobs.tokenizers import ModelTokenizer
 from tests.extraction.passages.builders import byte_tokenizer
 from tests.jobs.indexes.answering import MADE, UNKNOWN, IndexAnswering
 

@@ -24,7 +24,7 @@ from jobs.accounts.keys import authenticate, create_key
 from jobs.accounts.limits import set_limits
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
-from jobs.retention import purge_uploads
+from jobs.retention.purging import purge_uploads
 from jobs.storage import Storage
 from jobs.uploads import records
 

@@ -20,7 +20,7 @@ from jobs.accounts import budgets, keys, limits, tenants
 from jobs.accounts.refused_input import refused_input
 from jobs.audit.audit import audit
 from jobs.database import advisory_lock, connect, sessions
-from jobs.retention import purge_results
+from jobs.retention.purging import purge_results
 from jobs.settings import GIB
 from jobs.states import AskedPriority
 from jobs.storage import Storage

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import retention
 from jobs.accounts import budgets
 from jobs.audit.audit import audit
 from jobs.batches import deletion
 from jobs.chunks import unbilled
 from jobs.errors import NotFoundError
 from jobs.partitions import partition_days
+from jobs.retention import purging
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Result
 
@@ -333,7 +333,7 @@ def test_an_unknown_batch_is_not_found(maker: sessionmaker[Session]) -> None:
 def test_results_whose_retention_has_ended_are_not_missed(
     maker: sessionmaker[Session], storage: Storage, batch: Batch
 ) -> None:
-    retention.drop_days(maker, retention=timedelta(days=-1))
+    purging.drop_days(maker, retention=timedelta(days=-1))
     assert messages(maker, storage) == []
 
 
@@ -350,7 +350,7 @@ def test_results_that_were_deleted_are_not_missed_and_their_bill_is_still_checke
     with maker.begin() as session:
         deletion.delete_batch(session, batch.tenant_id, batch.id, by="key_1")
     assert messages(maker) == [], "shown to nobody, and there"
-    assert retention.purge_results(maker, retention=timedelta(days=30)) == 1
+    assert purging.purge_results(maker, retention=timedelta(days=30)) == 1
     assert messages(maker) == []
     with maker.begin() as session:
         session.execute(text("UPDATE ledger SET output_tokens = output_tokens + 1"))

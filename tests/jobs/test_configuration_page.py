@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
-from jobs.object_store import ENVIRONMENT, FROM_ENVIRONMENT
 from jobs.storage import Storage
+from jobs.storage.connection import ENVIRONMENT, FROM_ENVIRONMENT
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
 SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "extraction", "jobs", "kernels", "migrations"]

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from jobs import history, metrics, retention
+from jobs import metrics
 from jobs.batches import deletion, lost_leases, planned, sweeps
 from jobs.chunks import fleet, waiting
 from jobs.database import connect, sessions
@@ -18,6 +18,7 @@ from jobs.forecasts import snapshot
 from jobs.overview import backlog, listing, shares
 from jobs.overview import fleet as fleet_overview
 from jobs.overview.listing import BatchFilter, Shown
+from jobs.retention import history, purging
 
 FEW = 60
 """Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
@@ -207,7 +208,7 @@ FRESH = text("""
 
 @pytest.mark.parametrize(
     ("query", "values"),
-    [(planned._DROP_RESULTS, {"counted": 0}), (retention._DELETE_ROWS, {})],
+    [(planned._DROP_RESULTS, {"counted": 0}), (purging._DELETE_ROWS, {})],
     ids=["what a validation left", "results that are kept no longer"],
 )
 def test_deleting_a_block_of_fresh_results_looks_at_each_a_few_times(

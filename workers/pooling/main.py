@@ -14,12 +14,12 @@ from engine.errors import EngineError
 from engine.pooling.embedder import Embedder
 from engine.pooling.purposes import Purpose
 from engine.pooling.reranker import Reranker
-from jobs import served_models, tokenizers
+from jobs import served_models
 from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.settings import Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import worker_meters

@@ -12,10 +12,9 @@ from extraction.course.cutting_child import Cutting, ReadDocument, packed, unpac
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
 from extraction.errors import DocumentError, PassageError
-from jobs import read_documents
 from jobs.errors import InputError
 from jobs.lines.document_bodies import CutRequest
-from jobs.storage import Storage
+from jobs.storage import Storage, read_documents
 from workers.preparing.line_errors import LineError
 from workers.preparing.tokenizers import Tokenizers
 

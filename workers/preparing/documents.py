@@ -17,10 +17,9 @@ from extraction.course.grounding_child import packed, packed_found
 from extraction.documents.document import DocumentSummary
 from extraction.documents.limits import Limits
 from extraction.errors import DocumentError, ExtractionError
-from jobs import read_documents
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
-from jobs.storage import Storage
+from jobs.storage import Storage, read_documents
 from workers.preparing.cutting import SegmentCutter
 from workers.preparing.gathering import Gathering
 from workers.preparing.line_errors import LineError

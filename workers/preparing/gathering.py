@@ -14,11 +14,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from extraction.course.corpus import FoundPassage
 from extraction.course.job import custom_id
-from jobs import read_documents
 from jobs.database import transaction
 from jobs.extractions import documents
 from jobs.settings import MIB
-from jobs.storage import Storage
+from jobs.storage import Storage, read_documents
 
 MAX_STORED_BYTES = 64 * MIB
 """Of documents as they were read; the one that passes this is the last."""

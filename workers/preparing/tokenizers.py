@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from jobs import tokenizers
 from jobs.errors import NotFoundError
-from jobs.storage import Storage
+from jobs.storage import Storage, tokenizers
 from workers.preparing.line_errors import LineError
 
 _MOST = 2

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import history
 from jobs.accounts import tenants
 from jobs.accounts.keys import create_key
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.usage import MAX_DAYS, GroupBy, Period, Usage, parse_group_by, period, read_usage
 from jobs.errors import InputError
+from jobs.retention import history
 from jobs.tables import Ledger, Tenant
 
 Make = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, retention
+from jobs import files
 from jobs.accounts import budgets, keys, tenants
 from jobs.audit.audit import audit
 from jobs.batches import deletion, lifecycle
@@ -22,6 +22,7 @@ from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import AuthenticationError, ConflictError, GoneError, NotFoundError
 from jobs.lines.output_lines import error_line, output_line
+from jobs.retention import purging
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant
@@ -85,8 +86,8 @@ def entries(session: Session) -> set[tuple[str, str, str]]:
 
 def purge(maker: sessionmaker[Session], storage: Storage) -> None:
     deletion.delete_left(maker)
-    retention.purge_results(maker, retention=MONTH)
-    retention.purge_files(maker, storage)
+    purging.purge_results(maker, retention=MONTH)
+    purging.purge_files(maker, storage)
 
 
 def is_clean(maker: sessionmaker[Session]) -> bool:

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, partitions, retention
+from jobs import files, partitions
 from jobs.accounts import budgets, tenants
 from jobs.batches import lifecycle
 from jobs.batches.submission import CreateBatch
 from jobs.errors import ConflictError, InputError, NotFoundError, OverBudgetError, TooLargeError
+from jobs.retention import purging
 from jobs.settings import Settings
 from jobs.states import BatchState, ChunkState, IllegalMoveError, InvalidLines, Priority
 from jobs.tables import Batch, File, Tenant
@@ -53,7 +54,7 @@ def test_a_batch_starts_validating_with_its_window_and_reservation(
 def test_creating_makes_the_days_result_partition(
     session: Session, maker: sessionmaker[Session], tenant: Tenant, make_file: Make
 ) -> None:
-    retention.drop_days(maker, retention=timedelta(days=-2))
+    purging.drop_days(maker, retention=timedelta(days=-2))
     assert partitions.partition_days(session) == []
     batch = create(session, tenant, make_file())
     assert partitions.partition_days(session) == [partitions.batch_day(batch.created_at)]

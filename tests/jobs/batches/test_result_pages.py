@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import retention
 from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.chunks import leasing
 from jobs.errors import GoneError
+from jobs.retention import purging
 from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.jobs.batches import control
@@ -93,7 +93,7 @@ def test_results_whose_retention_has_ended_are_gone_and_not_empty(
     session.refresh(batch)
     empty = run(["no line"])
     session.commit()
-    retention.drop_days(maker, retention=timedelta(days=-1))
+    purging.drop_days(maker, retention=timedelta(days=-1))
     for after in (0, 3):
         with pytest.raises(GoneError, match=f"{batch.output_file_id}.*{batch.error_file_id}") as caught:
             read_finished_lines(session, batch, after=after)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from extraction.course.cutting_child import Cutting, ReadDocument, cut, packed, unpacked
 from extraction.documents.limits import Limits, Progress
-from jobs import tokenizers
 from jobs.lines.document_bodies import CUT_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.served_models import ModelEmbedding
+from jobs.storage import tokenizers
 from jobs.tables import Batch
 from tests.jobs.extractions.answering import Answering, LineFailure
 

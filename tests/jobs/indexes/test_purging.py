@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import store_owner
 from jobs.accounts.tenants import create_tenant
 from jobs.audit.audit import audit
 from jobs.batches.deletion import delete_left, delete_tenant
@@ -21,7 +20,7 @@ from jobs.indexes import lifecycle
 from jobs.indexes.advancing import Indexes
 from jobs.indexes.objects import new_key, vectors_key
 from jobs.indexes.purging import purge_indexes, sweep_index_objects
-from jobs.storage import Storage
+from jobs.storage import Storage, store_owner
 from jobs.tables import PassageIndex, Tenant
 from tests.jobs.indexes.answering import IndexAnswering
 

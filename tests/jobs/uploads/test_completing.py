@@ -12,13 +12,14 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import files, retention, store_owner
+from jobs import files
 from jobs.accounts.limits import Limits, limits_of
 from jobs.database import transaction
 from jobs.errors import ConflictError, FencedOutError
+from jobs.retention import purging
 from jobs.settings import Settings
 from jobs.states import UploadState
-from jobs.storage import Storage
+from jobs.storage import Storage, store_owner
 from jobs.tables import File, Tenant, Upload, UploadPart
 from jobs.uploads import completing, records
 from jobs.uploads.completing import Completion
@@ -81,8 +82,8 @@ class Uploads:
 
     def tidy(self) -> set[str]:
         """Do what control workers do, where all that is in the store is old; return what it still has."""
-        retention.purge_uploads(self.maker, self.storage)
-        retention.sweep_objects(self.maker, self.storage, age=timedelta(seconds=-60), unused=timedelta(days=30))
+        purging.purge_uploads(self.maker, self.storage)
+        purging.sweep_objects(self.maker, self.storage, age=timedelta(seconds=-60), unused=timedelta(days=30))
         return {found.name for found in self.storage.iter_objects()} - {store_owner.MARK}
 
 
@@ -164,7 +165,7 @@ def test_an_upload_whose_file_is_being_made_does_not_expire(uploads: Uploads, se
     found = uploads.claim(upload_id, uploads.send(upload_id))
     uploads.age(upload_id, expires_at=func.now())
     new = uploads.put_together(found)
-    retention.purge_uploads(uploads.maker, uploads.storage)
+    purging.purge_uploads(uploads.maker, uploads.storage)
     assert uploads.finish(found, new).state == UploadState.COMPLETED
 
 

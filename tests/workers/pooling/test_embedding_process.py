@@ -10,12 +10,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
 from extraction.passages.token_count import TokenCount
-from jobs import tokenizers
 from jobs.audit.audit import audit
 from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState
-from jobs.storage import Storage
+from jobs.storage import Storage, tokenizers
 from tests.workers.pooling.builders import MODEL, Desk, line
 from tests.workers.role_processes import RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 

@@ -10,9 +10,9 @@ from extraction.documents.document import Document
 from extraction.errors import DocumentCode, DocumentError
 from extraction.passages.cutting import Cutter
 from extraction.passages.token_count import TokenCount
-from jobs import tokenizers
 from jobs.indexes.objects import new_key, read_segment
 from jobs.lines.document_bodies import CUT_ENDPOINT
+from jobs.storage import tokenizers
 from tests.extraction.passages.builders import byte_tokenizer
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing.readers import Readers

@@ -21,8 +21,8 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import LocalStore
 
 from jobs.errors import NotFoundError
-from jobs.object_store import open_store, store_failure
 from jobs.settings import MIB, Settings
+from jobs.storage.connection import open_store, store_failure
 
 if TYPE_CHECKING:
     from obstore import ReadableFile, WritableFile

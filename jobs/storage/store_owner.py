@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.errors import NotFoundError
-from jobs.storage import Storage
+from jobs.storage.objects import Storage
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import NotFoundError
 from jobs.states import TERMINAL_INDEX_STATES
-from jobs.storage import Storage
+from jobs.storage.objects import Storage
 from jobs.tables import Model, PassageIndex
 
 _KEY = re.compile(r"tokenizers/([0-9a-f]{64})\.json(?:#[0-9]+)?")

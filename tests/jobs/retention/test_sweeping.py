@@ -17,14 +17,15 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.s3_server import S3Server
-from jobs import files, read_documents, retention, store_owner
+from jobs import files
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
+from jobs.retention import purging
 from jobs.settings import Settings
-from jobs.storage import Storage
-from jobs.store_owner import MARK
+from jobs.storage import Storage, read_documents, store_owner
+from jobs.storage.store_owner import MARK
 from jobs.tables import Deletion, File, Tenant
 from tests.jobs.configuration_page import PAGE
 
@@ -59,13 +60,13 @@ def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
     aged(tmp_path, "notes/mine.txt")
     make_file(object_key=named)
     storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 2
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 2
     assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", MARK}
     entries = session.scalars(select(Deletion)).all()
     assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
         ("object", key, tenant.id, "sweep") for key in (part, whole)
     }
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
 
 
 def test_objects_in_an_s3_are_swept_too(
@@ -76,7 +77,7 @@ def test_objects_in_an_s3_are_swept_too(
     kept: File = make_file(object_key=files.new_object_key(tenant.id))
     storage.put(kept.object_key, b"x")
     storage.put(leftover, b"x")
-    assert retention.sweep_objects(maker, storage, age=timedelta(0), unused=timedelta(days=30)) == 1
+    assert purging.sweep_objects(maker, storage, age=timedelta(0), unused=timedelta(days=30)) == 1
     assert [storage.exists(key) for key in (leftover, kept.object_key)] == [False, True]
 
 
@@ -85,7 +86,7 @@ def test_a_sweep_says_which_rule_the_bucket_needs_for_what_it_cannot_list(
 ) -> None:
     caplog.set_level(logging.INFO, "jobs.retention")
     for url in (s3.url, tmp_path.as_uri()):
-        retention.sweep_objects(maker, owned(maker, url), age=DAY, unused=timedelta(days=30))
+        purging.sweep_objects(maker, owned(maker, url), age=DAY, unused=timedelta(days=30))
     (said,) = caplog.messages
     assert f"storage={s3.url} prefix=" in said
     assert "prefix='objects/': the bucket needs a lifecycle rule with AbortIncompleteMultipartUpload" in said
@@ -120,7 +121,7 @@ def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
     aged(tmp_path, theirs)
     aged(tmp_path, leftover)
     storage = owned(maker, tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 1
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 1
     assert {found.name for found in storage.iter_objects()} == {theirs, MARK}
     assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
 
@@ -134,9 +135,9 @@ def test_an_object_that_is_being_named_is_not_swept(
     aged(tmp_path, new.object_key)
     storage = owned(maker, tmp_path.as_uri())
     files.create_file(session, tenant.id, new)
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "not committed yet"
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "not committed yet"
     session.commit()
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert storage.exists(new.object_key)
 
 
@@ -148,7 +149,7 @@ def test_an_object_that_was_swept_is_never_named(
         object_key=files.new_object_key(tenant.id), filename="a", purpose=files.Purpose.USER_DATA, size_bytes=1
     )
     aged(tmp_path, f"{new.object_key}#1")
-    assert retention.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 1
+    assert purging.sweep_objects(maker, owned(maker, tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 1
     with pytest.raises(ServiceError, match="took too long"):
         files.create_file(session, tenant.id, new)
 
@@ -161,7 +162,7 @@ def test_a_sweep_locks_only_what_no_file_names(
         aged(tmp_path, key)
     local = owned(maker, tmp_path.as_uri())
     statements.clear()
-    assert retention.sweep_objects(maker, local, age=DAY, unused=timedelta(days=30)) == 1
+    assert purging.sweep_objects(maker, local, age=DAY, unused=timedelta(days=30)) == 1
     assert sum("pg_try_advisory" in statement for statement, _ in statements) == 1
 
 
@@ -190,16 +191,16 @@ def test_a_copy_of_the_database_sweeps_nothing_of_the_store_of_the_first(
     named = make_file(object_key=files.new_object_key(tenant.id)).object_key
     aged(tmp_path, named)
     storage = Storage(tmp_path.as_uri())
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "it marks the store"
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0, "it marks the store"
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert caplog.text == ""
-    assert retention.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert storage.exists(named)
     assert "objects are not swept, another database sweeps this store" in caplog.text
     store_owner.adopt(copy, storage)
-    assert retention.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 1
+    assert purging.sweep_objects(copy, storage, age=DAY, unused=timedelta(days=30)) == 1
     caplog.clear()
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert "adopt-storage" in caplog.text
 
 
@@ -207,7 +208,7 @@ def test_a_store_is_swept_from_the_second_time_on(maker: sessionmaker[Session], 
     """The first time marks it: of two databases that do so at once only one sweeps then."""
     aged(tmp_path, files.new_object_key(tenant.id))
     storage = Storage(tmp_path.as_uri())
-    assert [retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) for _ in range(2)] == [0, 1]
+    assert [purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) for _ in range(2)] == [0, 1]
 
 
 def test_whoever_may_use_the_schema_may_ask_for_the_name_of_the_database(maker: sessionmaker[Session]) -> None:
@@ -236,7 +237,7 @@ def test_read_documents_that_nobody_used_for_long_are_swept_and_those_of_deleted
     aged(tmp_path, f"{tenant.id}/documents/notes.txt", age=31 * DAY)
     storage = owned(maker, tmp_path.as_uri())
     assert read_documents.find(storage, used) == b"x"
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 3
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 3
     assert {found.name for found in storage.iter_objects()} == {used, f"{tenant.id}/documents/notes.txt", MARK}
     assert read_documents.find(storage, unused) is None
 
@@ -250,7 +251,7 @@ def test_a_read_document_that_is_used_while_the_store_is_listed_stays(
     listed = list(storage.iter_objects())
     monkeypatch.setattr(Storage, "iter_objects", lambda _: iter(listed))
     assert read_documents.find(storage, key) == b"x"
-    assert retention.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 0
     assert storage.exists(key)
 
 
@@ -260,5 +261,5 @@ def test_no_document_of_another_databases_store_is_swept(
     key = read_documents.key_of(tenant.id, parsers="pdf 1", sha256="0" * 64, name="a")
     aged(tmp_path, key, age=31 * DAY)
     aged(tmp_path, MARK)
-    assert retention.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 0
+    assert purging.sweep_objects(maker, Storage(tmp_path.as_uri()), age=DAY, unused=timedelta(days=30)) == 0
     assert (tmp_path / key).exists()

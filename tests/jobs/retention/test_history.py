@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import history
 from jobs.audit.audit import audit
 from jobs.audit.findings import Finding
 from jobs.batches import sweeps
 from jobs.chunks import fleet, leasing
 from jobs.errors import FencedOutError
+from jobs.retention import history
 from jobs.served_models import set_prices
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, Ledger, Worker

@@ -10,12 +10,13 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs import deletions, files, partitions, retention
+from jobs import deletions, files, partitions
 from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import GoneError, NotFoundError
+from jobs.retention import purging
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant
 
@@ -81,9 +82,9 @@ def test_an_expired_file_loses_its_object_and_a_live_batch_keeps_its_input(
     expired, in_use = (stored(storage, make_file, expires_at=past()) for _ in range(2))
     kept = stored(storage, make_file)
     make_batch(input_file_id=in_use.id, state="in_progress")
-    assert retention.purge_files(maker, storage) == 1
+    assert purging.purge_files(maker, storage) == 1
     assert [storage.exists(file.object_key) for file in (expired, in_use, kept)] == [False, True, True]
-    assert retention.purge_files(maker, storage) == 0
+    assert purging.purge_files(maker, storage) == 0
 
 
 def test_a_purge_that_was_interrupted_goes_on(
@@ -97,8 +98,8 @@ def test_a_purge_that_was_interrupted_goes_on(
 
         patched.setattr(files, "note_purged", killed)
         with pytest.raises(KeyboardInterrupt):
-            retention.purge_files(maker, storage)
-    assert retention.purge_files(maker, storage) == 1
+            purging.purge_files(maker, storage)
+    assert purging.purge_files(maker, storage) == 1
 
 
 def test_an_object_that_cannot_be_deleted_stops_no_other_and_is_tried_again(
@@ -116,17 +117,17 @@ def test_an_object_that_cannot_be_deleted_stops_no_other_and_is_tried_again(
     s3.trouble(Mood.FORBID, methods="DELETE POST", key_prefix=f"objects/{tenant.id}")
     refused = [stored(storage, make_file, expires_at=past() - MONTH) for _ in range(3)]
     theirs = stored(storage, make_file, tenant_id=other.id, object_key=f"{other.id}/x", expires_at=past())
-    monkeypatch.setattr(retention, "_FILES", 2)
-    assert retention.purge_files(maker, storage) == 1
+    monkeypatch.setattr(purging, "_FILES", 2)
+    assert purging.purge_files(maker, storage) == 1
     assert not storage.exists(theirs.object_key)
     for file in refused:
         with pytest.raises(NotFoundError):
             files.get_file(session, tenant.id, file.id)
     s3.recover()
-    assert retention.purge_files(maker, storage) == 0, "each try in its time"
+    assert purging.purge_files(maker, storage) == 0, "each try in its time"
     session.execute(text("UPDATE file SET purge_again_at = now() WHERE purge_again_at IS NOT NULL"))
     session.commit()
-    assert retention.purge_files(maker, storage) == 3
+    assert purging.purge_files(maker, storage) == 3
     assert s3.keys() == []
 
 
@@ -143,7 +144,7 @@ def test_no_transaction_is_open_while_the_store_is_asked(
         plain(key)
 
     monkeypatch.setattr(storage, "delete", delete)
-    retention.purge_files(maker, storage)
+    purging.purge_files(maker, storage)
     assert open_ones == [0]
 
 
@@ -153,7 +154,7 @@ def test_the_object_of_a_deleted_file_goes_though_nobody_deleted_it_after_the_co
     file = stored(storage, make_file)
     files.delete_file(session, tenant.id, file.id, by="key_1")
     session.commit()
-    assert retention.purge_files(maker, storage) == 1
+    assert purging.purge_files(maker, storage) == 1
     assert not storage.exists(file.object_key)
 
 
@@ -166,8 +167,8 @@ def test_an_output_that_expires_takes_the_results_with_it(
         read_finished_lines(session, batch)
     assert caught.value.code == "results_deleted"
     session.rollback()
-    retention.purge_files(maker, storage)
-    assert retention.purge_results(maker, retention=MONTH) == 1
+    purging.purge_files(maker, storage)
+    assert purging.purge_results(maker, retention=MONTH) == 1
     assert kept_results(session) == {kept.id}
     entry = deletions.find(session, Deleted.FILE, output.id)
     assert entry is not None
@@ -194,7 +195,7 @@ def test_what_is_due_is_found_in_an_index(
     assert "LEAST(expires_at, deleted_at) <=" in index_conditions(session, *statements[-1])
     session.rollback()
     statements.clear()
-    retention.purge_results(maker, retention=MONTH)
+    purging.purge_results(maker, retention=MONTH)
     overdue = next(sent for sent in statements if "date_trunc" in sent[0])
     assert "created_at <=" in index_conditions(session, *overdue)
 
@@ -208,7 +209,7 @@ def test_results_are_dropped_when_their_retention_ends(session: Session, maker: 
     for day in days:
         partitions.ensure_result_partition(session, day)
     session.commit()
-    assert retention.drop_days(maker, retention=MONTH) == [days[0]]
+    assert purging.drop_days(maker, retention=MONTH) == [days[0]]
     assert days[1] in partitions.partition_days(session)
     entry = session.scalars(select(Deletion)).one()
     assert (entry.kind, entry.subject_id, entry.deleted_by) == ("result_day", str(days[0]), "retention")
@@ -226,8 +227,8 @@ def test_each_tenant_has_a_retention_of_its_own(
         for days in (4, 6, 40)
     }
     live = answered(session, make_batch, days=40, tenant_id=third.id, state="in_progress")
-    retention.drop_days(maker, retention=MONTH)
-    retention.purge_results(maker, retention=MONTH)
+    purging.drop_days(maker, retention=MONTH)
+    purging.purge_results(maker, retention=MONTH)
     expected = {("five", 4), ("sixty", 4), ("sixty", 6), ("sixty", 40), ("default", 4), ("default", 6)}
     assert kept_results(session) == {made[key].id for key in expected} | {live.id}
     with pytest.raises(GoneError) as caught:
@@ -236,39 +237,39 @@ def test_each_tenant_has_a_retention_of_its_own(
     session.execute(text("UPDATE batch SET state = 'completed' WHERE state = 'in_progress'"))
     tenants.set_retention(session, other, None)
     session.commit()
-    assert len(retention.drop_days(maker, retention=MONTH)) == 1
+    assert len(purging.drop_days(maker, retention=MONTH)) == 1
 
 
 def test_rows_are_purged_in_pieces_and_only_those_of_the_batch(
     session: Session, maker: sessionmaker[Session], make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_ROWS", 2)
+    monkeypatch.setattr(purging, "_ROWS", 2)
     batch, kept = answered(session, make_batch), answered(session, make_batch)
     session.execute(text(COPIES), {"id": batch.id})
     session.commit()
     with transaction(maker) as own:
         files.delete_results(own, Batch.id == batch.id, by="key_1")
-    assert retention.purge_results(maker, retention=MONTH) == 1
+    assert purging.purge_results(maker, retention=MONTH) == 1
     assert kept_results(session) == {kept.id}
-    assert retention.purge_results(maker, retention=MONTH) == 0
+    assert purging.purge_results(maker, retention=MONTH) == 0
 
 
 def test_two_who_purge_the_same_rows_leave_none(
     session: Session, maker: sessionmaker[Session], make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for rows that the other deletes finds none of them: that says nothing about the rest."""
-    monkeypatch.setattr(retention, "_ROWS", 2)
+    monkeypatch.setattr(purging, "_ROWS", 2)
     batch = answered(session, make_batch)
     session.execute(text(COPIES), {"id": batch.id})
     files.delete_results(session, Batch.id == batch.id, by="key_1")
     session.commit()
     values = {"day": partitions.batch_day(batch.created_at), "batch_id": batch.id, "limit": 2}
-    session.execute(retention._DELETE_ROWS, values)
+    session.execute(purging._DELETE_ROWS, values)
     with ThreadPoolExecutor(1) as threads:
-        purging = threads.submit(retention.purge_results, maker, retention=MONTH)
+        other = threads.submit(purging.purge_results, maker, retention=MONTH)
         with maker() as watching:
             while not watching.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
-                assert not purging.done()
+                assert not other.done()
         session.commit()
-        assert purging.result(timeout=60) == 1
+        assert other.result(timeout=60) == 1
     assert kept_results(session) == set()

@@ -17,15 +17,15 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
-from jobs.backups import are_objects_held
 from jobs.database import autocommit, transaction
 from jobs.deletions import Deleted
 from jobs.errors import ServiceError
 from jobs.partitions import batch_day, detach_before, drop_detached_before, partition_days
-from jobs.read_documents import UnusedDocuments
+from jobs.retention.backups import are_objects_held
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage, StoredObject
-from jobs.store_owner import may_sweep
+from jobs.storage.read_documents import UnusedDocuments
+from jobs.storage.store_owner import may_sweep
 from jobs.tables import Batch, Tenant
 from jobs.uploads import records
 

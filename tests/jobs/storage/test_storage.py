@@ -133,7 +133,7 @@ print(storage.exists("big"))
 def test_a_full_disk_is_named_as_such() -> None:
     from obstore.exceptions import GenericError
 
-    from jobs.object_store import store_failure
+    from jobs.storage.connection import store_failure
 
     error = store_failure("file:///data", GenericError("Generic: No space left on device (os error 28)"))
     assert error.code == "storage_full"

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import backups, read_documents, retention, store_owner
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import claiming, leasing
@@ -18,8 +17,9 @@ from jobs.database import connect, sessions
 from jobs.errors import ConflictError, InputError, ServiceError
 from jobs.files import new_object_key
 from jobs.indexes.objects import new_key, vectors_key
+from jobs.retention import backups, purging
 from jobs.states import BatchState
-from jobs.storage import Storage
+from jobs.storage import Storage, read_documents, store_owner
 from jobs.tables import Batch, File, Tenant
 from tests.cli.service import Tokenmill
 from tests.cli.service import run as tokenmill
@@ -132,8 +132,8 @@ def test_no_object_is_deleted_while_a_backup_is_made(
     storage.put(leftover, b"named by no row")
 
     def purge() -> int:
-        files = retention.purge_files(maker, storage)
-        return files + retention.sweep_objects(maker, storage, age=timedelta(seconds=-60), unused=timedelta(days=1))
+        files = purging.purge_files(maker, storage)
+        return files + purging.sweep_objects(maker, storage, age=timedelta(seconds=-60), unused=timedelta(days=1))
 
     with backups.objects_held(maker):
         assert purge() == 0

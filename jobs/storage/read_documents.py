@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from jobs.errors import NotFoundError
-from jobs.storage import Storage, StoredObject
+from jobs.storage.objects import Storage, StoredObject
 
 TOUCHED_AFTER = timedelta(days=1)
 """After how long a use is noted again, by writing the object anew: what is used is not swept."""
