@@ -1,104 +1,28 @@
 """Which waiting sequence starts next, which running one is preempted first, and whether one may take another's seat.
 
-One small class per policy. Knows no blocks, no seats and no step: the scheduler asks, and does what is possible.
+One small class per policy; what each of them is asked stands in `policy`. Knows no blocks, no seats and no step.
 Whatever the policy, `WaitingQueue` gives the oldest its turn, so nothing waits without bound.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from engine.config import PolicyName
-from engine.scheduling.pace import Pace
 from engine.scheduling.plan import StepPlan
+from engine.scheduling.policy import KeyedPolicy, Policy, age
 from engine.scheduling.prompt_turns import PromptTurns
 from engine.scheduling.request import NO_ROUND, Sequence
 from engine.scheduling.turns import TenantTurns
 from engine.scheduling.waiting import Key, KeyedQueue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerView:
-    """What a policy may ask: the pace, and how many first tokens of a sequence are cached now."""
-
-    pace: Pace
-    num_cached_tokens: Callable[[Sequence], int]
-    has_prefix_cache: bool
-
-
-class Policy(ABC):
-    """Order the waiting sequences and the running ones. One object serves one scheduler.
-
-    A push, a look at the best and a discard cost at most O(log waiting), amortised, or a constant number of prefix
-    look-ups. `has_moving_ranks` tells that ranks change while sequences run; the scheduler then ranks them again
-    before a step in which blocks may run out.
-    """
-
-    has_moving_ranks = False
-
-    def attach(self, view: SchedulerView) -> None:
-        """Take what the policy may ask; called once, before anything else."""
-        self.view = view
-
-    @abstractmethod
-    def push(self, sequence: Sequence) -> None:
-        """Take a sequence that waits, for the first time or after a preemption."""
-
-    @abstractmethod
-    def peek(self) -> Sequence:
-        """Return the sequence that should start next; at least one waits."""
-
-    @abstractmethod
-    def discard(self, sequence: Sequence) -> None:
-        """Forget a waiting sequence: it starts, or was aborted."""
-
-    @abstractmethod
-    def rank(self, sequence: Sequence) -> Key:
-        """Return a running sequence's sort key: the smallest gets tokens first, the largest is preempted first."""
-
-    def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
-        """Tell whether a sequence that cannot start may take the seat of the one with the largest rank."""
-        return False
-
-    def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
-        """Learn that a sequence starts."""
-
-    def on_step(self, plan: StepPlan) -> None:  # noqa: B027
-        """Learn that a step was computed."""
-
-
-class KeyedPolicy(Policy):
-    """A policy whose order never changes while a sequence waits."""
-
-    def __init__(self) -> None:
-        self._queue = KeyedQueue()
-
-    @abstractmethod
-    def key(self, sequence: Sequence) -> Key:
-        """Return a waiting sequence's sort key, smallest first."""
-
-    def push(self, sequence: Sequence) -> None:
-        self._queue.push(self.key(sequence), sequence)
-
-    def peek(self) -> Sequence:
-        return self._queue.peek()
-
-    def discard(self, sequence: Sequence) -> None:
-        self._queue.discard(sequence)
-
-    def rank(self, sequence: Sequence) -> Key:
-        return self.key(sequence)
-
-
 class FcfsPolicy(KeyedPolicy):
     """First come, first served; the latest arrival is preempted first."""
 
     def key(self, sequence: Sequence) -> Key:
-        return _age(sequence)
+        return age(sequence)
 
 
 class PriorityPolicy(Policy):
@@ -133,7 +57,7 @@ class PriorityPolicy(Policy):
         self._classes[sequence.request.priority].discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
-        return (sequence.request.priority, *_age(sequence))
+        return (sequence.request.priority, *age(sequence))
 
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         return waiting.request.priority < running.request.priority
@@ -164,7 +88,7 @@ class ShortestPolicy(KeyedPolicy):
     """Smallest max_tokens first, then the earlier arrival. Long requests wait for their turn as the oldest."""
 
     def key(self, sequence: Sequence) -> Key:
-        return (sequence.request.max_tokens, *_age(sequence))
+        return (sequence.request.max_tokens, *age(sequence))
 
 
 class DeadlinePolicy(Policy):
@@ -185,9 +109,9 @@ class DeadlinePolicy(Policy):
 
     def push(self, sequence: Sequence) -> None:
         if sequence.request.deadline is None:
-            self._undated.push(_age(sequence), sequence)
+            self._undated.push(age(sequence), sequence)
         else:
-            self._on_time.push((_deadline(sequence), *_age(sequence)), sequence)
+            self._on_time.push((_deadline(sequence), *age(sequence)), sequence)
 
     def peek(self) -> Sequence:
         while self._on_time:
@@ -196,7 +120,7 @@ class DeadlinePolicy(Policy):
                 return sequence
             # Each sequence moves once, when it comes up.
             self._on_time.discard(sequence)
-            self._late.push(_age(sequence), sequence)
+            self._late.push(age(sequence), sequence)
         return self._late.peek() if self._late else self._undated.peek()
 
     def discard(self, sequence: Sequence) -> None:
@@ -205,7 +129,7 @@ class DeadlinePolicy(Policy):
                 queue.discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
-        return (_deadline(sequence), *_age(sequence))
+        return (_deadline(sequence), *age(sequence))
 
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         if _deadline(waiting) >= _deadline(running):
@@ -228,7 +152,7 @@ class FairPolicy(Policy):
     has_moving_ranks = True
 
     def __init__(self) -> None:
-        self._turns = TenantTurns(_age)
+        self._turns = TenantTurns(age)
 
     def push(self, sequence: Sequence) -> None:
         self._turns.push(sequence)
@@ -240,7 +164,7 @@ class FairPolicy(Policy):
         self._turns.discard(sequence)
 
     def rank(self, sequence: Sequence) -> Key:
-        return (self._turns.served(sequence.request.tenant), *_age(sequence))
+        return (self._turns.served(sequence.request.tenant), *age(sequence))
 
     def on_seat(self, sequence: Sequence) -> None:
         self._turns.charge_start(sequence)
@@ -268,7 +192,7 @@ class PrefixPolicy(Policy):
         if sequence.num_preemptions:
             self._window.append(sequence)  # it started once, so it is older than whatever is outside the window
         else:
-            self._rest.push(_age(sequence), sequence)
+            self._rest.push(age(sequence), sequence)
 
     def peek(self) -> Sequence:
         if self._choice is None:
@@ -276,7 +200,7 @@ class PrefixPolicy(Policy):
                 self._window.append(self._rest.peek())
                 self._rest.discard(self._window[-1])
             count = self.view.num_cached_tokens
-            self._choice = min(self._window, key=lambda sequence: (-count(sequence), *_age(sequence)))
+            self._choice = min(self._window, key=lambda sequence: (-count(sequence), *age(sequence)))
         return self._choice
 
     def discard(self, sequence: Sequence) -> None:
@@ -288,7 +212,7 @@ class PrefixPolicy(Policy):
             self._choice = None
 
     def rank(self, sequence: Sequence) -> Key:
-        return _age(sequence)
+        return age(sequence)
 
 
 POLICIES: dict[PolicyName, type[Policy]] = {
@@ -306,12 +230,8 @@ def make_policy(name: PolicyName) -> Policy:
     return POLICIES[name]()
 
 
-def _age(sequence: Sequence) -> tuple[int, int]:
-    return (sequence.request.arrival, sequence.index)
-
-
 def _preempted_then_deadline(sequence: Sequence) -> Key:
-    return (sequence.num_preemptions == 0, _deadline(sequence), sequence.round_key, *_age(sequence))
+    return (sequence.num_preemptions == 0, _deadline(sequence), sequence.round_key, *age(sequence))
 
 
 def _deadline(sequence: Sequence) -> float:

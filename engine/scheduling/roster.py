@@ -16,7 +16,8 @@ from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, DecisionLog, Reason
 from engine.scheduling.followers import Followers
 from engine.scheduling.pace import Pace
-from engine.scheduling.policies import SchedulerView, make_policy
+from engine.scheduling.policies import make_policy
+from engine.scheduling.policy import SchedulerView
 from engine.scheduling.request import Sequence
 from engine.scheduling.seat_map import SeatMap
 from engine.scheduling.swap import SwapSpace
