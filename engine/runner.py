@@ -7,7 +7,6 @@ swapped blocks; the host waits when it reads the samples.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +25,12 @@ from engine.models.config import CheckpointConfig, ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
 from engine.pending import PendingTokens
-from engine.sampling.edits import edits_of_every_kind
 from engine.sampling.sampler import Samples, sample
 from engine.sampling.scoring import prompt_parts
-from engine.sampling.table import SamplingRows, SamplingTable, neutral_rows
-from engine.scheduling.blocks import NULL_BLOCK
+from engine.sampling.table import SamplingTable
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.swap import SwapRule, SwapSpace
+from engine.warm_up import powers_of_two, prompt_step, rows_of_every_kind
 from engine.work import WorkCounter
 from kernels.paged import PagedStep
 from kernels.write_kv import preferred_cache_dtype
@@ -243,21 +241,21 @@ class Runner:
 
     def _sample_every_way(self, logits: Tensor) -> None:
         masks = RowMasks.of_everything(len(logits), vocab_size=logits.shape[-1], device=self.device)
-        for params in _warm_up_rows(len(logits), masks):
+        for params in rows_of_every_kind(len(logits), masks):
             sample(logits, params)
 
     @torch.inference_mode()
     def _compile_other_steps(self) -> None:
         """Run steps that attention has kernels of their own for: short pieces of prompts, decodes of long contexts."""
         longest = min(self._limits.max_num_batched_tokens - 1, self._limits.max_model_len)
-        for length in _powers_of_two(2, longest):
+        for length in powers_of_two(2, longest):
             self._run_prompts([length, 1], num_sampled=1)
-        for context_len in _powers_of_two(256, self._limits.max_model_len):
+        for context_len in powers_of_two(256, self._limits.max_model_len):
             self._run_prompts([1], num_sampled=1, max_context_len=context_len)
 
     def _run_prompts(self, counts: list[int], *, num_sampled: int, max_context_len: int | None = None) -> Tensor:
         """Run a step of prompts of these lengths that writes nothing; return the logits of some of its rows."""
-        arrays = _prompt_step(counts, block_size=self._block_size, num_sampled=num_sampled)
+        arrays = prompt_step(counts, block_size=self._block_size, num_sampled=num_sampled)
         if max_context_len is not None:
             arrays.max_context_len = max_context_len
         inputs, rows = self._to_device(arrays)
@@ -292,41 +290,3 @@ def load_model(
     from engine.models.transformers_decoder import TransformersDecoder  # noqa: PLC0415 - a slow import our own does not need
 
     return TransformersDecoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)
-
-
-def _prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> StepArrays:
-    """Return a step of prompts of these lengths that writes nothing and reads the null block."""
-    lens = np.array(counts, dtype=np.int32)
-    longest, total = int(lens.max()), int(lens.sum())
-    return StepArrays(
-        token_ids=np.zeros(total, dtype=np.int64),
-        positions=np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
-        slots=np.full(total, -1, dtype=np.int64),
-        block_tables=np.full((len(counts), -(-longest // block_size)), NULL_BLOCK, dtype=np.int32),
-        query_start=np.concatenate(([0], np.cumsum(lens))).astype(np.int32),
-        context_lens=lens,
-        max_query_len=longest,
-        max_context_len=longest,
-        num_decodes=0,
-        sampled_rows=np.zeros(min(num_sampled, total), dtype=np.int64),
-        pending_rows=[],
-        pending_sequences=[],
-    )
-
-
-def _powers_of_two(first: int, last: int) -> list[int]:
-    """Return `first`, which is one, and its doubles up to `last`."""
-    return [first << power for power in range((last // first).bit_length())]
-
-
-def _warm_up_rows(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:
-    """Return parameters under which every path of the sampler runs: with all filters, edits, masks, and without any."""
-    plain = neutral_rows(count)
-    return plain, replace(
-        plain,
-        top_p=np.full(count, 0.9, dtype=np.float32),
-        min_p=np.full(count, 0.01, dtype=np.float32),
-        num_logprobs=np.full(count, 5, dtype=np.int64),
-        edits=edits_of_every_kind(count),
-        masks=masks,
-    )

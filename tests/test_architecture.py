@@ -80,7 +80,7 @@ FLOORS = {
         ["grammars", "step_loop"],
         ["sampling"],
         ["batch"],
-        ["pending"],
+        ["pending", "warm_up"],
         ["recorder", "runner"],
         ["compute"],
         ["core"],
