@@ -106,37 +106,28 @@ def test_a_comparison_measures_every_kind_in_one_run(
     assert {run["output_tokens"] for run in body["runs"]} == {39}
 
 
+REPORT = ThroughputReport(
+    name="continuous-4",
+    num_requests=1,
+    num_failed=0,
+    prompt_tokens=1,
+    output_tokens=1,
+    wall_seconds=1.0,
+    cpu_seconds=1.0,
+    output_tokens_per_second=60.0,
+    total_tokens_per_second=1.0,
+)
+
+
 def test_speedups_are_against_the_same_limit_and_the_best_of_each_kind() -> None:
-    base = ThroughputReport(
-        name="continuous-4",
-        num_requests=1,
-        num_failed=0,
-        prompt_tokens=1,
-        output_tokens=1,
-        wall_seconds=1.0,
-        cpu_seconds=1.0,
-        output_tokens_per_second=60.0,
-        total_tokens_per_second=1.0,
-    )
     others = [
-        replace(base, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((4, 10.0), (2, 20.0))
+        replace(REPORT, name=f"static-{size}", output_tokens_per_second=rate) for size, rate in ((4, 10.0), (2, 20.0))
     ]
-    assert speedups([base, *others]) == {"static-4": 6.0, "static at its best": 3.0}
+    assert speedups([REPORT, *others]) == {"static-4": 6.0, "static at its best": 3.0}
 
 
 def test_joules_per_token_are_shown_where_they_are_known() -> None:
-    unknown = ThroughputReport(
-        name="transformers-4",
-        num_requests=1,
-        num_failed=0,
-        prompt_tokens=1,
-        output_tokens=1,
-        wall_seconds=1.0,
-        cpu_seconds=1.0,
-        output_tokens_per_second=60.0,
-        total_tokens_per_second=1.0,
-    )
-    known = replace(unknown, name="continuous-4", joules_per_output_token=0.25)
+    unknown, known = REPORT, replace(REPORT, joules_per_output_token=0.25)
     assert "joules_per_output_token  0.250" in render([known])
     assert "joules" not in render([unknown])
     heads, *rows = (line.split() for line in render([known, unknown]).splitlines()[:3])

@@ -30,6 +30,8 @@ from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
+from jobs.extractions.advancing import Extractions
+from jobs.indexes.advancing import Indexes
 from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.lines.output_lines import error_line, output_line
@@ -37,7 +39,7 @@ from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage, ExtractionStage, PassageIndexStage
+from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage, PassageIndex, PassageIndexStage
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused
@@ -74,6 +76,16 @@ class Answering:
             batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()
         for batch_id in batch_ids:
             self._run(batch_id)
+
+    def take_turns(self, session: Session, control: Extractions | Indexes, work: Extraction | PassageIndex) -> None:
+        """Take turns with control workers until an extraction or an index has ended."""
+        for _ in range(12):
+            control.advance(work.id)
+            session.refresh(work)
+            if work.ended_at is not None:
+                return
+            self.work_off()
+        raise AssertionError(f"it is still {work.state}: {work.reason}")
 
     def _run(self, batch_id: str) -> None:
         validate_batch(self.maker, self.storage, batch_id, settings=self.settings)

@@ -74,12 +74,7 @@ def run(session: Session, extractions: Extractions, answering: Answering) -> Cal
     """Let control workers and workers take turns until an extraction has ended."""
 
     def run(extraction: Extraction) -> Extraction:
-        for _ in range(12):
-            extractions.advance(extraction.id)
-            session.refresh(extraction)
-            if extraction.ended_at is not None:
-                return extraction
-            answering.work_off()
-        raise AssertionError(f"it is still {extraction.state}: {extraction.reason}")
+        answering.take_turns(session, extractions, extraction)
+        return extraction
 
     return run

@@ -67,12 +67,7 @@ def run(session: Session, indexes: Indexes, answering: IndexAnswering) -> Run:
     """Let control workers and workers take turns until an index has ended."""
 
     def run(index: PassageIndex) -> PassageIndex:
-        for _ in range(8):
-            indexes.advance(index.id)
-            session.refresh(index)
-            if index.ended_at is not None:
-                return index
-            answering.work_off()
-        raise AssertionError(f"it is still {index.state}: {index.reason}")
+        answering.take_turns(session, indexes, index)
+        return index
 
     return run
