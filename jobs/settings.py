@@ -79,6 +79,8 @@ class Settings(BaseSettings):
     """Size of an uploaded file, at most."""
     max_line_bytes: int = Field(default=8 * MIB, gt=0)
     """Size of one line of an input file, at most."""
+    max_custom_id_characters: int = Field(default=1024, ge=64)
+    """Length of the `custom_id` of a line, at most: the answers of identical lines have that of the first one, too."""
     max_listed_errors: int = Field(default=100, gt=0)
     """Bad lines that a failed validation lists; it counts the rest."""
     max_invalid_lines: int = Field(default=1000, ge=0)

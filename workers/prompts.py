@@ -14,7 +14,7 @@ from engine.params import SamplingParams
 from engine.structured import StructuredOutput
 from engine.text import with_bad_words_as_tokens
 from jobs.lines.bodies import CHAT_ENDPOINT, ChatRequest, CompletionRequest, parse_body
-from jobs.lines.body_checks import MAX_PROMPT_SCORES, BodyError
+from jobs.lines.body_checks import MAX_ECHO_BYTES, MAX_SCORES, BodyError
 from jobs.lines.body_tools import ToolUse
 from jobs.lines.reading import InputLine
 from jobs.lines.sampling import Sampling
@@ -154,7 +154,8 @@ class PromptMaker:
             context=line.context,
         )
         _check_prompt_scores(prepared)
-        return prepared
+        _check_echoes(prepared)
+        return _ending_with_its_scores(prepared)
 
     def measure(
         self,
@@ -277,15 +278,36 @@ def _is_echoed(request: Request) -> TypeGuard[CompletionRequest]:
 
 
 def _check_prompt_scores(prepared: PreparedLine) -> None:
-    if prepared.num_prompt_scores <= MAX_PROMPT_SCORES:
+    if prepared.num_prompt_scores <= MAX_SCORES:
         return
     param = "logprobs" if prepared.num_prompt_logprobs is None else "prompt_logprobs"
     message = (
         f"the answer would show {prepared.num_prompt_scores:,} log-probabilities of {prepared.num_prompt_tokens:,} "
-        f"prompt tokens; at most {MAX_PROMPT_SCORES:,} are shown in one line. Lower {param}, ask for one answer "
+        f"prompt tokens; at most {MAX_SCORES:,} are shown in one line. Lower {param}, ask for one answer "
         "a prompt, or share the prompts among more lines"
     )
     raise BodyError(param, message)
+
+
+def _check_echoes(prepared: PreparedLine) -> None:
+    num_bytes = prepared.params.n * sum(len(echo.encode()) for echo in prepared.echoes or ())
+    if num_bytes > MAX_ECHO_BYTES:
+        message = (
+            f"the answer would repeat {num_bytes:,} bytes of prompts; at most {MAX_ECHO_BYTES:,} are repeated in one "
+            "line. Lower n, or share the prompts among more lines"
+        )
+        raise BodyError("echo", message)
+
+
+def _ending_with_its_scores(prepared: PreparedLine) -> PreparedLine:
+    """Let a chat's answers without a limit of their own end where they show as many log-probabilities as a line may."""
+    params = prepared.params
+    if params.logprobs is None or params.max_tokens is not None:
+        return prepared
+    max_tokens = MAX_SCORES // (params.n * (params.logprobs + 1))
+    if prepared.most_output_tokens <= max_tokens * params.n:  # as mostly
+        return prepared
+    return replace(prepared, params=replace(params, max_tokens=max_tokens))
 
 
 def _packed(token_ids: Sequence[int]) -> array[int]:

@@ -206,6 +206,10 @@ class Scan:
         return request, check_body(request, line.content, endpoint=self.endpoint, max_model_len=context)
 
     def _check_custom_id(self, request: InputLine) -> None:
+        num_characters, allowed = len(request.custom_id), self.settings.max_custom_id_characters
+        if num_characters > allowed:
+            message = f"custom_id has {num_characters:,} characters and {allowed:,} are allowed; shorten it"
+            raise _problem(request, "invalid_request", message, param="custom_id")
         first = self._ids.add(request.custom_id, request.line_no)
         if first is not None:
             message = f"custom_id {shown(request.custom_id)} is used by line {first + 1} already; make every one unique"

@@ -10,6 +10,10 @@ from sqlalchemy.orm import Session
 
 from jobs.chunks.chunk_ref import ChunkRef
 
+MAX_COPIED_BYTES = 16 * 1024
+"""Of an answer that others are copies of: copies are billed nothing, so a long answer to a short line, a million times
+over, would fill the store for the price of one. A longer one is computed for each line."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
@@ -17,7 +21,7 @@ class Original:
 
     line_no: int
     answer: bytes | None
-    """Its line of the output file; None where it has no result, or failed."""
+    """Its line of the output file; None where it has no result, failed, or is longer than MAX_COPIED_BYTES."""
     is_awaited: bool
     """Whether it has no result yet and another chunk that is leased now brings one."""
 
@@ -29,6 +33,7 @@ def find(session: Session, chunk: ChunkRef, *, line_nos: Sequence[int]) -> list[
         "batch_id": chunk.batch_id,
         "chunk_id": chunk.chunk_id,
         "line_nos": list(line_nos),
+        "max_bytes": MAX_COPIED_BYTES,
     }
     return [Original(**row._asdict()) for row in session.execute(_FIND, values)]
 
@@ -39,7 +44,8 @@ _FIND = text("""
         SELECT first_line, num_lines FROM chunk
         WHERE state = 'leased' AND batch_id || '' = :batch_id AND id <> :chunk_id AND lease_until > clock_timestamp()
     )
-    SELECT asked.line_no, CASE WHEN result.status_code = 200 THEN result.line END AS answer,
+    SELECT asked.line_no, CASE WHEN result.status_code = 200 AND octet_length(result.line) <= :max_bytes
+            THEN result.line END AS answer,
         result.line_no IS NULL AND EXISTS (
             SELECT FROM leased
             WHERE asked.line_no >= leased.first_line AND asked.line_no < leased.first_line + leased.num_lines

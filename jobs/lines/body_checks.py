@@ -5,7 +5,7 @@ Pure; which parameter has which check is `jobs.lines.sampling` and `jobs.lines.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,17 @@ MAX_REPETITION = 1e3
 
 MAX_TEMPERATURE = 2.0  # as OpenAI documents it
 MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
-MAX_BAD_WORDS = 1024  # both of these are written out for every token that is sampled
+MAX_WORD_CHARACTERS = 256  # of a stop string, whose beginnings are looked for at each token, and of a bad word
+MAX_BAD_WORDS = 1024  # these three are written out for every token that is sampled
 MAX_BIASES = 1024  # OpenAI documents no number
+MAX_TOKEN_IDS = 1024  # that are allowed, or that stop
 MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
 MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a sequence that runs and a text that is kept
 
-MAX_PROMPT_SCORES = 1_000_000
-"""Log-probabilities of prompts that a line's answer shows, which is 80 MB: a prompt of a million tokens with its own,
-of 47,000 with the 20 likeliest besides."""
+MAX_SCORES = 1_000_000
+"""Log-probabilities that a line's answer shows of its prompts, and as many of its outputs, which is 80 MB each: of a
+million tokens their own, of 47,000 the 20 likeliest besides."""
+MAX_ECHO_BYTES = 16 * 2**20  # of one line's answers: the prompts that they repeat, as UTF-8
 
 
 class BodyError(InputError):
@@ -138,6 +141,7 @@ def stops(name: str, value: Any) -> tuple[str, ...]:
         raise wrong(name, value, "a string or a list of strings", code="invalid_type")
     if len(stops) > MAX_STOPS or not all(stops):
         raise wrong(name, value, f"at most {MAX_STOPS} non-empty strings")
+    _check_lengths(name, stops)
     return tuple(stops)
 
 
@@ -150,11 +154,23 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    found = token_ids(name, value)
+    _check_num_ids(name, found)
+    return found
+
+
 def allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
     found = token_ids(name, value)
     if not found:
         raise wrong(name, value, "at least one token id")
+    _check_num_ids(name, found)
     return found
+
+
+def _check_num_ids(name: str, found: Sequence[int]) -> None:
+    if len(found) > MAX_TOKEN_IDS:
+        raise BodyError(name, f"{name} holds {len(found):,} token ids; at most {MAX_TOKEN_IDS:,} are allowed")
 
 
 def bad_words(name: str, value: Any) -> tuple[str, ...]:
@@ -162,7 +178,15 @@ def bad_words(name: str, value: Any) -> tuple[str, ...]:
         raise wrong(name, value, "a list of strings", code="invalid_type")
     if len(value) > MAX_BAD_WORDS or not all(word.strip() for word in value):
         raise wrong(name, value, f"at most {MAX_BAD_WORDS} strings that are not blank")
+    _check_lengths(name, value)
     return tuple(value)
+
+
+def _check_lengths(name: str, words: list[str]) -> None:
+    longest = max(map(len, words), default=0)
+    if longest > MAX_WORD_CHARACTERS:
+        message = f"{name} holds a string of {longest:,} characters; at most {MAX_WORD_CHARACTERS} are allowed in each"
+        raise BodyError(name, message)
 
 
 def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:

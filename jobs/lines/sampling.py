@@ -17,12 +17,14 @@ from jobs.lines.body_checks import (
     MAX_LOGPROBS,
     MAX_N,
     MAX_PENALTY,
-    MAX_PROMPT_SCORES,
     MAX_REPETITION,
+    MAX_SCORES,
     MAX_SEED,
     MAX_STOPS,
     MAX_TEMPERATURE,
+    MAX_TOKEN_IDS,
     MAX_TOKENS,
+    MAX_WORD_CHARACTERS,
     MIN_REPETITION,
     Check,
     Number,
@@ -31,8 +33,8 @@ from jobs.lines.body_checks import (
     bad_words,
     flag,
     logit_bias,
+    stop_token_ids,
     stops,
-    token_ids,
     top_p,
 )
 
@@ -67,11 +69,13 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = _parameter(
         (), logit_bias, allowed=f"token id → −{MAX_BIAS:g} … {MAX_BIAS:g}", note=f"at most {MAX_BIASES:,} ids"
     )
-    allowed_token_ids: tuple[int, ...] | None = _parameter(None, allowed_token_ids, allowed="token ids", note="vLLM's")
+    allowed_token_ids: tuple[int, ...] | None = _parameter(
+        None, allowed_token_ids, allowed=f"at most {MAX_TOKEN_IDS:,} token ids", note="vLLM's"
+    )
     bad_words: tuple[str, ...] = _parameter(
         (),
         bad_words,
-        allowed=f"at most {MAX_BAD_WORDS:,} strings",
+        allowed=f"at most {MAX_BAD_WORDS:,} strings of {MAX_WORD_CHARACTERS} characters",
         note="vLLM's; a bad word is refused as it is and after a space",
     )
     seed: int | None = _parameter(
@@ -82,8 +86,12 @@ class Sampling:
         "(architecture.md#same-request-same-tokens). A given seed is that of all prompts of a line; without one each "
         "prompt's own is derived from batch, line and its place",
     )
-    stop: tuple[str, ...] = _parameter((), stops, allowed=f"at most {MAX_STOPS} strings")
-    stop_token_ids: tuple[int, ...] = _parameter((), token_ids, allowed="token ids", note="vLLM's")
+    stop: tuple[str, ...] = _parameter(
+        (), stops, allowed=f"at most {MAX_STOPS} strings of {MAX_WORD_CHARACTERS} characters"
+    )
+    stop_token_ids: tuple[int, ...] = _parameter(
+        (), stop_token_ids, allowed=f"at most {MAX_TOKEN_IDS:,} token ids", note="vLLM's"
+    )
     include_stop_str_in_output: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
     ignore_eos: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
     max_tokens: int | None = _parameter(None, None, allowed="1 …", note="0 with `echo`, too")
@@ -95,13 +103,15 @@ class Sampling:
         None,
         allowed=f"0 … {MAX_LOGPROBS}",
         note="of the model's distribution, before every other parameter; a chat's is true or false with "
-        "`top_logprobs`; a completion shows the token itself, too, where it is not among the likeliest",
+        "`top_logprobs`; a completion shows the token itself, too, where it is not among the likeliest. At most "
+        f"{MAX_SCORES:,} in a line's answer: `max_tokens` × (`logprobs` + 1) × `n`, of each prompt; an answer without "
+        "`max_tokens` ends there (`length`)",
     )
     prompt_logprobs: int | None = _parameter(
         None,
         Whole(0, MAX_LOGPROBS),
         note="vLLM's, in its form: in a chat's answer, in a completion's choices. Such a prompt takes nothing from the "
-        f"prefix cache. At most {MAX_PROMPT_SCORES:,} in a line's answer: prompt tokens × (`prompt_logprobs` + 1), in "
+        f"prefix cache. At most {MAX_SCORES:,} in a line's answer: prompt tokens × (`prompt_logprobs` + 1), in "
         "completions × `n`, and of an echo's prompt likewise",
     )
     skip_special_tokens: bool = _parameter(default=True, check=flag, allowed="true or false", note="vLLM's")

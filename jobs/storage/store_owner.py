@@ -43,7 +43,12 @@ def may_sweep(maker: sessionmaker[Session], storage: Storage) -> bool:
 
 
 def adopt(maker: sessionmaker[Session], storage: Storage) -> str | None:
-    """Let this database sweep the store, and no other; return which one did, None where none or this one did."""
+    """Let this database sweep the store, and no other; return which one did, None where none or this one did.
+
+    Raises ServiceError, and changes nothing, where it has no schema: that is another one than was meant.
+    """
+    with transaction(maker) as session:
+        session.execute(_FILES)
     ours, owner = _name_of(maker), _owner(storage)
     storage.put(MARK, ours.encode())
     return None if owner == ours else owner
@@ -60,6 +65,8 @@ def _name_of(maker: sessionmaker[Session]) -> str:
     with transaction(maker) as session:
         return str(session.scalar(_NAME))
 
+
+_FILES = text("SELECT FROM file LIMIT 0")
 
 _NAME = text("""
     SELECT system_identifier || '/' || pg_database.oid FROM pg_control_system(), pg_database

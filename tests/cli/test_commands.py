@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from jobs.errors import ConflictError, InputError, NotFoundError
+from jobs.errors import ConflictError, InputError, NotFoundError, ServiceError
 from tests.cli.service import Service, Tokenmill, completed, run
 
 
@@ -199,6 +199,14 @@ def test_a_store_is_adopted_by_the_database_that_shall_sweep_it(database: str, t
     assert "no longer" not in run("db", "adopt-storage", **admin).stdout, "it is ours by now"
     with pytest.raises(InputError, match="TOKENMILL_STORAGE_URL"):
         run("db", "adopt-storage", TOKENMILL_DATABASE_URL=database)
+
+
+def test_no_store_is_adopted_by_a_database_without_a_schema(empty_database: str, tmp_path: Path) -> None:
+    (tmp_path / ".swept-by").write_text("7/16384")
+    admin = {"TOKENMILL_DATABASE_URL": empty_database, "TOKENMILL_STORAGE_URL": tmp_path.as_uri()}
+    with pytest.raises(ServiceError, match="tokenmill db upgrade"):
+        run("db", "adopt-storage", **admin)
+    assert (tmp_path / ".swept-by").read_text() == "7/16384"
 
 
 def test_limits_of_a_tenant_are_shown_set_and_given_back(database: str) -> None:

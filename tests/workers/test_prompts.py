@@ -16,7 +16,7 @@ from engine.params import RANGES, SamplingParams
 from engine.structured import StructuredOutput
 from jobs.lines import body_checks
 from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.body_checks import MAX_PROMPT_SCORES, BodyError, Number, Whole
+from jobs.lines.body_checks import MAX_SCORES, BodyError, Number, Whole
 from jobs.lines.reading import InputLine
 from jobs.lines.sampling import CHECKS, Sampling
 from workers.prompts import PreparedLine, PromptMaker
@@ -188,9 +188,29 @@ def test_an_answer_that_would_repeat_more_of_its_prompts_than_a_worker_can_hold_
 
 def test_a_prompt_of_a_million_tokens_may_have_its_own_log_probabilities(tokenizer: Any) -> None:
     maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=len(tokenizer))
-    body = {"prompt": [5] * MAX_PROMPT_SCORES, "max_tokens": 1, "prompt_logprobs": 0}
+    body = {"prompt": [5] * MAX_SCORES, "max_tokens": 1, "prompt_logprobs": 0}
     line = InputLine(line_no=0, custom_id="a", model="m", body=body)
-    assert maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b").num_prompt_scores == MAX_PROMPT_SCORES
+    assert maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b").num_prompt_scores == MAX_SCORES
+
+
+def test_a_chat_without_a_limit_ends_where_it_shows_a_million_log_probabilities(tokenizer: Any) -> None:
+    def most_output_tokens(context: int, **asked: Any) -> int:
+        line = InputLine(line_no=0, custom_id="a", model="m", body=chat("Hi", logprobs=True, top_logprobs=9, **asked))
+        maker = PromptMaker(tokenizer, max_model_len=context, vocab_size=VOCAB)
+        return maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="b").most_output_tokens
+
+    assert most_output_tokens(2**20) == 100_000
+    assert most_output_tokens(2**20, n=10) == 100_000
+    assert most_output_tokens(2**20, max_tokens=7) == 7
+    assert 50_000 < most_output_tokens(60_000) < 60_000, "the context ends before"
+
+
+def test_an_answer_that_would_repeat_more_of_its_prompts_than_are_stored_is_refused(tokenizer: Any) -> None:
+    maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=VOCAB)
+    body = {"prompt": "a" * 200_000, "echo": True, "n": 128, "max_tokens": 1}
+    line = InputLine(line_no=0, custom_id="a", model="m", body=body)
+    with pytest.raises(BodyError, match=r"repeat 25,600,000 bytes .*; at most 16,777,216 .* Lower n"):
+        maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b")
 
 
 def test_the_wire_takes_what_the_engine_does_and_no_temperature_beyond_openai_s() -> None:

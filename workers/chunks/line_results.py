@@ -16,6 +16,9 @@ from jobs.lines.responses import copied_body, error_body, is_truncated
 from workers.answers import AnswerMaker
 from workers.line_run import LineRun
 
+MAX_RESULT_BYTES = 256 * 2**20
+"""Of one result: Postgres stores 1 GB, and takes more memory than that for it."""
+
 
 class Uncovered(Protocol):
     """A line that no budget covers."""
@@ -87,10 +90,13 @@ class ResultMaker(FailureMaker):
         prefix = "chatcmpl" if run.prepared.endpoint == CHAT_ENDPOINT else "cmpl"
         body_id = response_id(prefix, self._batch_id, line.line_no)
         answer = self._answers.make(run, response_id=body_id, created=self._created)
+        content = output_line(self._batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body)
+        if len(content) > MAX_RESULT_BYTES:
+            return self.failure(line.line_no, line.custom_id, message=_too_large(len(content)))
         return LineResult(
             line_no=line.line_no,
             status_code=200,
-            line=output_line(self._batch_id, line.line_no, line.custom_id, status_code=200, body=answer.body),
+            line=content,
             input_tokens=answer.usage.prompt_tokens,
             cached_tokens=answer.usage.cached_tokens,
             output_tokens=answer.usage.completion_tokens,
@@ -107,3 +113,10 @@ class ResultMaker(FailureMaker):
         body = copied_body(answer, response_id(prefix, self._batch_id, line_no), copy_of=copy_of)
         content = output_line(self._batch_id, line_no, custom_id, status_code=200, body=body)
         return LineResult(line_no=line_no, status_code=200, line=content, is_truncated=is_truncated(body))
+
+
+def _too_large(num_bytes: int) -> str:
+    return (
+        f"this line's answer has {num_bytes:,} bytes and {MAX_RESULT_BYTES:,} are stored of one; it is not billed. "
+        "Lower n, max_tokens or the number of log-probabilities, or use more lines"
+    )

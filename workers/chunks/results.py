@@ -21,6 +21,9 @@ from workers.chunks.scores import ChunkScores
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
+MAX_HELD_BYTES = 16 * 2**20
+"""Of results that are not yet written, but for a single one: an answer with log-probabilities may have 80 MB."""
+
 log = logging.getLogger(__name__)
 
 _ENGINE_EVENTS = tuple(field.name for field in fields(SequenceTimes))
@@ -46,6 +49,7 @@ class ChunkResults:
         self._maker = ResultMaker(claim.batch_id, parts.answers)
         self._decisions = EngineDecisions(parts.monotonic)
         self._unwritten: list[LineResult] = []
+        self._num_bytes = 0  # of their lines
         self._first_at = 0.0  # when the first of them came
 
     def __len__(self) -> int:
@@ -71,7 +75,12 @@ class ChunkResults:
     @property
     def are_many(self) -> bool:
         """Tell whether there are so many that no more are to be held."""
-        return len(self._unwritten) >= self._parts.settings.flush_results
+        return len(self._unwritten) >= self._parts.settings.flush_results or self.are_large
+
+    @property
+    def are_large(self) -> bool:
+        """Tell whether they take so much memory that no more are even to be made."""
+        return self._num_bytes >= MAX_HELD_BYTES
 
     def finish(self, run: LineRun) -> None:
         """Note the answer or the failure of a line that has ended; one that failed resumed is started again."""
@@ -127,9 +136,10 @@ class ChunkResults:
             decided=self._decisions.pop_due(is_last=is_last),
         )
         self._scores.leave(result.line_no for result in self._unwritten)
-        self._unwritten = []
+        self._unwritten, self._num_bytes = [], 0
 
     def _hold(self, result: LineResult) -> None:
         if not self._unwritten:
             self._first_at = self._parts.monotonic()
         self._unwritten.append(result)
+        self._num_bytes += len(result.line)

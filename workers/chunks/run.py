@@ -79,6 +79,8 @@ class ChunkRun(HeldChunk):
             if self._lines:
                 for run in self._lines.wait_finished(self._parts.settings.flush_seconds):
                     self._results.finish(run)
+                    if self._results.are_large:
+                        break  # the others wait as tokens, which take less memory
             if self._results.is_due:
                 self._results.write(is_last=not (self._lines or self._starter or self._copies))
                 self._ends.end_if_unwanted()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from jobs.lines.body_checks import MAX_PROMPT_SCORES
+from jobs.lines.body_checks import MAX_SCORES
 
 
 class ScoreRoom:
@@ -18,7 +18,7 @@ class ScoreRoom:
     Who was refused has room before those who came later: a line that needs nearly all of it has its turn, too.
     """
 
-    def __init__(self, max_scores: int = MAX_PROMPT_SCORES) -> None:
+    def __init__(self, max_scores: int = MAX_SCORES) -> None:
         self._max_scores = max_scores
         self._num_scores = 0
         self._waiting: dict[tuple[object, int], int] = {}  # scores wanted, by ticket; the oldest first

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.batches.scan import MAX_CHUNK_BYTES, SHORT_CHUNK_TOKENS, ChunkPlanner
+from jobs.batches.scan import MAX_CHUNK_BYTES, SHORT_CHUNK_TOKENS, ChunkPlanner, Scan
+from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.lines.reading import RawLine
+from jobs.settings import Settings
 
 
 @given(
@@ -63,3 +66,22 @@ def test_short_lines_make_long_chunks_and_long_lines_short_ones(tokens: int, siz
     for number in range(1000):
         planner.add(RawLine(number, number * 10, number * 10 + 10, b"x"), tokens)
     assert [chunk.num_lines for chunk in planner.finish()] == sizes
+
+
+def test_a_custom_id_is_as_long_as_the_setting_allows() -> None:
+    scan = Scan(endpoint=COMPLETION_ENDPOINT, models={"m"}, settings=Settings(max_custom_id_characters=64))
+    problems = [scan.check(_line(number, "é" * length)) for number, length in enumerate((64, 65))]
+    assert problems[0] is None
+    assert problems[1] is not None
+    assert problems[1].wire() == {
+        "code": "invalid_request",
+        "message": "custom_id has 65 characters and 64 are allowed; shorten it",
+        "param": "custom_id",
+        "line": 2,
+    }
+
+
+def _line(number: int, custom_id: str) -> RawLine:
+    body = {"model": "m", "prompt": "a"}
+    content = orjson.dumps({"custom_id": custom_id, "method": "POST", "url": COMPLETION_ENDPOINT, "body": body})
+    return RawLine(number, 0, len(content), content)

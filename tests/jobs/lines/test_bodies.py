@@ -51,6 +51,43 @@ def test_a_plain_chat_body_has_the_defaults_of_the_api() -> None:
     assert request.sampling == Sampling(max_tokens=None)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"logprobs": True, "top_logprobs": 20, "n": 128, "max_tokens": 373},
+        {"logprobs": True, "n": 2, "max_tokens": 500_064},
+        {"endpoint": COMPLETION_ENDPOINT, "logprobs": 20, "n": 8, "prompt": ["a"] * 256, "max_tokens": 24},
+    ],
+)
+def test_an_answer_with_more_log_probabilities_than_a_worker_can_hold_is_refused(asked: dict[str, Any]) -> None:
+    error = refusal(**asked)
+    assert error.param == "max_tokens"
+    assert "may show 1,0" in error.message
+    assert "at most 1,000,000 are shown in one line. Lower max_tokens, n or" in error.message
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_token_ids"])
+def test_ids_that_are_written_out_for_every_token_are_1024_at_most(name: str) -> None:
+    assert getattr(chat(**{name: [5] * 1024}).sampling, name) == (5,) * 1024
+    asked: dict[str, Any] = {name: [5] * 1025}
+    error = refusal(**asked)
+    assert (error.param, error.code) == (name, "invalid_value")
+    assert error.message == f"{name} holds 1,025 token ids; at most 1,024 are allowed"
+
+
+@pytest.mark.parametrize("name", ["stop", "bad_words"])
+def test_a_string_that_every_token_is_compared_with_is_refused_beyond_256_characters(name: str) -> None:
+    assert getattr(chat(**{name: ["a" * 256]}).sampling, name) == ("a" * 256,)
+    asked: dict[str, Any] = {name: ["b", "a" * 10_000]}
+    error = refusal(**asked)
+    assert (error.param, error.code) == (name, "invalid_value")
+    assert error.message == f"{name} holds a string of 10,000 characters; at most 256 are allowed in each"
+
+
+def test_an_answer_with_a_million_log_probabilities_is_none_too_many() -> None:
+    assert chat(logprobs=True, top_logprobs=19, n=5, max_tokens=10_000).sampling.n == 5
+
+
 def test_every_sampling_parameter_is_documented_as_it_is_declared() -> None:
     assert "\n".join(documented_rows()) in DOCS.read_text(encoding="utf-8")
 

@@ -93,6 +93,16 @@ def test_lines_whose_answers_are_drawn_or_that_differ_are_each_computed(
     assert len(host.prompts) == 6
 
 
+def test_long_answers_are_computed_and_billed_for_each_line(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_valid([same(number) for number in range(6)])
+    monkeypatch.setattr(originals, "MAX_COPIED_BYTES", 20)
+    host.instant = True
+    run_all(bench, 2)
+    assert bench.rows(BILLED) == [(number, 2) for number in range(6)]
+
+
 def test_no_answer_goes_to_another_batch_or_tenant(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, same: MakeLine, maker: sessionmaker[Session]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import event, make_url, text
 
 from jobs.batches import lifecycle
@@ -12,6 +13,7 @@ from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import BILLED, CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
+from workers.chunks import line_results, results
 from workers.drain import Drain
 
 
@@ -41,6 +43,33 @@ def test_a_short_chunk_begins_in_one_transaction_and_ends_in_another(
     assert len(commits) == 3, "to begin, to cover the lines, to write and end"
     assert bench.rows(CHUNKS) == [("done", 1)]
     assert bench.rows(BILLED) == [(4, 8)]
+
+
+def test_large_answers_are_written_before_the_next_one_is_made(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_valid([line(number) for number in range(4)])
+    bench.change_parts(settings=Settings(heartbeat_seconds=100, flush_seconds=100, lease_seconds=600))
+    monkeypatch.setattr(results, "MAX_HELD_BYTES", 20)
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows("SELECT num_results::int FROM ledger ORDER BY id") == [(1,)] * 4
+    assert bench.rows(BILLED) == [(4, 8)]
+
+
+def test_an_answer_that_postgres_could_not_store_is_its_line_s_error(
+    bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_valid([line(0)])
+    monkeypatch.setattr(line_results, "MAX_RESULT_BYTES", 20)
+    host.instant = True
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows("SELECT is_error, output_tokens::int FROM result") == [(True, 0)]
+    assert bench.rows(
+        "SELECT convert_from(line, 'UTF8') ~ 'answer has [0-9]+ bytes and 20 are stored' FROM result"
+    ) == [(True,)]
 
 
 def test_a_worker_that_lost_its_lease_writes_nothing_and_stops(
