@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
 from jobs import served_models
 from jobs.accounts import keys
@@ -17,6 +19,8 @@ from jobs.audit.audit import audit
 from jobs.chunks import fleet
 from jobs.database import sessions
 from jobs.indexes.advancing import Indexes
+from jobs.indexes.parts import IndexParts, parts_of
+from jobs.indexes.searching import Found, Searcher
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.lines.endpoints import LineKind
 from jobs.states import Scope
@@ -258,3 +262,30 @@ def test_a_key_that_only_reads_searches_by_words_alone(http: httpx.Client, deplo
         refused = client.get(url, params={"query": "ferry"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
         assert client.get(url, params={"query": "ferry", "mode": "bm25"}).status_code == 200
+
+
+def test_searches_of_one_tenant_leave_threads_to_others(
+    http: httpx.Client, other: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = create(http)["id"], create(other)["id"]
+    for index_id in (mine, theirs):
+        build(deployment, index_id)
+    asked, goes_on = threading.Semaphore(0), threading.Event()
+    find = Searcher.search
+
+    def asked_parts_of(session: Session, index: PassageIndex) -> IndexParts:
+        asked.release()
+        return parts_of(session, index)
+
+    def search(searcher: Searcher, parts: IndexParts, *given: Any, **options: Any) -> list[Found]:
+        assert parts.id == theirs or goes_on.wait(60)
+        return find(searcher, parts, *given, **options)
+
+    monkeypatch.setattr("api.indexes.searches.parts_of", asked_parts_of)
+    monkeypatch.setattr(Searcher, "search", search)
+    with ThreadPoolExecutor(8) as executor:
+        answers = [executor.submit(http.get, f"/v1/indexes/{mine}/search?query=ferry") for _ in range(8)]
+        assert all(asked.acquire(timeout=60) for _ in answers)
+        assert other.get(f"/v1/indexes/{theirs}/search?query=ferry", timeout=30).status_code == 200
+        goes_on.set()
+        assert [answer.result().status_code for answer in answers] == [200] * 8
