@@ -14,6 +14,7 @@ from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
 from api.sessions import SessionDep
+from api.spending import ONE_DOWNLOAD
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
 
@@ -85,6 +86,7 @@ _RESULTS = lines_of(
     operation_id="listResults",
     response_class=Response,
     responses={200: _RESULTS, **failures(404, 410)},
+    dependencies=[ONE_DOWNLOAD],
 )
 def results(
     batch_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ResultsQuery, Query()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -41,19 +42,28 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     were deleted, or their retention has ended before the last line was read.
     """
     day = batch_day(batch.created_at)
-    values = {"day": day, "batch_id": batch.id, "after": after, "limit": limit + 1}
+    values: dict[str, object] = {"day": day, "batch_id": batch.id, "after": after}
+    last, has_more = _end_of_page(session, values, after=after, limit=limit)
     lines: list[bytes] = []
-    size = 0
-    with stream(session, _PAGE, values, num_rows=_ROWS_A_FETCH) as rows:
-        for result_no, line in rows:
-            if len(lines) == limit or size >= MAX_PAGE_BYTES:
-                _check_kept(session, batch, day=day, after=after)
-                return ResultsPage(content=b"".join(lines), after=after, has_more=True)
-            lines.append(bytes(line) + b"\n")
-            size += len(line) + 1
-            after = result_no
+    for result_no, line in session.execute(_LINES, values | {"last": last}):
+        lines.append(bytes(line) + b"\n")
+        after = result_no
     _check_kept(session, batch, day=day, after=after)
-    return ResultsPage(content=b"".join(lines), after=after, has_more=False)
+    return ResultsPage(content=b"".join(lines), after=after, has_more=has_more)
+
+
+def _end_of_page(session: Session, values: Mapping[str, object], *, after: int, limit: int) -> tuple[int, bool]:
+    """Return the number of the last result of the page, and whether more follow.
+
+    By their sizes alone: a hundred lines may have gigabytes, and are fetched together.
+    """
+    last, num_lines, size = after, 0, 0
+    with stream(session, _SIZES, {**values, "limit": limit + 1}, num_rows=_ROWS_A_FETCH) as rows:
+        for result_no, num_bytes in rows:
+            if num_lines == limit or size >= MAX_PAGE_BYTES:
+                return last, True
+            last, num_lines, size = result_no, num_lines + 1, size + num_bytes + 1
+    return last, False
 
 
 def _check_kept(session: Session, batch: Batch, *, day: date, after: int) -> None:
@@ -91,10 +101,16 @@ _IS_DELETED = text("""
     ) FROM batch WHERE batch.id = :batch_id
 """)
 
-_PAGE = text("""
-    SELECT result_no, line FROM result
+_SIZES = text("""
+    SELECT result_no, octet_length(line) FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after
         -- What a validation writes counts once its batch starts.
         AND result_no <= (SELECT num_completed + num_failed FROM batch WHERE id = :batch_id)
     ORDER BY result_no LIMIT :limit
+""")
+
+_LINES = text("""
+    SELECT result_no, line FROM result
+    WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after AND result_no <= :last
+    ORDER BY result_no
 """)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.batches import results
 from jobs.batches.results import MAX_PAGE_BYTES, ResultsPage, read_finished_lines
 from jobs.chunks import leasing
 from jobs.errors import GoneError
 from jobs.retention import purging
+from jobs.settings import MIB
 from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.jobs.batches import control
@@ -57,6 +60,24 @@ def test_a_page_ends_after_the_line_that_passes_its_size(session: Session, run: 
     page = read_finished_lines(session, batch)
     assert (page_ids(page), page.after, page.has_more) == (["a0", "a1"], 2, True)
     assert page_ids(read_finished_lines(session, batch, after=2)) == ["a2", "a3"]
+
+
+def test_a_page_takes_no_memory_for_lines_that_are_not_on_it(
+    session: Session, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = run(4)
+    (claim,) = claim_all(session)
+    flush(session, claim, [answer(batch.id, line_no, padding="x" * 4 * MIB) for line_no in range(4)])
+    monkeypatch.setattr(results, "MAX_PAGE_BYTES", 1)
+    session.expire_all()
+    tracemalloc.start()
+    try:
+        page = read_finished_lines(session, batch)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert page_ids(page) == ["a0"]
+    assert peak_bytes < 14 * MIB, "the line a few times, and not the others"
 
 
 def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
