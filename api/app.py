@@ -148,7 +148,7 @@ def _services(settings: Settings, meters: Meters) -> Services:
         session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
         store=store,
         meters=meters,
-        rates=RateLimiter(settings.redis_url),
+        rates=RateLimiter(settings.redis_client_url),
         in_flight=InFlight(),
         webhooks=Sender(settings.allowed_networks),
         searcher=Searcher(store.storage, max_bytes=settings.index_memory_mib * MIB),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -83,7 +82,7 @@ class RateLimiter:
 
     def __init__(self, redis_url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
-            client_url(redis_url),
+            redis_url,
             max_connections=_CONNECTIONS,
             timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
@@ -111,15 +110,6 @@ class RateLimiter:
 
     async def close(self) -> None:
         await self._redis.aclose()
-
-
-def client_url(redis_url: str) -> str:
-    """Return a URL for the client of one that is for Celery, which names sockets in its own way."""
-    parts = urlsplit(redis_url)
-    if parts.scheme != "redis+socket":
-        return redis_url
-    database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
-    return f"unix://{parts.path}?db={database}"
 
 
 def _seconds(missing: float, per_minute: int) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.admin.transactions import DataDirOption, storage_url
+from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
         num_copied = backups.copy_objects(_objects_in(folder), _store(data_dir), is_copied=_is_copied)
         _run_program("pg_restore", url, maker, "--no-owner", "--exit-on-error", "--single-transaction", str(dump))
         backups.release(maker)  # the dump was made while they were held
-    print(f"the database is as it was, with {num_copied} objects; see `tokenmill audit`")
+    print(f"the database is as it was, with {counted(num_copied, 'object')}; see `tokenmill audit`")
     print("where it takes the place of another for good: `tokenmill db adopt-storage`")
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cli.admin.transactions import DataDirOption, admin_transaction
+from jobs.counted import counted
 from jobs.errors import InputError
 
 app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)
@@ -64,7 +65,7 @@ def record(
                 num = write_day(out, span, day_record.recorded(session, first, last), start=first)
         except OSError as error:
             raise InputError(f"cannot write {output}: {error.strerror}") from None
-    print(f"{output}: {num:,} batches")
+    print(f"{output}: {counted(num, 'batch', 'batches')}")
     if span.num_open:
         print(f"left out are {span.num_open:,} that have not ended; record again when they have")
     if span.num_forgotten:

@@ -66,6 +66,7 @@ def list_(
     print_table(
         ("id", "purpose", "bytes", "created", "name"),
         [(file.id, file.purpose, file.bytes, when(file.created_at), file.filename) for file in files],
+        numbers=("bytes",),
     )
 
 

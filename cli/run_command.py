@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jobs.counted import counted
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(
         stage.run.forget_stack()
         tally = _tally(results)
     if was_done:
-        say(f"{output} is already complete ({_lines(scan.num_lines)}). Remove it to run again.")
+        say(f"{output} is already complete ({counted(scan.num_lines, 'line')}). Remove it to run again.")
     else:
         _report(tally, batch, results)
     _end(tally, results, fail_on_errors=fail_on_errors)
@@ -112,10 +113,10 @@ def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
     from cli.places.options import say
     from cli.watch import average_rate
 
-    told = [f"{tally.num_completed} of {_lines(tally.num_completed + tally.num_failed)} completed"]
+    told = [f"{tally.num_completed:,} of {counted(tally.num_completed + tally.num_failed, 'line')} completed"]
     if batch is not None:
         rate = average_rate(batch)
-        tokens = f"{batch.usage.output_tokens if batch.usage else 0:,} output tokens"
+        tokens = counted(batch.usage.output_tokens if batch.usage else 0, "output token")
         told.append(f"{tokens} ({rate})" if rate else tokens)
     say(f"{', '.join(told)}, written to {results.answers}")
 
@@ -126,17 +127,13 @@ def _end(tally: LineTally, results: ResultFiles, *, fail_on_errors: bool) -> Non
     from cli.places.options import say
 
     if tally.num_failed:
-        say(f"{_lines(tally.num_failed)} failed, see {results.errors}: {by_code(tally.codes)}")
+        say(f"{counted(tally.num_failed, 'line')} failed, see {results.errors}: {by_code(tally.codes)}")
     if cut := truncated(tally.num_truncated):
         say(cut)
     if tally.num_failed and fail_on_errors:
         raise typer.Exit(SOME_LINES_FAILED)
     if tally.num_failed and not tally.num_completed:
         raise typer.Exit(1)
-
-
-def _lines(count: int) -> str:
-    return f"{count} line" if count == 1 else f"{count} lines"
 
 
 def _require_errors_replaceable(results: ResultFiles) -> None:

@@ -22,17 +22,17 @@ def print_table(
 ) -> None:
     """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short.
 
-    A terminal shows the columns named in `numbers` flush right, and below a line `total`, the sum of all rows; programs
-    add up by themselves. The column `below` holds sentences: a terminal shows them under the table, each with the first
-    cell of its row.
+    A terminal shows the columns named in `numbers` flush right, their whole numbers as `12,345`, and below a line
+    `total`, the sum of all rows; programs add up by themselves. The column `below` holds sentences: a terminal shows
+    them under the table, each with the first cell of its row.
     """
-    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for line in (header, *texts):
-            print("\t".join(line))
+        for row in (header, *rows):
+            print("\t".join("" if cell is None else str(cell) for cell in row))
         return
     from rich.console import Console
 
+    texts = [[_shown(cell, name in numbers) for name, cell in zip(header, row, strict=True)] for row in rows]
     remarks = []
     if below is not None:
         place = list(header).index(below)
@@ -43,6 +43,12 @@ def print_table(
     console.print(laid_out, markup=False, crop=False)
     for name, remark in remarks:
         print(f"{name}: {remark}")
+
+
+def _shown(cell: object, is_number: bool) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:,}" if is_number and isinstance(cell, int) else str(cell)
 
 
 def table(

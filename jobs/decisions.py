@@ -13,6 +13,7 @@ from enum import StrEnum
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.counted import counted
 from jobs.database import transaction
 from jobs.tables import Decision
 
@@ -44,9 +45,9 @@ _SENTENCES = {
     Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
     Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
     Kind.WENT_ON: "The budget had room for {chunks} that had waited.",
-    Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {num:,} times, to let others run first.",
-    Kind.SWAPPED: "The engine of worker {subject} kept what was computed of interrupted answers {num:,} times.",
-    Kind.PREFIX_FOUND: "The engine of worker {subject} had {num:,} tokens of prompts computed before.",
+    Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {times}, to let others run first.",
+    Kind.SWAPPED: "The engine of worker {subject} kept what was computed of interrupted answers {times}.",
+    Kind.PREFIX_FOUND: "The engine of worker {subject} had {tokens} of prompts computed before.",
     Kind.CHANGED: "Its owner changed it: {detail}.",
 }
 
@@ -71,9 +72,9 @@ def sentence(decision: Decision) -> str:
     """Say what was decided, in words for the batch's owner."""
     kind = known_kind(decision.kind)
     if not isinstance(kind, Kind):
-        return f"A newer release of Tokenmill decided {kind!r} {decision.num:,} times."
-    chunks = f"{decision.num:,} chunk{'' if decision.num == 1 else 's'}"
-    return _SENTENCES[kind].format(subject=decision.subject, detail=decision.detail, chunks=chunks, num=decision.num)
+        return f"A newer release of Tokenmill decided {kind!r} {counted(decision.num, 'time')}."
+    counts = {f"{unit}s": counted(decision.num, unit) for unit in ("chunk", "time", "token")}
+    return _SENTENCES[kind].format(subject=decision.subject, detail=decision.detail, **counts)
 
 
 def known_kind(kind: str) -> Kind | str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -209,6 +209,15 @@ class Settings(BaseSettings):
     @property
     def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
         return _networks(self.webhook_networks)
+
+    @property
+    def redis_client_url(self) -> str:
+        """The broker as Redis' own client names it; `redis_url` is for Celery, which names sockets in its own way."""
+        parts = urlsplit(self.redis_url)
+        if parts.scheme != "redis+socket":
+            return self.redis_url
+        database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
+        return f"unix://{parts.path}?db={database}"
 
     @property
     def lease(self) -> timedelta:

@@ -118,7 +118,7 @@ FLOORS = {
         ["gpu_main"],
     ],
     "jobs": [
-        ["errors", "ids", "states"],
+        ["counted", "errors", "ids", "states"],
         ["database", "settings", "tables", "telemetry"],
         ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines"],

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.prices import Prices
+from jobs.counted import counted
 from jobs.pipelines.cron import Tick
 from jobs.pipelines.preview import Preview
 from jobs.states import CatchUp, Overlap, RunKind, RunState
@@ -250,8 +251,8 @@ class PreviewObject(WireModel):
         which = "Its first" if preview.has_more else "Together"
         failed = f" {preview.num_failed:,} of them cannot be rendered: {preview.first_error}."
         summary = (
-            f"{_counted(preview.num_files, 'file')} of {preview.size_bytes:,} bytes. {which} "
-            f"{_counted(preview.num_rows, 'row')}: about {tokens.estimated_input_tokens:,} tokens, and at most "
+            f"{counted(preview.num_files, 'file')} of {preview.size_bytes:,} bytes. {which} "
+            f"{counted(preview.num_rows, 'row')}: about {tokens.estimated_input_tokens:,} tokens, and at most "
             f"{tokens.estimated_output_tokens:,} of answers, {in_currency(picos)} {currency}."
             f"{failed if preview.num_failed else ''}"
         )
@@ -266,7 +267,3 @@ class PreviewObject(WireModel):
             cost_micros=rounded_micros(picos),
             summary=summary,
         )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.admin.transactions import DataDirOption, admin_transaction, administration, storage_url
+from jobs.counted import counted
 from jobs.errors import InputError
 
 db_app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
@@ -62,6 +63,6 @@ def audit(
         findings = audits.audit(session, batch_id=batch, storage=None if url is None else Storage(url))
     for finding in findings:
         print(f"{finding.subject}: {finding.message}")
-    print(f"{len(findings)} findings" if findings else "clean")
+    print(counted(len(findings), "finding") if findings else "clean")
     if findings:
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.admin.transactions import DataDirOption, admin_transaction, administration
+from jobs.counted import counted
 from jobs.errors import InputError
 from jobs.states import AskedPriority
 
@@ -82,7 +83,7 @@ def tenants_limits(
             (limit, getattr(holding, limit), "default" if getattr(tenant, f"max_{limit}") is None else "set")
             for limit in limits.NAMES
         ]
-    print_table(("limit", "value", "from"), rows)
+    print_table(("limit", "value", "from"), rows, numbers=("value",))
 
 
 def _limit_of(given: str) -> tuple[str, int | None]:
@@ -110,7 +111,7 @@ def tenants_retention(
             kept = _whole_number(days, name="DAYS", unset="default", meaning="TOKENMILL_RETENTION_DAYS")
             tenants.change(admin, tenant, retention_days=kept)
         kept = tenant.retention_days
-    print("as TOKENMILL_RETENTION_DAYS says" if kept is None else f"{kept} days")
+    print("as TOKENMILL_RETENTION_DAYS says" if kept is None else counted(kept, "day"))
 
 
 def _whole_number(given: str, *, name: str, unset: str, meaning: str) -> int | None:
@@ -158,7 +159,8 @@ def tenants_disable(
 
     with administration(data_dir) as admin:
         num_cancelled = tenants.disable(admin, find_tenant(admin.session, name), cancels=cancel)
-    print(f"disabled {name}" + (f" and cancelled {num_cancelled} batches" if cancel else "; what was accepted runs on"))
+    cancelled = f" and cancelled {counted(num_cancelled, 'batch', 'batches')}"
+    print(f"disabled {name}{cancelled if cancel else '; what was accepted runs on'}")
 
 
 @app.command("enable")
@@ -225,5 +227,5 @@ def tenants_list(data_dir: DataDirOption = None) -> None:
             refused = refused_input(session, tenant.id)
             amounts = (quota.limit, quota.reserved, quota.spent, refused.lines, refused.size_bytes)
             rows.append((tenant.id, tenant.name, tenant.weight, tenant.best_priority, *amounts, tenant.disabled_at))
-    columns = ("id", "name", "weight", "best priority", "budget", "reserved", "spent", "refused lines", "refused bytes")
-    print_table((*columns, "disabled"), rows)
+    numbers = ("budget", "reserved", "spent", "refused lines", "refused bytes")
+    print_table(("id", "name", "weight", "best priority", *numbers, "disabled"), rows, numbers=("weight", *numbers))

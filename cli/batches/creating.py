@@ -12,6 +12,7 @@ import typer
 
 from cli.batches.following import follow
 from cli.options import AsJson, FailOnErrors
+from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 
@@ -97,8 +98,8 @@ def check(
 
     endpoint = endpoint or _first_url(path) or "/v1/chat/completions"
     scan = check_file(path, endpoint=endpoint, models=AnyModel() if model is None else {model})
-    tokens = sum(chunk.estimated_tokens for chunk in scan.planner.finish())
-    print(f"{path} is valid: {scan.num_requests:,} lines for {endpoint} of {scan.model}, about {tokens:,} tokens")
+    tokens = counted(sum(chunk.estimated_tokens for chunk in scan.planner.finish()), "token")
+    print(f"{path} is valid: {counted(scan.num_requests, 'line')} for {endpoint} of {scan.model}, about {tokens}")
 
 
 def _print_estimate(client: OpenAI, call: dict[str, Any], *, as_json: bool) -> None:
@@ -121,10 +122,10 @@ def _when_counted(client: OpenAI, found: dict[str, Any]) -> dict[str, Any]:
     """Wait until a worker has counted an input, and say on standard error how far it is."""
     seen = None
     while found["status"] == "counting":
-        counted = f"counted {found['counted_lines']:,} of {found['requests']:,} lines"
-        if counted != seen:
-            print(f"{counted} ({found['basis']})" if seen is None else counted, file=sys.stderr, flush=True)
-        seen = counted
+        standing = f"counted {found['counted_lines']:,} of {counted(found['requests'], 'line')}"
+        if standing != seen:
+            print(f"{standing} ({found['basis']})" if seen is None else standing, file=sys.stderr, flush=True)
+        seen = standing
         time.sleep(_LOOK_SECONDS)
         found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
     if found["status"] != "counted":

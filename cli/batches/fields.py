@@ -10,6 +10,7 @@ from typing import Any
 
 from cli.progress import money
 from cli.table import when
+from jobs.counted import counted
 
 _NOT_SHOWN = ("errors", "object")
 _ORDER = (
@@ -34,13 +35,13 @@ def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]
     if name.endswith("_at") or name == "eta":
         yield name, when(value)
     elif name == "request_counts":
-        yield "lines", f"{value['completed']} done, {value['failed']} failed of {value['total']}"
+        yield "lines", f"{value['completed']:,} done, {value['failed']:,} failed of {value['total']:,}"
         if value.get("truncated"):  # other servers do not tell
-            yield "truncated", f"{value['truncated']} of the done: an answer ended by max_tokens or the context"
+            yield "truncated", f"{value['truncated']:,} of the done: an answer ended by max_tokens or the context"
     elif name == "usage":
         cached = value["input_tokens_details"]["cached_tokens"]
-        yield "input", f"{value['input_tokens']} tokens, {cached} of them cached"
-        yield "output", f"{value['output_tokens']} tokens"
+        yield "input", f"{counted(value['input_tokens'], 'token')}, {cached:,} of them cached"
+        yield "output", counted(value["output_tokens"], "token")
     elif name == "cost":
         yield name, f"{value} {currency}".rstrip()
     elif name in ("cost_micros", "currency"):
@@ -55,11 +56,11 @@ def estimate_fields(found: Mapping[str, Any]) -> dict[str, str]:
     """Return an estimate of the wire; its `errors` are left to the caller."""
     seconds, available = found["worker_seconds"], found["available_tokens"]
     checked = "" if found["status"] == "counted" else "the first "
-    room = "no limit" if available is None else f"{available:,} tokens left"
+    room = "no limit" if available is None else f"{counted(available, 'token')} left"
     return {
         "model": found["model"] or "unknown",
         "lines": f"{found['requests']:,}",
-        "invalid": f"{found['invalid_lines']:,} of {checked}{found['checked_lines']:,} lines",
+        "invalid": f"{found['invalid_lines']:,} of {checked}{counted(found['checked_lines'], 'line')}",
         "tokens": f"{found['input_tokens']:,} in, at most {found['output_tokens']:,} out",
         "counted": found["tokens_basis"],
         "cost": f"at most {money(found['cost_micros'])} {found['currency']}",

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from jobs.counted import counted
+
 if TYPE_CHECKING:
     from openai import OpenAI
     from openai.types import FileObject
@@ -39,8 +41,8 @@ def upload(client: OpenAI, name: str, content: BinaryIO, *, purpose: Any, path: 
             note.write(begun.id)
             sent = _Parts(upload_id=begun.id, ids={})
         elif sent.ids:
-            there = sum(map(len, sent.ids.values()))
-            print(f"tokenmill: going on with {sent.upload_id}: {there} parts are there", file=sys.stderr, flush=True)
+            there = counted(sum(map(len, sent.ids.values())), "part")
+            print(f"tokenmill: going on with {sent.upload_id}: {there} sent before", file=sys.stderr, flush=True)
         part_ids, digest = [], hashlib.md5(usedforsecurity=False)
         while part := content.read(PART_BYTES):
             digest.update(part)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cli.line_tally import by_code
+from jobs.counted import counted
 
 if TYPE_CHECKING:
     from cli.extracting.running import Tally
@@ -68,7 +69,7 @@ def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
 def summary(tally: Tally) -> list[str]:
     """Return what is to be said at the end, a line each."""
     num_failed = tally.codes.total()
-    lines = [f"{tally.num_done:,} of {tally.num_done + num_failed:,} documents done"]
+    lines = [f"{tally.num_done:,} of {counted(tally.num_done + num_failed, 'document')} done"]
     if num_failed:
         lines.append(f"{num_failed:,} failed: {by_code(tally.codes)}")
     if tally.num_noted:
@@ -78,8 +79,8 @@ def summary(tally: Tally) -> list[str]:
     if num_values := tally.groundings.total():
         found = num_values - tally.groundings["none"]
         lines.append(
-            f"{num_values:,} values, {found / num_values:.1%} of them found in the document; "
-            f"{tally.num_to_review:,} answers to be looked at (review: true)"
+            f"{counted(num_values, 'value')}, {found / num_values:.1%} of them found in the document; "
+            f"{counted(tally.num_to_review, 'answer')} to be looked at (review: true)"
         )
     if num_input := tally.usage["input_tokens"]:
         lines.append(

@@ -11,6 +11,7 @@ import typer
 from cli.ids import given
 from cli.options import AsJson, Newest, OfCollection
 from cli.stages import Listing, stage_reached, until_ended
+from jobs.counted import counted
 
 indexes_app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
 
@@ -148,8 +149,8 @@ def _wait(calls: Any, index_id: str) -> None:
         raise InputError(f"index {index_id} is {index['status']}: {index['reason']}")
     counts = index["document_counts"]
     print(
-        f"{index['num_passages']:,} passages of {counts['completed']:,} documents; {counts['failed']:,} documents are "
-        "not in it",
+        f"{counted(index['num_passages'], 'passage')} of {counted(counts['completed'], 'document')}; not in it: "
+        f"{counted(counts['failed'], 'document')}",
         file=sys.stderr,
     )
 

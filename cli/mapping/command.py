@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.places.options import BaseUrl, Model, Param, Window, say
+from jobs.counted import counted
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _run(job: MapJob, place: Place, output: Path, *, base: Path, fail_on_errors:
             rendered = compute(job, place, folder, say=say)
             tally = write_output(job, folder, rendered, output)
             num_rows = tally.num_answered + tally.codes.total()
-            say(f"{tally.num_answered:,} of {num_rows:,} rows answered, written to {output}")
+            say(f"{tally.num_answered:,} of {counted(num_rows, 'row')} answered, written to {output}")
         else:
             say(f"{output} is already complete. Remove it to run again.")
     _end(tally, fail_on_errors=fail_on_errors)

@@ -14,6 +14,7 @@ from cli.mapping.folder import MapFolder, Rendered, arrow_schema
 from cli.mapping.job import MapJob
 from cli.places.run_folder import RunFolder, sha256_of
 from cli.places.session import Place, session_at
+from jobs.counted import counted
 from pipelines.lines.table_shape import ERROR_COLUMN
 from pipelines.outputs.tables import open_table
 
@@ -62,7 +63,10 @@ def compute(job: MapJob, place: Place, folder: MapFolder, *, say: Callable[[str]
     """Bring the results of a job into its folder, however far an earlier start came."""
     rendered = folder.render(job)
     if rendered.num_unrendered:
-        say(f"{rendered.num_unrendered:,} of {rendered.num_rows:,} rows do not fit the prompt; their error says why")
+        say(
+            f"no prompt for {rendered.num_unrendered:,} of {counted(rendered.num_rows, 'row')}; "
+            f"the column {ERROR_COLUMN} says why"
+        )
     with session_at(place, folder.run, say=say) as session:
         session.run(folder.stage)
     return rendered

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.admin.transactions import DataDirOption, admin_transaction, administration
+from jobs.counted import counted
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def list_(data_dir: DataDirOption = None) -> None:
 
 def _state(model: Model, num_workers: int) -> str:
     if num_workers:
-        return f"{num_workers} worker{'' if num_workers == 1 else 's'}"
+        return counted(num_workers, "worker")
     return "not offered: no worker has loaded it" if model.checked_at is None else "no worker"
 
 

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ def pull_smollm2(folder: Path, *, say: Say) -> Path:
 
 def shown_bytes(count: int) -> str:
     """Return such as `93 MB` or `2.47 GB`."""
-    return (
-        f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count:,} bytes"
-    )
+    if count >= 1e9:
+        return f"{count / 1e9:,.2f} GB"
+    return f"{count / 1e6:,.0f} MB" if count >= 1e6 else counted(count, "byte")
 
 
 def _of_address(given: str) -> tuple[str, str | None]:
@@ -156,7 +157,7 @@ def _require_room(files: Sequence[DryRunFileInfo], *, say: Say, wanted: HubModel
     missing = sum(file.file_size or 0 for file in files if file.will_download)
     coming = f"{shown_bytes(missing)} of it come" if missing else "all of it is there"
     say(
-        f"{wanted.name} at {files[0].commit_hash[:12]}: {len(files)} file{'' if len(files) == 1 else 's'}, "
+        f"{wanted.name} at {files[0].commit_hash[:12]}: {counted(len(files), 'file')}, "
         f"{shown_bytes(total)}; {coming} {'to' if missing else 'in'} {folder}"
     )
     folder.mkdir(parents=True, exist_ok=True)

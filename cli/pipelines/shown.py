@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.counted import counted
+
 ENDED = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 
 
@@ -48,9 +50,9 @@ def progress_lines(run: Mapping[str, Any]) -> Iterator[str]:
     if run["status"] == "queued":
         yield "queued: another run of the pipeline is under way, or it begins in a moment"
     for step in run["steps"]:
-        yield f"{step['name']}: {_counted(step['rows'], 'row')}"
+        yield f"{step['name']}: {counted(step['rows'], 'row')}"
         if step["status"] == "done":
-            files = f", {_counted(len(step['files']), 'file')}" if step["files"] else ""
+            files = f", {counted(len(step['files']), 'file')}" if step["files"] else ""
             yield f"{step['name']}: done, {step['rows'] - step['failed']:,} answered, {step['failed']:,} failed{files}"
     if run["reason"] and run["status"] not in ENDED:
         yield f"{run['status']}: {run['reason']}"
@@ -58,9 +60,5 @@ def progress_lines(run: Mapping[str, Any]) -> Iterator[str]:
 
 def end_line(run: Mapping[str, Any]) -> str:
     because = f": {run['reason']}" if run["reason"] else ""
-    used = f" after {_counted(run['total_tokens'], 'token')}" if run["total_tokens"] else ""
+    used = f" after {counted(run['total_tokens'], 'token')}" if run["total_tokens"] else ""
     return f"{run['status']}{used}{because}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ from cli.disk.download import download
 from cli.places.kept_results import merge, write_rest
 from cli.places.stage import ResultFiles, Stage
 from cli.progress import ENDED
+from jobs.counted import counted
 from jobs.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class Submitting:
             num_kept = keep_results(self.client, stage, batch)
         if batch.status == "failed":
             self.on_refusal()
-        kept = f" Results of {num_kept:,} lines are kept; the same command submits the others." if num_kept else ""
-        raise ServiceError(f"the batch ended as {batch.status}.{kept}\n{describe_errors(batch)}".rstrip())
+        ended = f"the batch ended as {batch.status}."
+        if num_kept:
+            ended += f" Results of {counted(num_kept, 'line')} are kept; the same command submits the others."
+        raise ServiceError(f"{ended}\n{describe_errors(batch)}".rstrip())
 
     def _begun(self, stage: Stage) -> Any:
         """Return the batch of an earlier start; None where there is none, or it ended otherwise than completed."""
@@ -76,7 +79,7 @@ class Submitting:
             if write_rest(stage) == 0:
                 self._finish(stage, [stage.kept])
                 return None
-            self.say(f"{_num_lines(stage.kept):,} lines have a result of an earlier batch")
+            self.say(f"{counted(_num_lines(stage.kept), 'line')} with a result of an earlier batch")
         return self._create(stage, lines)
 
     def _create(self, stage: Stage, lines: Path) -> Any:

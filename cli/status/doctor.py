@@ -148,7 +148,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 
     where = settings.redis_url.rpartition("@")[2]  # without a password
     try:
-        with Redis.from_url(settings.redis_url, socket_timeout=_WAIT, socket_connect_timeout=_WAIT) as client:
+        with Redis.from_url(settings.redis_client_url, socket_timeout=_WAIT, socket_connect_timeout=_WAIT) as client:
             info = client.info("server")
     except (RedisError, ValueError) as error:
         advice = "Start it, or set TOKENMILL_REDIS_URL. Workers claim by themselves meanwhile, and no rate is limited."

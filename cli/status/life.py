@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from cli.progress import clock
+from jobs.counted import counted
 
 if TYPE_CHECKING:
     from jobs.metrics import Overview
@@ -76,13 +77,13 @@ class Life:
         if seen is None:
             return f"Postgres does not answer, {up}"
         num_running = sum(worker.num_running for worker in seen.workers)
-        parts = [_of(seen.num_batches, "batch", "batches") if seen.num_batches else "no batch is open"]
+        parts = [counted(seen.num_batches, "batch", "batches") if seen.num_batches else "no batch is open"]
         if seen.num_lines:
-            parts.append(f"{seen.num_done:,}/{seen.num_lines:,} lines")
+            parts.append(f"{seen.num_done:,}/{counted(seen.num_lines, 'line')}")
         if (speed := self._throughput.tokens_per_second) >= 0.5:
             parts.append(f"{speed:,.0f} output tok/s")
-        workers = _of(len(seen.workers), "worker", "workers") if seen.workers else "no worker runs"
-        parts.append(f"{workers} with {_of(num_running, 'request', 'requests')}" if num_running else workers)
+        workers = counted(len(seen.workers), "worker") if seen.workers else "no worker runs"
+        parts.append(f"{workers} with {counted(num_running, 'request')}" if num_running else workers)
         return ", ".join([*parts, up])
 
 
@@ -148,7 +149,3 @@ def _looking(look: Callable[[], None], every: float) -> Iterator[None]:
     finally:
         end.set()
         thread.join(1.0)  # one that hangs in a look dies with us
-
-
-def _of(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts.money import PICOS_A_MICRO
 from jobs.accounts.prices import Prices
 from jobs.batches.scan import Scan
+from jobs.counted import counted
 from jobs.forecasts import snapshot
 from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
 from jobs.lines.endpoints import LineKind
@@ -138,7 +139,7 @@ def _end(
     )
     found = next(one for one in forecast([*queue.loads, mine]) if one.batch_id == _NEW)
     speed = queue.rate.tokens_per_second * queue.num_workers
-    workers = f"{queue.num_workers} worker{'' if queue.num_workers == 1 else 's'}"
+    workers = counted(queue.num_workers, "worker")
     basis = (
         f"{found.tokens - mine.ready_tokens:,.0f} tokens would be served before its end and {mine.ready_tokens:,.0f} "
         f"of its own, by {workers} at {speed:,.0f} tokens/s; {_use(ratio)}. Later submits of others are not in it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.counted import counted
 from jobs.forecasts.finish_times import Forecast
 
 
@@ -10,7 +11,7 @@ def standing(found: Forecast, *, num_workers: int, tokens_per_second: float | No
     if not found.tokens_ahead:
         return None
     ahead = " and ".join(f"{max(tokens, 1):,.0f} tokens of class {name}" for name, tokens in found.tokens_ahead.items())
-    workers = f"{num_workers} worker{'' if num_workers == 1 else 's'}"
+    workers = counted(num_workers, "worker")
     speed = "" if tokens_per_second is None else f" at {tokens_per_second:,.0f} tokens/s"
     return f"Behind {ahead}; your share is {_part(found.share)} of {workers}{speed}."
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from api.rate_limits import RateLimiter, client_url
+from api.rate_limits import RateLimiter
 from jobs.accounts.limits import NAMES, Limits
 
 
@@ -141,14 +141,3 @@ def test_a_bucket_is_shared_and_a_tenants_own(valkey_url: str) -> None:
         at_once = list(executor.map(lambda _: asyncio.run(passed("shared", 5)), range(4)))
     assert sum(at_once) <= 2, "one, and another where ten seconds have gone by"
     assert asyncio.run(passed("other", 1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("given", "url"),
-    [
-        ("redis://:secret@host:6379/3", "redis://:secret@host:6379/3"),
-        ("redis+socket:///run/valkey.sock?virtual_host=2", "unix:///run/valkey.sock?db=2"),
-    ],
-)
-def test_the_urls_that_celery_takes_are_understood(given: str, url: str) -> None:
-    assert client_url(given) == url

@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from cli.embedded.child import Child
+from cli.embedded.valkey import prepare_valkey
 from cli.status.doctor import Finding, Verdict, examine
 from jobs.database import connect, head_revision
 from jobs.settings import Settings
@@ -67,6 +69,18 @@ def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_tog
     problems = {name for name, one in findings.items() if one.verdict is Verdict.PROBLEM}
     assert problems == {"database", "broker", "store"}
     assert all(findings[name].advice for name in problems)
+
+
+def test_the_broker_of_an_embedded_stack_is_asked_over_its_socket(settings: Settings, tmp_path: Path) -> None:
+    server = prepare_valkey(tmp_path / "valkey", log_path=tmp_path / "valkey.log", run_dir=tmp_path / "run")
+    child = Child(server.spec)
+    child.start()
+    try:
+        child.wait_until_ready()
+        broker = found(settings.model_copy(update={"redis_url": server.url}))["broker"]
+    finally:
+        child.stop()
+    assert (broker.verdict, broker.advice) == (Verdict.OK, "")
 
 
 @pytest.mark.parametrize("url", ["foo://x", "redis://127.0.0.1:99999/0"])

@@ -169,7 +169,7 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
         fields = {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")}
         service.work_off(service.batches()[0]["id"], [answered(0, 1, fields)])
         told = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines have a result of an earlier batch" in told) == (0, True)
+    assert (process.returncode, "2 lines with a result of an earlier batch" in told) == (0, True)
     records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
     assert [record["fields"] and record["fields"]["vendor"] for record in records] == [
         "Ash Ltd",

@@ -114,7 +114,7 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
         second = service.batches()[0]
         service.work_off(second["id"], [answered(0, 3, '{"label": "later"}')])
         said = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines have a result of an earlier batch" in said) == (0, True)
+    assert (process.returncode, "2 lines with a result of an earlier batch" in said) == (0, True)
     rows = pq.read_table(folder / "out.parquet").to_pylist()
     assert [row["label"] for row in rows] == ["fine", None, "later", None]
     assert rows[3]["error"] == "it went wrong (engine_failure)"

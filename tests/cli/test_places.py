@@ -74,7 +74,7 @@ def test_lines_without_a_result_alone_run_again_and_all_results_are_in_their_ord
     assert not stage.results.paths
     second = Hand(service, worked_off)
     second.run(stage)
-    assert second.said == ["2 lines have a result of an earlier batch"]
+    assert second.said == ["2 lines with a result of an earlier batch"]
     assert (names(stage.results.answers), names(stage.results.errors)) == (["3", "0"], ["2", "1"])
     assert stage.is_done
     assert [path.name for path in stage.run.root.iterdir()] == ["state.json"]

@@ -23,13 +23,18 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown_in_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> list[str]:
-    """Return the lines of the table in a terminal of that width."""
+def as_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> Terminal:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+    return terminal
+
+
+def shown_in_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> list[str]:
+    """Return the lines of the table in a terminal of that width."""
+    terminal = as_terminal(monkeypatch, columns=columns)
     print_table(HEADER, [ROW])
     return terminal.getvalue().splitlines()
 
@@ -48,6 +53,17 @@ def test_at_80_columns_only_the_time_takes_a_second_line(monkeypatch: pytest.Mon
     assert first.split()[:5] == [ID, "in_progress", "12", "0", "200"]
     assert first.split()[5] + second.strip() == "2026-11-21T15:57:10Z"
     assert len(first) <= 80
+
+
+def test_numbers_have_separators_for_people_and_none_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, row = ("id", "bytes", "name"), ("file_1", 1234567, "2024")
+    print_table(header, [row], numbers=("bytes",))
+    assert capsys.readouterr().out == "id\tbytes\tname\nfile_1\t1234567\t2024\n"
+    terminal = as_terminal(monkeypatch, columns=80)
+    print_table(header, [row], numbers=("bytes",))
+    assert terminal.getvalue().splitlines()[1].split() == ["file_1", "1,234,567", "2024"]
 
 
 def test_a_pipe_gets_the_header_too_also_without_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.errors import InputError
-from jobs.settings import load_settings
+from jobs.settings import Settings, load_settings
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,14 @@ def test_the_password_of_an_example_starts_no_role(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(variable, "scheme://tokenmill:change-me@server:1/0")
     with pytest.raises(InputError, match="'change-me', which everybody knows"):
         load_settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("redis://:secret@host:6379/3", "redis://:secret@host:6379/3"),
+        ("redis+socket:///run/valkey.sock?virtual_host=2", "unix:///run/valkey.sock?db=2"),
+    ],
+)
+def test_the_urls_that_celery_takes_are_understood(given: str, url: str) -> None:
+    assert Settings(redis_url=given).redis_client_url == url
