@@ -26,7 +26,8 @@ from tokenizers import Tokenizer
 from benchmarks.arguments import natural
 from engine.errors import InvalidParamsError, InvalidRequestError
 from engine.grammars.compiler import GrammarCompiler
-from engine.grammars.grammar import GrammarMatcher, GrammarTokens, MaskFiller
+from engine.grammars.grammar import GrammarTokens, MaskFiller
+from engine.grammars.matcher import GrammarMatcher
 from engine.structured import StructuredOutput
 
 _DEMO = Path(__file__).parents[1] / "examples" / "demo_model"

@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from engine.grammars.grammar import GrammarMatcher, GrammarTokens
+from engine.grammars.grammar import GrammarTokens
+from engine.grammars.matcher import GrammarMatcher
 from engine.structured import StructuredOutput
 from examples import documents, field_requests
 from examples.documents import Split

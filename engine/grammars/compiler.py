@@ -37,8 +37,8 @@ MAX_CACHED = 256
 MAX_CACHED_CHARACTERS = 4 * 2**20
 """Of their sources together.
 
-Compiled, a character needs up to 150 bytes: 20,000 choices of 24 characters, 70 MB (llguidance 1.9.1, x86-64,
-2026-11-22). The newest grammar is kept, whatever its size.
+Compiled in both forms, a character needs up to 160 bytes: 20,000 choices of 23 characters, 72 MB (llguidance 1.9.1,
+x86-64, 2026-11-23). The newest grammar is kept, whatever its size.
 """
 
 _LOOK_SECONDS = 0.05

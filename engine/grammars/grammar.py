@@ -23,22 +23,13 @@ from engine.grammars.ebnf import is_ebnf, lark_of
 from engine.grammars.equivalents import with_equivalents
 from engine.grammars.json_schema import Schema, without_idle_keywords
 from engine.grammars.limits import check_text
+from engine.grammars.matcher import GrammarMatcher, shortened
 from engine.structured import StructuredOutput
 from engine.tokenizer import load_tokenizer
 
 _MAX_THREADS = 8
 _PARALLEL_FROM = 16
 """Masks, at 2 to 5 µs each, that are worth waking other threads (vocabulary of 1,024, EPYC Zen 4, 2026-11-21)."""
-
-_MAX_SHOWN = 400
-"""Characters of llguidance's own message that an error quotes."""
-
-_MAX_FORCED = 1024
-"""Forced tokens that a matcher keeps.
-
-llguidance finds all that follow, however few are wanted, and lets no other thread run: 48,000 of `(a{1000}){1000}` take
-it 40 ms, 98,000 of one that begins with a choice 500 ms (llguidance 1.9.1, EPYC Zen 4 beside other work, 2026-11-23).
-"""
 
 _COERCE = "Enable 'coerce_one_of' option"
 _COERCE_HERE = "Set one_of_as_any_of to true in the line"
@@ -53,6 +44,16 @@ LEXER_FUEL = 100_000
 Of the grammars that stay below, those with most lexemes take longest, 2,000 properties with a pattern each 0.7 s and
 twice as many four times that (llguidance 1.9.1, an Intel Xeon with other work on it, 2026-11-22). Symbols and lexer
 states have its own bounds.
+"""
+
+FIRST_STEP_FUEL, FIRST_STEP_ITEMS = 20_000, 10_000
+"""What a token may cost, in llguidance's measures of regexes and of rules, while forced tokens are looked for.
+
+Its own bounds are 200,000 and 50,000. A forced byte of a long repetition takes 2 of the fuel and 2.5 µs, with no other
+thread running: at most 10,000 are looked for at once. What needs more goes on without forced tokens: 8 of 990 JSON
+schemas of public collections with a vocabulary of 1,024, and 7 of 72 of the largest with one of 64,000; most have
+patterns that count words in a bounded string. None needs more items (llguidance 1.9.1, EPYC Zen 4 beside other work,
+2026-11-23).
 """
 
 
@@ -94,15 +95,20 @@ class GrammarTokens:
         self.load()
         refusals: list[str] = []
         for source in _sources(structured):
-            matcher = _llguidance().LLMatcher(self._tokens, source, log_level=0, limits=_limits())
-            if not matcher.is_error():
-                matcher.compute_bitmask()
-            compiled = GrammarMatcher(matcher, self._eos_token_ids)
-            compiled.forced_tokens()  # once, for every sequence that starts here
+            matcher = self._matcher(source, _first_limits())
+            if matcher.is_error():
+                refusals.append(matcher.get_error())
+                continue
+            unforced = self._matcher(_without_forcing(source), _limits())
+            compiled = GrammarMatcher(matcher, self._eos_token_ids, unforced=None if unforced.is_error() else unforced)
+            compiled.start()  # once, for every sequence that starts here
             if compiled.error is None:
                 return compiled
-            refusals.append(matcher.get_error())
+            refusals.append(compiled.inner.get_error())
         raise _refusal(structured, refusals[0])
+
+    def _matcher(self, source: str, limits: Any) -> Any:
+        return _llguidance().LLMatcher(self._tokens, source, log_level=0, limits=limits)
 
     def _load(self) -> Any:
         llguidance = _llguidance()
@@ -127,65 +133,8 @@ class GrammarTokens:
             )
         except ValueError as error:
             raise InvalidRequestError(
-                f"Structured output cannot use this model's tokenizer: {_shortened(str(error))}."
+                f"Structured output cannot use this model's tokenizer: {shortened(str(error))}."
             ) from error
-
-
-class GrammarMatcher:
-    """Where one sequence's output stands in its grammar. Not thread-safe."""
-
-    __slots__ = ("_eos_token_ids", "_forced", "_matcher", "_num_followed")
-
-    def __init__(self, matcher: Any, eos_token_ids: tuple[int, ...]) -> None:
-        self._matcher = matcher
-        self._eos_token_ids = eos_token_ids
-        self._forced: list[int] = []  # as they were found last, of which so many were followed; copies share it
-        self._num_followed = 0
-
-    def copy(self) -> GrammarMatcher:
-        """Return an independent matcher at the same place."""
-        copied = GrammarMatcher(self._matcher.deep_copy(), self._eos_token_ids)
-        copied._forced, copied._num_followed = self._forced, self._num_followed
-        return copied
-
-    def accept(self, token_id: int) -> bool:
-        """Go on by a token; False, and an `error` from then on, if the grammar does not allow it here.
-
-        An end-of-sequence token is allowed where the text is complete, and changes nothing.
-        """
-        if token_id in self._eos_token_ids:
-            return not self._matcher.is_error() and bool(self._matcher.is_accepting())
-        follows = self._num_followed < len(self._forced) and self._forced[self._num_followed] == token_id
-        self._num_followed = self._num_followed + 1 if follows else len(self._forced)
-        return bool(self._matcher.consume_tokens([token_id]))
-
-    @property
-    def error(self) -> str | None:
-        """Return why nothing can be matched any more: a token that was not allowed, or a limit of llguidance."""
-        return _shortened(self._matcher.get_error()) if self._matcher.is_error() else None
-
-    def forced_tokens(self) -> list[int]:
-        """Return the next tokens that must follow, an end-of-sequence token where the text can only end; often none.
-
-        They are found once for as long as they are followed.
-        """
-        if self._matcher.is_error():
-            return []
-        if self._matcher.is_stopped():
-            return [self._eos_token_ids[0]]
-        if self._num_followed == len(self._forced):
-            self._forced, self._num_followed = self._matcher.compute_ff_tokens()[:_MAX_FORCED], 0
-        return self._forced[self._num_followed :]
-
-    def num_allowed(self, token_ids: list[int]) -> int:
-        """Return how many of these tokens, one after the other, could follow before an end-of-sequence token."""
-        for index, token_id in enumerate(token_ids):
-            if token_id in self._eos_token_ids:
-                token_ids = token_ids[:index]
-                break
-        if not token_ids or self._matcher.is_stopped():
-            return 0
-        return int(self._matcher.validate_tokens(token_ids))
 
 
 class MaskFiller:
@@ -203,13 +152,20 @@ class MaskFiller:
         `row + k`. The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that meets a limit of
         llguidance has an `error` afterwards, and its masks mean nothing.
         """
+        wanted = list(wanted)
+        self._fill(wanted, words)
+        overrun = [each for each in wanted if each[0].inner.is_error() and each[0].fall_back()]
+        if overrun:
+            self._fill(overrun, words)
+
+    def _fill(self, wanted: list[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
         plain: list[tuple[Any, int]] = []
         drafted: list[tuple[Any, int, list[int]]] = []
         for matcher, row, drafts in wanted:
             if drafts:
-                drafted.append((matcher._matcher, row, drafts))
+                drafted.append((matcher.inner, row, drafts))
             else:
-                plain.append((matcher._matcher, row))
+                plain.append((matcher.inner, row))
         address, row_bytes = words.ctypes.data, words.shape[1] * words.itemsize
         words_at = (address, row_bytes, words.shape[0])
         if self._num_threads > 1 and len(plain) >= _PARALLEL_FROM:
@@ -230,6 +186,27 @@ def _check_size(structured: StructuredOutput) -> None:
 
 def _limits() -> Any:
     return _llguidance().LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
+
+
+def _first_limits() -> Any:
+    return _llguidance().LLParserLimits(
+        initial_lexer_fuel=LEXER_FUEL, step_lexer_fuel=FIRST_STEP_FUEL, step_max_items=FIRST_STEP_ITEMS
+    )
+
+
+_UNFORCED = '%llguidance {"no_forcing": true}\n'
+
+
+def _without_forcing(source: str) -> str:
+    """Return a grammar of `_sources` so that it forces no tokens: each is sampled."""
+    if not source.startswith("{"):  # Lark, in which no grammar begins so
+        return _UNFORCED + source
+    written = json.loads(source)
+    for grammar in written["grammars"]:
+        schema = grammar.pop("json_schema", None)
+        lark = grammar["lark_grammar"] if schema is None else f"start: %json {json.dumps(schema)}"
+        grammar["lark_grammar"] = _UNFORCED + lark
+    return json.dumps(written)
 
 
 def kept_schema(text: str, *, one_of_as_any_of: bool) -> Schema:
@@ -292,10 +269,10 @@ def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
         return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
     if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
         message = cause[1]  # before it stands a grammar that the user has not written
-    if _shortened(message) == _NOTHING_FITS:
+    if shortened(message) == _NOTHING_FITS:
         message = "no text fits it; a rule that leads only to itself, or to what cannot be, never ends"
     message = message.replace(_COERCE, _COERCE_HERE)
-    return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {_shortened(message)}.")
+    return InvalidRequestError(f"The {_TITLES[structured.kind]} cannot be used: {shortened(message)}.")
 
 
 _TITLES = {
@@ -305,12 +282,6 @@ _TITLES = {
     "choice": "choice",
     "grammar": "grammar",
 }
-
-
-def _shortened(message: str) -> str:
-    """Return the reason in one line, without llguidance's dump of its state."""
-    text = " ".join(message.partition("<state>")[0].split()).rstrip(".")
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
 def _llguidance() -> Any:

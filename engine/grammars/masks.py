@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.device.transfer import upload
-from engine.grammars.grammar import GrammarMatcher, MaskFiller
+from engine.grammars.grammar import MaskFiller
+from engine.grammars.matcher import GrammarMatcher
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from kernels.token_mask import apply_token_mask

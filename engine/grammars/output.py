@@ -22,7 +22,7 @@ def start(sequence: Sequence, compiled: Compiled) -> TokenDelta:
         _fail(delta, compiled.error)
         return delta
     sequence.matcher = compiled.matcher.copy()
-    if not all(map(sequence.matcher.accept, sequence.request.output_token_ids)):
+    if not sequence.matcher.replay(sequence.request.output_token_ids):
         _fail(delta, "The output of the earlier run does not fit the grammar; run the request from its prompt.")
     elif sequence.request.params.prompt_logprobs is None:  # those come with the first sampled token
         append_forced(sequence, delta)

@@ -33,6 +33,9 @@ class Matcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Go on by a token; False if the grammar does not allow it here."""
 
+    def replay(self, token_ids: AnySequence[int]) -> bool:
+        """Go on by the output of an earlier run; False if the grammar does not allow it."""
+
     def forced_tokens(self) -> list[int]:
         """Return the tokens that must follow; often none."""
 

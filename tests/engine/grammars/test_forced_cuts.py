@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from engine.grammars.grammar import GrammarMatcher, GrammarTokens
+from engine.grammars.grammar import GrammarTokens
+from engine.grammars.matcher import GrammarMatcher
 from engine.structured import StructuredOutput
 
 KEYS = ["name", "date_of_birth", "is_employee", "color", "total", "zip", "invoice_number", "straße", "e-mail", "page"]

@@ -53,7 +53,7 @@ def test_forced_tokens_are_found_once_for_all_that_follow_them(grammar_model: Pa
     grammars = GrammarTokens(grammar_model, vocab_size=VOCAB_SIZE, eos_token_ids=(0,))
     compiled = grammars.compile(StructuredOutput(regex="(a{30}){100}[bc]d{9}e?"))
     asked: list[int] = []
-    compiled._matcher = CountingMatcher(compiled._matcher, asked)
+    compiled.inner = CountingMatcher(compiled.inner, asked)
     for _ in range(3):
         matcher = compiled.copy()
         chain = matcher.forced_tokens()

@@ -11,7 +11,8 @@ import pytest
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.grammars.grammar import GrammarMatcher, GrammarTokens
+from engine.grammars.grammar import GrammarTokens
+from engine.grammars.matcher import GrammarMatcher
 from engine.outputs import TokenDelta
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
