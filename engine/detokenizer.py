@@ -48,12 +48,13 @@ class Detokenizer:
         context, run = self._prompt_end(prompt_token_ids)
         begun = _unfinished([self._bytes_of[token_id] for token_id in run[-3:]])
         self._run.extend(self._bytes_of[token_id] for token_id in run[len(run) - begun :])
+        text_of = self._decode if run else self._certain  # byte tokens complete no character of the tokens before them
         if context:
             run = run[len(run) - begun :]  # what is whole of it is the prompt's, whatever bytes come now
         self._num_open = len(run)
         self._window = context + run
         """Tokens that are decoded with the next ones; the last `_num_open` are an open run of byte tokens."""
-        self._num_shown = len(self._certain(context)) if context else len(self._decode(run[: len(run) - begun]))
+        self._num_shown = len(text_of(context)) if context else len(self._decode(run[: len(run) - begun]))
         """Characters of the window's text that were shown already, or are the prompt's."""
 
     @property

@@ -5,7 +5,7 @@ import pytest
 from engine.detokenizer import Detokenizer
 from engine.params import SamplingParams
 from engine.text import StopMatcher, TextStream
-from tests.engine.texts import SAMPLES, TOKENIZERS, match, stream_text
+from tests.engine.texts import ALL_TOKENIZERS, SAMPLES, TOKENIZERS, ids_of, match, stream_text
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -36,6 +36,13 @@ def test_a_prompt_may_end_inside_a_character(kind: str, text: str) -> None:
         # What is whole before the cut is the prompt's; a character that the cut splits is the output's.
         whole = next(k for k in range(len(text), -1, -1) if len(tokenizer.encode(text[:k]).ids) <= cut)
         assert stream_text(tokenizer, ids[:cut], ids[cut:]) == text[whole:]
+
+
+@pytest.mark.parametrize("kind", ["byte-fallback", "llama-2"])
+def test_a_replacement_character_in_the_prompt_is_no_beginning_of_the_output(kind: str) -> None:
+    prompt, output = ids_of(kind, "a", "\ufffd", "<0x0A>"), ids_of(kind, "b", "c")
+    assert (len(prompt), len(output)) == (3, 2)
+    assert stream_text(ALL_TOKENIZERS[kind], prompt, output) == "bc"
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
