@@ -17,7 +17,7 @@ from engine.batch import StepArrays, build_arrays
 from engine.config import LoadFormat
 from engine.device.choice import ResolvedConfig
 from engine.device.host_cache import HostCache, seconds_per_block
-from engine.device.memory import available_cpu_bytes, block_bytes, give_back_freed_memory, num_kv_blocks
+from engine.device.memory import allocating, available_cpu_bytes, block_bytes, give_back_freed_memory, num_kv_blocks
 from engine.device.transfer import upload, upload_together
 from engine.errors import InvalidConfigError
 from engine.grammars.masks import MaskWriter, RowMasks
@@ -159,7 +159,8 @@ class Runner:
                 f"swap_space_gib is {swap_space_gib:g} and one block of {self._block_size} tokens needs {size} "
                 "bytes; give room for at least one, or 0 for none."
             )
-        self._host_cache = HostCache(self._cache, num_blocks)
+        with allocating(f"a swap space of {swap_space_gib:g} GiB on the host", setting="swap_space_gib"):
+            self._host_cache = HostCache(self._cache, num_blocks)
         rule = SwapRule(
             seconds_per_block=seconds_per_block(self._cache), seconds_per_token=self._seconds_per_prompt_token()
         )
@@ -203,13 +204,11 @@ class Runner:
         return step, sampled_rows
 
     def _new_cache(self, num_blocks: int) -> KvCache:
-        return new_cache(
-            self._model.kv_shapes,
-            num_blocks=num_blocks,
-            block_size=self._block_size,
-            dtype=self._cache_dtype,
-            device=self.device,
-        )
+        shapes, block_size, dtype = self._model.kv_shapes, self._block_size, self._cache_dtype
+        gib = num_blocks * block_bytes(shapes, block_size=block_size, dtype=dtype) / 2**30
+        what = f"a KV cache of {gib:.1f} GiB ({num_blocks} blocks of {block_size} tokens) on {self.device}"
+        with allocating(what, setting="num_kv_blocks"):
+            return new_cache(shapes, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=self.device)
 
     def _profile(self) -> None:
         """Run the largest step that the limits allow, and others; raise InvalidConfigError where it does not fit."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -42,6 +43,15 @@ def _container_limits() -> list[int]:
         except (OSError, ValueError):
             continue  # not limited this way ("max" is no number)
     return limits or [2**62]
+
+
+@contextmanager
+def allocating(what: str, *, setting: str) -> Iterator[None]:
+    """Allocate in this block; where the memory cannot be had, raise InvalidConfigError that names the setting."""
+    try:
+        yield
+    except (OSError, OverflowError, RuntimeError) as error:  # of mmap, sizes, and torch with any device
+        raise InvalidConfigError(f"There is no memory for {what}. Lower {setting}, or free memory.") from error
 
 
 def give_back_freed_memory() -> None:

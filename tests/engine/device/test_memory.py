@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import InvalidConfigError
 from tests.engine.builders import make_engine
 from tests.engine.tiny_models import VARIANTS, TinyModel, save_tiny
 
@@ -31,3 +32,19 @@ def test_an_engine_that_has_loaded_gives_back_what_was_freed(tmp_path: Path) -> 
     engine = make_engine(model)
     assert held_bytes() < before - _COUNT * _SIZE // 2
     assert (engine.info.num_kv_blocks, len(last)) == (400, _SIZE)  # both are held up to here
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_kv_blocks": 10**13}, r"a KV cache of .* GiB \(10000000000001 blocks of .* on cpu\. Lower num_kv_blocks"),
+        ({"num_kv_blocks": 10**20}, r"a KV cache of .* Lower num_kv_blocks"),
+        ({"swap_space_gib": 1e9}, r"a swap space of 1e\+09 GiB on the host\. Lower swap_space_gib"),
+    ],
+)
+def test_memory_that_cannot_be_had_is_told_with_what_asked_for_it(
+    tmp_path: Path, settings: dict[str, float], message: str
+) -> None:
+    save_tiny(tmp_path, VARIANTS["llama-gqa"])
+    with pytest.raises(InvalidConfigError, match=f"There is no memory for {message}, or free memory"):
+        make_engine(TinyModel(tmp_path, [], [], []), **settings)
