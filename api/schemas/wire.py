@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,14 @@ class WireModel(BaseModel):
         use_attribute_docstrings=True,  # what stands below a field is its description in /openapi.json
         json_schema_serialization_defaults_required=True,  # no field is ever left out
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Let no parametrised model look for what stands below its fields: it has it from the generic one.
+
+        It has no source of its own, and looking for that took a third of the time in which an API starts.
+        """
+        cls.model_config["use_attribute_docstrings"] = not cls.__pydantic_generic_metadata__["parameters"]
 
 
 Item = TypeVar("Item")
