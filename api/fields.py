@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Refuse what Postgres cannot store: NUL, and halves of surrogate pairs from JSON escapes."""
     if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("Text must not hold NUL characters or unpaired surrogates")
@@ -20,7 +20,7 @@ def _storable(text: str) -> str:
 
 STORABLE_PATTERN = r"^[^\u0000]*$"
 
-Storable = Annotated[str, AfterValidator(_storable), Field(json_schema_extra={"pattern": STORABLE_PATTERN})]
+Storable = Annotated[str, AfterValidator(storable), Field(json_schema_extra={"pattern": STORABLE_PATTERN})]
 ObjectId = Annotated[Storable, Field(min_length=1, max_length=100)]
 
 

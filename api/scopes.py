@@ -21,7 +21,7 @@ _READ = (
     *("listCollections", "retrieveCollection", "listDocuments", "retrieveDocument", "retrievePageImage"),
     "retrieveDocumentText",
     *("listExtractions", "retrieveExtraction", "listRecords", "listReviews", "summariseReviews", "listGold"),
-    "evaluateExtraction",
+    *("listItems", "evaluateExtraction"),
     *("listIndexes", "retrieveIndex", "searchIndex"),  # which asks for submit where a model embeds the question
     *("listWebhookEndpoints", "retrieveWebhookEndpoint", "listWebhookDeliveries", "listWebhookEventTypes"),
     *("listModels", "retrieveModel", "readUsage", "readQuota"),
@@ -34,7 +34,7 @@ _SUBMIT = (  # what changes something, and what has the service work: estimates 
     *("createRun", "cancelRun", "resumeRun", "deleteRun"),
     *("createCollection", "deleteCollection", "addDocuments", "deleteDocument"),
     *("createExtraction", "cancelExtraction", "deleteExtraction", "calibrateExtraction"),
-    *("claimReviews", "decideReview"),
+    *("claimReviews", "decideReview", "changeItem"),
     *("createIndex", "deleteIndex"),
     *("createWebhookEndpoint", "updateWebhookEndpoint", "deleteWebhookEndpoint", "rotateWebhookSecret"),
     *("testWebhookEndpoint", "replayWebhookDelivery"),

@@ -17,8 +17,9 @@ from api.services import Services, ServicesDep
 from api.spending import ONE_ESTIMATE
 from extraction.evaluation.evaluate import Evaluation
 from jobs.database import transaction
-from jobs.extractions import evaluating, lifecycle, records, reviewed
+from jobs.extractions import evaluating, lifecycle, records
 from jobs.extractions.evaluating import GoldSource
+from jobs.extractions.reviewing import reviewed
 
 router = APIRouter(prefix="/v1/extractions/{extraction_id}", tags=["extractions"], responses=failures(401, 403, 429))
 

@@ -16,7 +16,8 @@ from api.schemas.extractions import DeletedExtraction, ExtractionObject, Extract
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_LISTING
-from jobs.extractions import deletion, lifecycle, records, reviewed
+from jobs.extractions import deletion, lifecycle, records
+from jobs.extractions.reviewing import reviewed
 
 router = APIRouter(prefix="/v1/extractions", tags=["extractions"], responses=failures(401, 403, 429, 503))
 

@@ -18,7 +18,8 @@ from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE, ONE_LISTING
 from extraction.scoring.calibration import TARGET, Judged
 from jobs.database import transaction
-from jobs.extractions import records, reviewed, reviews
+from jobs.extractions import records
+from jobs.extractions.reviewing import items, reviewed, reviews
 
 router = APIRouter(
     prefix="/v1/extractions/{extraction_id}", tags=["extractions"], responses=failures(401, 403, 404, 409, 429, 503)
@@ -35,7 +36,7 @@ class CalibrationBody(StrictModel):
 def summary(extraction_id: str, session: SessionDep, *, tenant: TenantDep) -> ReviewSummary:
     """Count what is to be looked at and what was decided, and tell how much is wrong of what nobody need look at."""
     extraction = reviews.completed(session, tenant.id, extraction_id)
-    return ReviewSummary.of(reviewed.tallies(session, extraction))
+    return ReviewSummary.of(reviewed.tallies(session, extraction), items.tally(session, extraction))
 
 
 _GOLD = lines_of(

@@ -6,28 +6,20 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import Field, StrictBool, StrictFloat, StrictInt
+from pydantic import Field, StrictInt
 
 from api.auth import KeyIdDep, TenantDep
-from api.fields import WHOLE, ObjectId, Storable, StrictModel
+from api.extractions.values import Value
+from api.fields import WHOLE, ObjectId, StrictModel
 from api.openapi import failures
 from api.schemas.reviews import ClaimedReviews, ReviewList, ReviewObject
 from api.sessions import SessionDep
 from extraction.scoring.verdicts import Verdict
 from jobs.errors import InputError
-from jobs.extractions import reviews
-from jobs.extractions.reviews import DecideReview
+from jobs.extractions.reviewing import deciding, reviews
+from jobs.extractions.reviewing.deciding import DecideReview
 
 router = APIRouter(prefix="/v1/reviews", tags=["extractions"], responses=failures(401, 403, 404, 409, 429, 503))
-
-_MAX_WHOLE = 2**63 - 1
-
-Value = (
-    Annotated[Storable, Field(max_length=10_000)]
-    | StrictBool
-    | Annotated[StrictInt, Field(ge=-_MAX_WHOLE, le=_MAX_WHOLE)]
-    | Annotated[StrictFloat, Field(allow_inf_nan=False)]
-)
 
 
 class ListQuery(StrictModel):
@@ -45,8 +37,8 @@ class ClaimBody(StrictModel):
 class DecisionBody(StrictModel):
     verdict: Verdict
     """`reject`: the document has no such value."""
-    value: Value | None = None
-    """What is right, of the field's type; with `correct` alone."""
+    value: Value = None
+    """What is right, as `value_schema` has it: of a list all its items; with `correct` alone."""
     claim: ObjectId | None = None
     """That under which it was claimed, if it was."""
 
@@ -59,7 +51,8 @@ def list_open(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQu
     """
     extraction = reviews.completed(session, tenant.id, query.extraction_id)
     found, has_more = reviews.list_open(session, extraction, limit=query.limit)
-    return ReviewList(data=[ReviewObject.of(each) for each in found], has_more=has_more)
+    schema = reviews.schema_of(extraction)
+    return ReviewList(data=[ReviewObject.of(each, schema) for each in found], has_more=has_more)
 
 
 @router.post("/claim", operation_id="claimReviews", responses=failures(408, 413))
@@ -72,7 +65,8 @@ def claim(body: ClaimBody, session: SessionDep, *, tenant: TenantDep) -> Claimed
     """
     extraction = reviews.completed(session, tenant.id, body.extraction_id)
     lasts = timedelta(seconds=body.seconds)
-    return ClaimedReviews.of(reviews.claim(session, extraction, limit=body.limit, lasts=lasts))
+    claimed = reviews.claim(session, extraction, limit=body.limit, lasts=lasts)
+    return ClaimedReviews.of(claimed, reviews.schema_of(extraction))
 
 
 @router.post("/{review_id}", operation_id="decideReview", responses=failures(408, 413))
@@ -85,7 +79,9 @@ def decide(
     """
     _check_value(body)
     wish = DecideReview(verdict=body.verdict, correction=body.value, claim=body.claim)
-    return ReviewObject.of(reviews.decide(session, tenant.id, review_id, wish, by=key_id))
+    decided = deciding.decide(session, tenant.id, review_id, wish, by=key_id)
+    extraction = reviews.completed(session, tenant.id, decided.extraction_id)
+    return ReviewObject.of(decided, reviews.schema_of(extraction))
 
 
 def _check_value(body: DecisionBody) -> None:

@@ -144,4 +144,6 @@ class RecordLine(WireModel):
     """What of the document was not read, or how it was taken, and which passes failed, in words."""
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]
+    item_changes: list[dict[str, Any]]
+    """What people added to lists and dropped from them."""
     usage: dict[str, int]

@@ -8,10 +8,12 @@ from typing import Any, Literal, Self
 import orjson
 
 from api.schemas.wire import ListedObject, WireModel, unix_seconds_or_none
+from extraction.fields.paths import path_of
+from extraction.fields.schema import FieldSchema
 from extraction.scoring.calibration import Calibration, Part
-from extraction.scoring.verdicts import Reason, Verdict
-from jobs.extractions.reviewed import Tally, right_value
-from jobs.extractions.reviews import Claimed
+from extraction.scoring.verdicts import Change, Reason, Verdict
+from jobs.extractions.reviewing.reviewed import Tally, right_value
+from jobs.extractions.reviewing.reviews import Claimed
 from jobs.tables import Review
 
 
@@ -27,6 +29,8 @@ class ReviewObject(ListedObject):
     urgency: float
     evidence: dict[str, Any]
     """As in the record: what was extracted, where it stands, and what speaks against it."""
+    value_schema: dict[str, Any]
+    """The JSON schema of a correction."""
     claimed_until: int | None
     verdict: Verdict | None
     value: Any
@@ -36,7 +40,7 @@ class ReviewObject(ListedObject):
     decided_at: int | None
 
     @classmethod
-    def of(cls, row: Review) -> Self:
+    def of(cls, row: Review, schema: FieldSchema) -> Self:
         return cls(
             id=row.id,
             extraction_id=row.extraction_id,
@@ -46,6 +50,7 @@ class ReviewObject(ListedObject):
             reason=Reason(row.reason),
             urgency=row.urgency,
             evidence=row.evidence,
+            value_schema=schema.value_schema(path_of(row.place)),
             claimed_until=unix_seconds_or_none(row.claimed_until),
             verdict=None if row.verdict is None else Verdict(row.verdict),
             value=right_value(row),
@@ -70,8 +75,8 @@ class ClaimedReviews(WireModel):
     """Empty where others have all that are left."""
 
     @classmethod
-    def of(cls, claimed: Claimed) -> Self:
-        return cls(claim=claimed.claim, data=[ReviewObject.of(each) for each in claimed.reviews])
+    def of(cls, claimed: Claimed, schema: FieldSchema) -> Self:
+        return cls(claim=claimed.claim, data=[ReviewObject.of(each, schema) for each in claimed.reviews])
 
 
 class ReviewCounts(WireModel):
@@ -85,19 +90,28 @@ class ReviewCounts(WireModel):
         return cls(open=tally.num_open, decided=tally.num_decided, wrong=tally.num_wrong)
 
 
+class ItemCounts(WireModel):
+    added: int
+    dropped: int
+    """Those among them that were added by a person, too."""
+
+
 class ReviewSummary(WireModel):
     object: Literal["extraction.reviews"] = "extraction.reviews"
     doubt: ReviewCounts
     sample: ReviewCounts
+    items: ItemCounts
+    """Of lists, by people."""
     unmarked_error_rate: float | None
     """The share of the sample that was wrong: about so much is wrong of all that nobody need look at."""
 
     @classmethod
-    def of(cls, tallies: Mapping[Reason, Tally]) -> Self:
+    def of(cls, tallies: Mapping[Reason, Tally], changes: Mapping[Change, int]) -> Self:
         drawn = tallies[Reason.SAMPLE]
         return cls(
             doubt=ReviewCounts.of(tallies[Reason.DOUBT]),
             sample=ReviewCounts.of(drawn),
+            items=ItemCounts(added=changes[Change.ADD], dropped=changes[Change.DROP]),
             unmarked_error_rate=drawn.num_wrong / drawn.num_decided if drawn.num_decided else None,
         )
 
@@ -141,3 +155,5 @@ class GoldLine(WireModel):
     fields: dict[str, Any]
     known: Sequence[str]
     """The paths that somebody decided about; no other counts."""
+    absent: dict[str, list[Any]]
+    """By the path of their list: items that were extracted and that the document does not have."""

@@ -7,7 +7,8 @@ Knows no measure over documents.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,7 +68,7 @@ def compare(
     """
     fields = record.get("fields") or {}
     evidence = {each["path"]: each for each in record.get("evidence") or []}
-    pairs = _Pairs(schema, fields, gold.fields, spend=spend)
+    pairs = _Pairs(schema, fields, gold, spend=spend)
     return [
         Compared(
             leaf=leaf,
@@ -97,26 +98,27 @@ def _value(fields: Any, place: Place) -> Any:
 class _Pairs:
     """Which item of a record is which item of gold; found once for each array, outer ones first."""
 
-    def __init__(
-        self, schema: FieldSchema, fields: Mapping[str, Any], gold: Mapping[str, Any], *, spend: Spend
-    ) -> None:
+    def __init__(self, schema: FieldSchema, fields: Mapping[str, Any], gold: GoldDocument, *, spend: Spend) -> None:
         self._leaves = schema.leaves
         self._spend = spend
-        self._fields, self._gold = fields, gold
+        self._fields, self._gold = fields, gold.fields
+        self._absent = gold.absent
+        self._invented: set[Place] = set()  # items of the record that gold knows to be absent
         self._found: dict[tuple[Path, Place | None, Place | None], list[tuple[Place | None, Place | None]]] = {}
 
-    def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None, Place]]:
+    def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None, Place | None]]:
         """Yield the places of a leaf in the record and in gold, None on the side where its item is missing.
 
-        The last is gold's again, or of the innermost list of gold that the item would be in.
+        The last is gold's again, or of the innermost list of gold that the item would be in; None in an item that gold
+        knows to be absent.
         """
         for places in self._below((), (), (), leaf.path, ()):
             self._spend(1)
             yield places
 
     def _below(
-        self, path: Path, own: Place | None, other: Place | None, rest: Path, within: Place
-    ) -> Iterator[tuple[Place | None, Place | None, Place]]:
+        self, path: Path, own: Place | None, other: Place | None, rest: Path, within: Place | None
+    ) -> Iterator[tuple[Place | None, Place | None, Place | None]]:
         if ITEM not in rest:
             here = None if other is None else (*other, *rest)
             yield (None if own is None else (*own, *rest)), here, here or within
@@ -125,7 +127,8 @@ class _Pairs:
         array = (*path, *rest[:end])
         sides = (None if own is None else (*own, *rest[:end])), (None if other is None else (*other, *rest[:end]))
         for one, two in self._items(array, *sides):
-            yield from self._below((*array, ITEM), one, two, rest[end + 1 :], sides[1] or within)
+            known_by = None if one in self._invented else sides[1] or within
+            yield from self._below((*array, ITEM), one, two, rest[end + 1 :], known_by)
 
     def _items(self, array: Path, own: Place | None, other: Place | None) -> list[tuple[Place | None, Place | None]]:
         if (array, own, other) not in self._found:
@@ -140,6 +143,9 @@ class _Pairs:
         for one, two in _identical(self._fields, own, self._gold, other):  # most are; the rest is compared each by each
             del ones[one], others[two]
             yield (*(own or ()), one), (*(other or ()), two)
+        for one in self._invented_of(own, other, ones):
+            del ones[one]
+            yield (*(own or ()), one), None
         leaves = self._leaves_of((*array, ITEM))
         self._spend(len(ones) * len(others) * max(1, len(leaves)))
         likeness = {
@@ -153,6 +159,18 @@ class _Pairs:
                 yield (*(own or ()), one), (*(other or ()), two)
         yield from (((*(own or ()), one), None) for one in ones)
         yield from ((None, (*(other or ()), two)) for two in others)
+
+    def _invented_of(self, own: Place | None, other: Place | None, ones: Iterable[int]) -> list[int]:
+        """Return which of the items of a list gold knows to be absent, to the letter, and keep them in mind."""
+        waiting = Counter(_spelled(item) for item in self._absent.get(spell(other or ()), ()))
+        found = []
+        for one in ones:
+            item = (*(own or ()), one)
+            if waiting[key := _spelled(_value(self._fields, item))]:
+                waiting[key] -= 1
+                self._invented.add(item)
+                found.append(one)
+        return found
 
     def _leaves_of(self, path: Path) -> list[Leaf]:
         """Return the leaves of an item itself, without those of arrays in it."""
@@ -180,10 +198,14 @@ def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -
     """Return the pairs of items that are the same to the letter, in their order."""
     waiting: dict[str, list[int]] = {}
     for two in reversed(_indexes(gold, other)):
-        waiting.setdefault(json.dumps(_value(gold, (*(other or ()), two)), sort_keys=True), []).append(two)
+        waiting.setdefault(_spelled(_value(gold, (*(other or ()), two))), []).append(two)
     pairs = []
     for one in _indexes(fields, own):
-        same = waiting.get(json.dumps(_value(fields, (*(own or ()), one)), sort_keys=True))
+        same = waiting.get(_spelled(_value(fields, (*(own or ()), one))))
         if same:
             pairs.append((one, same.pop()))
     return pairs
+
+
+def _spelled(item: Any) -> str:
+    return json.dumps(item, sort_keys=True)

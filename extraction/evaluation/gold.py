@@ -3,23 +3,26 @@
 Each line is `{"document": name, "fields": {…}, "spans": {"lines[0].amount": [[start, end], …]}}`. Where names are not
 enough, the `document_id` of its record stands beside the name, or in its place. `spans` are offsets into the document's
 text and may be left out. Where only some of the values were looked at, `"known": ["total"]` names them, and no other
-counts. Knows no record.
+counts; `"absent": {"lines": [{…}]}` are items that the document does not have: a record with such a one is wrong there.
+Knows no record.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from extraction.errors import ExtractionError
-from extraction.fields.paths import ITEM, Path, Place, spell
+from extraction.fields.paths import ITEM, Path, Place, path_of, place_of, spell
 from extraction.fields.schema import FieldSchema
 from extraction.grounding.spans import Span
 from extraction.passes.examples import values_at
+
+_NAMES = ("document", "document_id", "fields", "spans", "known", "absent")
 
 Spend = Callable[[int], None]
 """Is told of work before it is done, and raises where that is too much."""
@@ -39,15 +42,19 @@ class GoldDocument:
     known: frozenset[str] | None = None
     """The spelled places of the values that count, and of lists that do with all in them; None: all do."""
     document_id: str | None = None
+    absent: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """By the spelled place of their list: items that the document does not have."""
 
     @property
     def key(self) -> str:
         """Return what no other line of its file has: the id, else the name."""
         return self.document if self.document_id is None else self.document_id
 
-    def tells_of(self, place: Place) -> bool:
-        """Tell whether what stands at a place counts, by itself or in a list."""
-        return self.known is None or any(spell(place[:end]) in self.known for end in range(1, len(place) + 1))
+    def tells_of(self, place: Place | None) -> bool:
+        """Tell whether what stands at a place counts, by itself or in a list; None: in an item known to be absent."""
+        if place is None or self.known is None:
+            return True
+        return any(spell(place[:end]) in self.known for end in range(1, len(place) + 1))
 
 
 def read_gold(lines: Iterable[str], schema: FieldSchema, *, spend: Spend = unbounded) -> dict[str, GoldDocument]:
@@ -95,13 +102,11 @@ def _object(line: str, number: int) -> dict[str, Any]:
         or not isinstance(given.get("fields"), dict)
     ):
         raise ExtractionError(
-            f'line {number} must be {{"document": name, "fields": {{…}}}}; "document_id", "spans" and "known" may '
-            "stand beside them."
+            f'line {number} must be {{"document": name, "fields": {{…}}}}; "document_id", "spans", "known" and '
+            '"absent" may stand beside them.'
         )
-    if unknown := sorted(set(given) - {"document", "document_id", "fields", "spans", "known"}):
-        raise ExtractionError(
-            f"line {number} has {unknown[0]!r}; a line of gold has document, document_id, fields, spans and known."
-        )
+    if unknown := sorted(set(given) - set(_NAMES)):
+        raise ExtractionError(f"line {number} has {unknown[0]!r}; a line of gold has {', '.join(_NAMES)}.")
     _require_kept(given, number)
     return given
 
@@ -138,6 +143,8 @@ def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> Gol
         raise ExtractionError(f'line {number}: "known" must be like ["total", "lines[0].amount"].')
     if strangers := sorted(set(known or ()) - places - lists):
         raise ExtractionError(f'line {number}: "known" has {strangers[0]!r}, of which "fields" has no value.')
+    absent = given.get("absent", {})
+    _check_absent(absent, lists, schema, number)
     found = {place: tuple(Span(*span) for span in value) for place, value in spans.items()}
     return GoldDocument(
         document=given["document"],
@@ -145,13 +152,23 @@ def _document(given: Mapping[str, Any], number: int, schema: FieldSchema) -> Gol
         spans=found,
         known=None if known is None else frozenset(known),
         document_id=given.get("document_id"),
+        absent=absent,
     )
 
 
-def _check_names(fields: Any, schema: FieldSchema, number: int) -> None:
+def _check_absent(absent: Any, lists: Collection[str], schema: FieldSchema, number: int) -> None:
+    if not isinstance(absent, dict) or not all(isinstance(items, list) for items in absent.values()):
+        raise ExtractionError(f'line {number}: "absent" must be like {{"lines": [{{"amount": 60.0}}]}}.')
+    if strangers := sorted(absent.keys() - lists):
+        raise ExtractionError(f'line {number}: "absent" has {strangers[0]!r}, of which "fields" has no list.')
+    for place, items in absent.items():
+        _check_names(items, schema, number, path=path_of(place_of(place)))
+
+
+def _check_names(fields: Any, schema: FieldSchema, number: int, *, path: Path = ()) -> None:
     """Refuse fields that the schema does not ask for: they would never be compared."""
     known = {leaf.path[:end] for leaf in schema.leaves for end in range(1, len(leaf.path) + 1)}
-    waiting: list[tuple[tuple[str, ...], Any]] = [((), fields)]
+    waiting: list[tuple[Path, Any]] = [(path, fields)]
     while waiting:
         path, node = waiting.pop()
         inner = (

@@ -5,6 +5,7 @@ Knows no schema and no value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ Path = tuple[str, ...]
 
 Place = tuple[str | int, ...]
 """Of a value: names of properties, and indexes from 0."""
+
+_PART = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 def spell(path: Sequence[str | int]) -> str:
@@ -29,6 +32,15 @@ def spell(path: Sequence[str | int]) -> str:
         else:
             text += f".{part}" if text else part
     return text
+
+
+def place_of(text: str) -> Place:
+    """Return the place that `spell` has written so. Raises ValueError where none is."""
+    parts = _PART.findall(text)
+    place = tuple(int(index) if index else name for name, index in parts)
+    if not place or spell(place) != text:
+        raise ValueError(f"{text[:100]!r} is no place")
+    return place
 
 
 def path_of(place: Sequence[str | int]) -> Path:

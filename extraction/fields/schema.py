@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from extraction.errors import SchemaError
+from extraction.fields.allowed import value_schema
 from extraction.fields.expressions import Expression
 from extraction.fields.leaf import Leaf
 from extraction.fields.paths import ITEM, Path
 from extraction.fields.reading import read_schema
-from extraction.fields.shapes import Container, record_schema
+from extraction.fields.shapes import Container, list_schema, record_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,11 @@ class FieldSchema:
         """Return the paths of all arrays."""
         ends = (leaf.path[:end] for leaf in self.leaves for end, part in enumerate(leaf.path) if part == ITEM)
         return tuple(dict.fromkeys(ends))
+
+    def value_schema(self, path: Path) -> dict[str, Any]:
+        """Return the JSON schema of what a person may give for a path: the value of a leaf, or an array's items."""
+        leaf = next((leaf for leaf in self.leaves if leaf.path == path), None)
+        return list_schema(path, self.leaves, self.containers) if leaf is None else value_schema(leaf)
 
     def output_schema(self) -> dict[str, Any]:
         """Return the JSON schema of `fields` in a record: as it was given, and every leaf may be null."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from extraction.fields.allowed import value_schema
 from extraction.fields.leaf import Leaf, LeafType
 from extraction.fields.numbers import LARGEST
 from extraction.fields.paths import ITEM, Path
@@ -32,6 +33,15 @@ class Container:
 def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
     """Return the schema of a record's fields: as it was given, and each may be null."""
     return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
+
+
+def list_schema(array: Path, leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
+    """Return the schema of an array as a person may give it: what is in an item may be null, and no item is."""
+    inside = [leaf for leaf in leaves if leaf.path[: len(array)] == array]
+    is_plain = inside[0].path == (*array, ITEM)
+    return _shape(
+        array, inside, containers, lambda leaf: value_schema(leaf) if is_plain else _or_null(value_schema(leaf))
+    )
 
 
 def plain_schema(

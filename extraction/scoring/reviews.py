@@ -11,21 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extraction.fields.leaf import Leaf, LeafType
-from extraction.fields.paths import Place, spell
+from extraction.fields.leaf import Leaf
+from extraction.fields.paths import Place, place_of, spell
 from extraction.fields.schema import FieldSchema
 from extraction.fields.values import is_same_for
 from extraction.passes.examples import values_at
+from extraction.scoring.items import ItemChange, Items, at
 from extraction.scoring.verdicts import Reason, Verdict
 
 SAMPLED = 0.05
 """Of the values that nobody need look at: the share that is looked at all the same, to know how many are wrong."""
-_TYPES: Mapping[LeafType, tuple[type, ...]] = {
-    LeafType.STRING: (str,),
-    LeafType.NUMBER: (int, float),
-    LeafType.INTEGER: (int,),
-    LeafType.BOOLEAN: (bool,),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,39 +66,58 @@ def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> 
             yield Reviewable(path=path, place=place, reason=Reason.SAMPLE, urgency=urgency, evidence=evidence)
 
 
-def problem_of(leaf: Leaf, value: Any) -> str | None:
-    """Return why a leaf cannot have a value other than null; None where it can."""
-    if not isinstance(value, _TYPES[leaf.type]) or (isinstance(value, bool) and leaf.type is not LeafType.BOOLEAN):
-        return f"it must be of type {leaf.type}"
-    if leaf.enum is not None and value not in leaf.enum:
-        return f"it must be one of {', '.join(map(repr, leaf.enum))}"
-    return None
-
-
 def is_right(leaf: Leaf, extracted: Any, verdict: Verdict, correction: Any) -> bool:
     """Tell whether what was extracted is right by a verdict; another way to write the same is."""
     return verdict is Verdict.ACCEPT or (verdict is Verdict.CORRECT and is_same_for(leaf, extracted, correction))
 
 
-def as_reviewed(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
-    """Return a record with the values that people found right; its evidence keeps what was extracted.
+def as_reviewed(
+    record: Mapping[str, Any], decided: Sequence[Reviewed], changes: Sequence[ItemChange] = ()
+) -> dict[str, Any]:
+    """Return a record with the values and items that people found right; its evidence keeps what was extracted.
 
-    A list whose items nobody said stays empty.
+    A list whose items nobody said stays empty. Evidence names where its value stands now; that of items that were
+    dropped is told with the change.
     """
-    fields = copy.deepcopy(record["fields"])
-    for each in decided:
-        if each.is_known:
-            _put(fields, each.place, each.value)
+    items = Items(record["fields"] or {}, changes)
     of_path = {spell(each.place): each for each in decided}
     evidence = [_told(each, of_path.get(each["path"])) for each in record["evidence"]]
-    return {**record, "fields": fields, "evidence": evidence}
+    found = {**record, "evidence": evidence, "item_changes": items.told(evidence)}
+    if decided:
+        found["fields"] = corrected(record["fields"], decided)
+    if changes:
+        found["fields"] = items.left(found["fields"])
+        found["evidence"] = list(_recounted(items, evidence))
+    return found
 
 
-def gold_of(record: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
+def corrected(fields: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
+    """Return fields with the values that people found right."""
+    found = copy.deepcopy(dict(fields))
+    for each in decided:
+        if each.is_known and not isinstance(each.value, list):  # items that a list has are changes of their own
+            at(found, each.place[:-1])[each.place[-1]] = each.value
+    return found
+
+
+def gold_of(
+    record: Mapping[str, Any], decided: Sequence[Reviewed], changes: Sequence[ItemChange] = ()
+) -> dict[str, Any]:
     """Return a record as a line of a gold file, in which only what people have looked at counts."""
     names = {name: record[name] for name in ("document", "document_id") if name in record}
-    fields = as_reviewed(record, decided)["fields"]
-    return {**names, "fields": fields, "known": [spell(each.place) for each in decided if each.is_known]}
+    fields = as_reviewed(record, decided, changes)["fields"]
+    items = Items(record["fields"] or {}, changes)
+    values = [
+        spell(items.recounted(each.place)) for each in decided if each.is_known and not items.is_dropped(each.place)
+    ]
+    return {**names, "fields": fields, "known": [*values, *items.known()], "absent": items.absent()}
+
+
+def _recounted(items: Items, evidence: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the evidence of what is left, under the place where its value stands now."""
+    for each in evidence:
+        if not items.is_dropped(place := place_of(each["path"])):
+            yield {**each, "path": spell(items.recounted(place))}
 
 
 def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[float, Place]]:
@@ -120,12 +134,6 @@ def _told(evidence: Mapping[str, Any], reviewed: Reviewed | None) -> Mapping[str
         return evidence
     told = {"verdict": reviewed.verdict.value, "value": reviewed.value, "by": reviewed.by, "at": reviewed.at}
     return {**evidence, "reviewed": told}
-
-
-def _put(fields: Any, place: Place, value: Any) -> None:
-    for part in place[:-1]:
-        fields = fields[part]
-    fields[place[-1]] = value
 
 
 def _drawn(*seeds: str) -> float:

@@ -6,7 +6,7 @@ The weights are judgement, not measurement: a score sorts values, it is no proba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -106,12 +106,6 @@ def scored(features: Features, leaf: Leaf, *, score: float | None = None, thresh
         told.append("it is required, and absent")
     is_barred = bool(features.violations) or (features.is_null and leaf.required_for_auto)
     return Scored(score=sure, level=level_of(sure), review=is_barred or sure < threshold, reasons=tuple(told))
-
-
-def in_order_of_review(entries: Iterable[tuple[Leaf, Scored]]) -> list[int]:
-    """Return the indexes of what is to be reviewed, what may cost most first: unsureness × weight."""
-    costs = [(leaf.weight * (1 - each.score), index) for index, (leaf, each) in enumerate(entries) if each.review]
-    return [index for _, index in sorted(costs, key=lambda pair: (-pair[0], pair[1]))]
 
 
 def _parts(features: Features) -> Iterator[tuple[float, str]]:

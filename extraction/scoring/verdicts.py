@@ -18,3 +18,10 @@ class Verdict(StrEnum):
     ACCEPT = "accept"
     CORRECT = "correct"  # another one is right
     REJECT = "reject"  # the document has none: null is right; of a list without items: it has some
+
+
+class Change(StrEnum):
+    """What a person does with an item of a list."""
+
+    ADD = "add"  # the document has it, and it was not extracted
+    DROP = "drop"  # the document has no such item

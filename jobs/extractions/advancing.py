@@ -17,9 +17,10 @@ from jobs.courses import stages as course_stages
 from jobs.courses.advancing import CourseAdvancer
 from jobs.courses.counted_lines import CountedLines
 from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError, TooLargeError
-from jobs.extractions import lifecycle, outputs, reviews, stages
+from jobs.extractions import lifecycle, outputs, stages
 from jobs.extractions.claims import EXTRACTIONS, ExtractionWork
 from jobs.extractions.read_notes import note_read
+from jobs.extractions.reviewing import reviews
 from jobs.extractions.stage_lines import ExtractionFailedError, StageLines
 from jobs.extractions.stages import Stage, stage_of
 from jobs.extractions.standing import Standing, look, problem_of

@@ -14,7 +14,8 @@ from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError
-from jobs.extractions import lifecycle, reviews, stages
+from jobs.extractions import lifecycle, stages
+from jobs.extractions.reviewing import reviews
 from jobs.retention.purging import delete_objects
 from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage

@@ -31,7 +31,6 @@ MAX_GOLD_BYTES = 32 * MIB
 MAX_RECORDS_BYTES = 1024 * MIB
 MAX_COMPARED = 250_000
 """Values of gold; and values beside one another, those by which items of arrays are paired too."""
-_MAX_RECORD_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +129,7 @@ def _at_most(most: int, what: str) -> Callable[[int], None]:
 
 
 def _records(storage: Storage, file: RecordsFile) -> Iterator[Mapping[str, Any]]:
-    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=_MAX_RECORD_BYTES):
+    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=records.MAX_RECORD_BYTES):
         assert line.content is not None, "records are shorter"
         yield orjson.loads(line.content)
 

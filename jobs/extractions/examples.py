@@ -24,7 +24,8 @@ from extraction.passes.examples import Example
 from extraction.scoring.verdicts import Reason, Verdict
 from jobs import files
 from jobs.errors import ConflictError, InputError, TooLargeError
-from jobs.extractions import records, reviewed, reviews
+from jobs.extractions import records
+from jobs.extractions.reviewing import reviewed, reviews
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
 from jobs.storage import Storage, read_documents
@@ -35,7 +36,6 @@ MAX_EXAMPLES = 100
 MAX_GOLD_BYTES = 4 * MIB
 MAX_TEXT_BYTES = 32 * 1024
 """Of an example: every line that grounds answers reads all of them."""
-_MAX_RECORD_BYTES = 64 * MIB
 
 Reading = Callable[[], AbstractContextManager[Session]]
 """Opens a transaction that only reads."""
@@ -209,7 +209,7 @@ class Examples:
             keys = {each.id: each.object_key for each in session.scalars(select(row).where(kept))}
         fits = job.fits()
         pieces = self.checked(self.storage.iter_chunks(file.object_key))
-        for line in iter_lines(pieces, max_line_bytes=_MAX_RECORD_BYTES):
+        for line in iter_lines(pieces, max_line_bytes=records.MAX_RECORD_BYTES):
             document_id = orjson.loads(line.content or b"{}").get("document_id")
             object_key = keys.pop(document_id, None)
             if object_key is not None and (text := self._text(object_key)) is not None:

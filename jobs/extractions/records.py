@@ -7,12 +7,15 @@ file of the end: what stands behind one is another record there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import orjson
 from sqlalchemy.orm import Session
 
 from jobs import files
-from jobs.errors import ConflictError, GoneError, InputError
+from jobs.errors import ConflictError, GoneError, InputError, NotFoundError
 from jobs.extractions.stages import Stage, stage_of, stages_of
+from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
 from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
@@ -23,6 +26,7 @@ _FROM = {Stage.ASK_AGAIN: 2**52, Stage.ASK_COVERED: 2**52 + 2**51}
 """Cursors from here on are of the file that was written when this stage began; no file is so large."""
 MAX_PAGE_BYTES = 4 * MIB
 """A page ends after the record that passes this."""
+MAX_RECORD_BYTES = 64 * MIB
 _READ_AT_ONCE = MIB
 
 
@@ -109,6 +113,16 @@ def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) ->
         )
     page = _read(storage, file, after=after and after - file.cursors_from, limit=limit)
     return replace(page, after=page.after + file.cursors_from)
+
+
+def find_record(storage: Storage, file: RecordsFile, document_id: str) -> dict[str, Any]:
+    """Return the record of a document. Raises NotFoundError."""
+    named = orjson.dumps({"document_id": document_id})[1:-1]
+    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=MAX_RECORD_BYTES):
+        assert line.content is not None, "records are shorter"
+        if named in line.content and (record := orjson.loads(line.content))["document_id"] == document_id:
+            return dict(record)
+    raise NotFoundError(f"The extraction has no document {document_id[:100]!r}.", param="document_id")
 
 
 def _read(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from extraction.scoring.verdicts import Reason, Verdict
+from extraction.scoring.verdicts import Change, Reason, Verdict
 from jobs.states import OPEN_EXTRACTION_STATES, AskedPriority, ExtractionState
 from jobs.tables.base import Base, created_at, one_of
 from jobs.tables.courses import CourseColumns, StageColumns
@@ -114,7 +114,7 @@ class ExtractionStage(StageColumns, Base):
 
 
 class Review(Base):
-    """A value of a completed extraction that a person should look at; see `jobs.extractions.reviews`."""
+    """A value of a completed extraction that a person should look at; see `jobs.extractions.reviewing.reviews`."""
 
     __tablename__ = "review"
     __table_args__ = (
@@ -146,3 +146,23 @@ class Review(Base):
     is_right: Mapped[bool | None]  # whether what was extracted is
     decided_by: Mapped[str | None]  # a key
     decided_at: Mapped[datetime | None]
+
+
+class ItemChangeRow(Base):
+    """An item that a person added to a list of a record, or dropped from it; see `jobs.extractions.reviewing.items`."""
+
+    __tablename__ = "item_change"
+    __table_args__ = (
+        Index(None, "extraction_id", "document_id"),
+        CheckConstraint(one_of("change", Change), name="change"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"))
+    tenant_id: Mapped[str]
+    document_id: Mapped[str]
+    place: Mapped[list[Any]] = mapped_column(JSON)  # of the item, by the number that it keeps
+    change: Mapped[str]
+    value: Mapped[Any] = mapped_column(JSON)  # of an added item
+    changed_by: Mapped[str]  # a key
+    changed_at: Mapped[datetime]

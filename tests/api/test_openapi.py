@@ -64,6 +64,7 @@ REQUESTS = {
     "CreateIndexBody",
     "ClaimBody",
     "DecisionBody",
+    "ItemBody",
     "CalibrationBody",
     "CreateTenantBody",
     "ChangeTenantBody",

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from extraction.scoring import reviews
-from jobs.extractions import reviewed
+from jobs.extractions.reviewing import reviewed
 from jobs.tables import Extraction
 from tests.api.extracting import completed_extraction
 from tests.jobs.extractions.answering import FLAKY
@@ -125,8 +125,8 @@ def test_a_list_that_no_answer_came_to_is_accepted_as_empty(http: httpx.Client, 
     (review,) = listed(http, extraction_id)
     assert (review["path"], review["evidence"]["value"]) == ("tags", [])
     refused = decide(http, review["id"], verdict="correct", value="blue")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verdict")
-    assert "Items are not given in a review" in refused.json()["error"]["message"]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "value")
+    assert "give all its items as a list" in refused.json()["error"]["message"]
     assert decide(http, review["id"], verdict="accept").json()["value"] == []
     (record,) = results(http, extraction_id)
     assert record["fields"] == {"vendor": "Birch Ltd", "tags": []}
@@ -203,6 +203,7 @@ def test_the_sample_tells_how_much_is_wrong_of_what_nobody_need_look_at(
         "object": "extraction.reviews",
         "doubt": {"open": 2, "decided": 0, "wrong": 0},
         "sample": {"open": 1, "decided": 1, "wrong": 1},
+        "items": {"added": 0, "dropped": 0},
         "unmarked_error_rate": 1.0,
     }
 

@@ -15,7 +15,8 @@ from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.extractions import answers
 from api.services import Services, ServicesDep
 from extraction.scoring.verdicts import Reason
-from jobs.extractions import lifecycle, reviewed, reviews
+from jobs.extractions import lifecycle
+from jobs.extractions.reviewing import reviewed, reviews
 from jobs.states import Scope
 from jobs.tables import Collection
 

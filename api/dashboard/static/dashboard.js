@@ -10,7 +10,7 @@ export function complain(message) {
   if (message) problem.scrollIntoView({ block: "nearest" });
 }
 
-/** Call the API as the signed-in key. Returns the answer's JSON; throws an Error with the API's own sentence. */
+/** Call the API as the signed-in key. Returns the answer's JSON; throws an Error with the API's own sentence and code. */
 export async function call(method, path, body, headers = {}) {
   const isForm = body instanceof FormData;
   const sent = { "x-csrf-token": token, ...headers };
@@ -18,7 +18,7 @@ export async function call(method, path, body, headers = {}) {
   const answer = await fetch(path, { method, headers: sent, body: isForm || body === undefined ? body : JSON.stringify(body) });
   if (answer.status === 401) location.assign(`/sign-in?asked=${encodeURIComponent(location.pathname + location.search)}`);
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(said.error?.message ?? `${path} answered ${answer.status}.`);
+  if (!answer.ok) throw Object.assign(new Error(said.error?.message ?? `${path} answered ${answer.status}.`), { code: said.error?.code });
   return said;
 }
 

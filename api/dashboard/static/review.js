@@ -1,5 +1,7 @@
 // One doubtful value after the other: the page with its box, and a key for each verdict.
 import { call, complain } from "./dashboard.js";
+import { inputFor, labelled, valueOf } from "./fields.js";
+import { Lists } from "./lists.js";
 
 const part = (id) => document.getElementById(id);
 const room = part("review");
@@ -8,6 +10,20 @@ const METERS_PER_POINT = 0.0254 / 72;
 let claimed = { claim: null, data: [] };
 let left = Number(part("left").textContent.replaceAll(",", ""));
 let busy = false;
+const GONE = ["review_decided", "review_claimed"]; // somebody else has the value by now
+
+const lists = new Lists(part("lists"), {
+  extractionId: room.dataset.extraction,
+  claim: () => claimed.claim,
+  act: alone,
+  async dropped(documentId, path) {
+    const isInside = (review) => review.document_id === documentId && (review.path === path || review.path.startsWith(`${path}.`) || review.path.startsWith(`${path}[`));
+    claimed.data = claimed.data.filter((review) => !isInside(review));
+    const { doubt, sample } = await call("GET", `/v1/extractions/${room.dataset.extraction}/reviews`);
+    left = doubt.open + sample.open;
+    await next();
+  },
+});
 
 async function next() {
   if (!claimed.data.length) claimed = await call("POST", "/v1/reviews/claim", { extraction_id: room.dataset.extraction });
@@ -29,10 +45,13 @@ async function show(review) {
   part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
   part("quote").textContent = evidence.quote ?? "nowhere";
   part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));
-  part("reject").textContent = Array.isArray(evidence.value) ? "It has items" : "No such value";
+  const isList = Array.isArray(evidence.value);
+  part("reject").textContent = isList ? "It has items" : "No such value";
+  part("correct").textContent = isList ? "These are its items" : "Correct";
+  part("accept").textContent = isList ? "It has no item" : "Accept";
   part("correction").hidden = true;
-  part("right").value = evidence.value ?? "";
-  part("right").dataset.kind = typeof evidence.value;
+  if (!isList) part("right").replaceChildren(labelled("What is right", inputFor(review.value_schema, evidence.value)));
+  lists.show(review).catch((error) => complain(error.message)); // the value may be decided before they are there
   part("path").focus({ preventScroll: true });
   for (const id of ["page", "text", "no-page"]) part(id).hidden = true;
   if (place.box) showPage(review, place, at); // nobody waits for the picture
@@ -91,35 +110,57 @@ async function showPage(review, span, at) {
   ink.strokeRect(x0 - room_, y0 - room_, x1 - x0 + 2 * room_, y1 - y0 + 2 * room_);
 }
 
-function corrected() {
-  const field = part("right"), text = field.value.trim();
-  if (!text) throw new Error("Nothing is given. Write what is right, or say that the document has no such value.");
-  if (field.dataset.kind === "number" && !Number.isFinite(Number(text))) throw new Error(`${text} is no number, and the field is one.`);
-  if (field.dataset.kind === "number") return Number(text);
-  return field.dataset.kind === "boolean" ? text === "true" : text;
+function corrected(review) {
+  if (Array.isArray(review.evidence.value)) return lists.itemsOf(review.path);
+  const value = valueOf(part("right").querySelector("input, select"), review.path);
+  if (value === null) throw new Error("Nothing is given. Write what is right, or say that the document has no such value.");
+  return value;
+}
+
+/** Whether a correction is given by now; opens what takes it where it is not. */
+function isGiven(review) {
+  if (Array.isArray(review.evidence.value)) {
+    if (lists.itemsOf(review.path).length) return true;
+    lists.add(review.path);
+    return false;
+  }
+  if (!part("correction").hidden) return true;
+  part("correction").hidden = false;
+  const field = part("right").querySelector("input, select");
+  field.focus();
+  field.select?.();
+  return false;
+}
+
+/** Do one thing at a time, and tell what came in between. */
+async function alone(work) {
+  if (busy) return;
+  busy = true;
+  complain("");
+  try { await work(); } catch (error) { complain(error.message); }
+  busy = false;
+  part("left").textContent = left.toLocaleString("en");
 }
 
 async function decide(verdict) {
   const review = claimed.data[0];
-  if (!review || busy) return;
-  if (verdict === "correct" && part("correction").hidden) {
-    part("correction").hidden = false;
-    part("right").select();
-    return;
-  }
-  busy = true;
-  complain("");
-  try {
+  if (!review || busy || (verdict === "correct" && !isGiven(review))) return;
+  await alone(async () => {
+    let said = "";
     if (verdict !== "next") {
-      const value = verdict === "correct" ? { value: corrected() } : {};
-      await call("POST", `/v1/reviews/${review.id}`, { verdict, claim: claimed.claim, ...value });
+      const value = verdict === "correct" ? { value: corrected(review) } : {};
+      try {
+        await call("POST", `/v1/reviews/${review.id}`, { verdict, claim: claimed.claim, ...value });
+      } catch (error) {
+        if (!GONE.includes(error.code)) throw error;
+        said = `${error.message} This is the next one.`;
+      }
       left = Math.max(0, left - 1);
     }
     claimed.data.shift();
     await next();
-  } catch (error) { complain(error.message); }
-  busy = false;
-  part("left").textContent = left.toLocaleString("en");
+    complain(said);
+  });
 }
 
 document.addEventListener("click", (event) => {
@@ -129,7 +170,11 @@ document.addEventListener("click", (event) => {
 part("correction").addEventListener("submit", (event) => { event.preventDefault(); decide("correct"); });
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const verdict = { a: "accept", c: "correct", r: "reject", n: "next" }[event.key.toLowerCase()];
-  if (verdict) { event.preventDefault(); decide(verdict); }
+  const key = event.key.toLowerCase(), verdict = { a: "accept", c: "correct", r: "reject", n: "next" }[key];
+  if (!verdict && key !== "i" && key !== "d") return;
+  event.preventDefault();
+  if (verdict) decide(verdict);
+  else if (key === "i") lists.add(claimed.data[0]?.path);
+  else lists.dropItemOf(claimed.data[0]?.path);
 });
 next().catch((error) => complain(error.message));

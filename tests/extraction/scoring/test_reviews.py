@@ -12,7 +12,7 @@ from extraction.errors import ExtractionError
 from extraction.evaluation.evaluate import evaluate, judged
 from extraction.evaluation.gold import read_gold
 from extraction.fields.schema import FieldSchema
-from extraction.scoring.reviews import Reviewed, as_reviewed, gold_of, is_right, problem_of, reviewable
+from extraction.scoring.reviews import Reviewed, as_reviewed, gold_of, is_right, reviewable
 from extraction.scoring.verdicts import Reason, Verdict
 
 SCHEMA = FieldSchema.parse(
@@ -87,25 +87,6 @@ def test_a_twentieth_of_the_rest_is_drawn_and_always_the_same() -> None:
         if each.reason is Reason.SAMPLE
     ]
     assert other != drawn
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "problem"),
-    [
-        (("vendor",), "Birch", None),
-        (("vendor",), 3, "type string"),
-        (("paid",), True, None),
-        (("paid",), "yes", "type boolean"),
-        (("currency",), "GBP", "'EUR', 'USD'"),
-        (("lines", "*", "count"), 3, None),
-        (("lines", "*", "count"), 3.5, "type integer"),
-        (("lines", "*", "count"), True, "type integer"),
-        (("lines", "*", "price"), 3, None),
-    ],
-)
-def test_a_value_must_be_one_that_its_leaf_can_have(path: tuple[str, ...], value: Any, problem: str | None) -> None:
-    found = problem_of(SCHEMA.leaf(path), value)
-    assert (found is None) if problem is None else (found is not None and problem in found)
 
 
 def test_a_correction_that_only_writes_it_otherwise_says_that_it_was_right() -> None:

@@ -27,7 +27,7 @@ from extraction.scoring.calibration import Calibration, Judged, fit, threshold_f
 from extraction.scoring.evidence import evidence_of, ocr_scores
 from extraction.scoring.features import Features, features_of
 from extraction.scoring.regression import fit_isotonic, fit_logistic
-from extraction.scoring.score import Level, in_order_of_review, level_of, prior_score, reasons, scored
+from extraction.scoring.score import Level, level_of, prior_score, reasons, scored
 from extraction.scoring.vector import NAMES
 from tests.extraction.scoring.builders import judged, sure
 
@@ -82,15 +82,6 @@ def test_a_value_is_reviewed_below_the_threshold_or_if_a_validator_speaks_agains
     assert not scored(absent, total).review
     told = scored(absent, leaf("total", required_for_auto=True))
     assert (told.review, told.reasons) == (True, ("it is required, and absent",))
-
-
-def test_what_may_cost_most_is_reviewed_first() -> None:
-    entries = [
-        (leaf("a"), scored(sure(), leaf("a"), score=0.99, threshold=0.5)),
-        (leaf("b"), scored(sure(), leaf("b"), score=0.4)),
-        (leaf("c", weight=10.0), scored(sure(), leaf("c"), score=0.8)),
-    ]
-    assert in_order_of_review(entries) == [2, 1]
 
 
 def test_features_tell_whether_the_value_stands_in_its_quote() -> None:

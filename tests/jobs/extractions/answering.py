@@ -1,8 +1,8 @@
 """What workers do of an extraction's batches, without engine and processes: texts are read, and a model that copies.
 
-The model answers a field with what first stands behind its name in the document, uncovered; `FLAKY` it leaves out the
-first time. Asked for every value it lists what stands behind any name. An answer of several fields is cut in the first
-one that is `ENDLESS`.
+The model answers a field with what first stands behind its name in the document, uncovered, and a list with all that
+does; `FLAKY` it leaves out the first time. Asked for every value it lists what stands behind any name. An answer of
+several fields is cut in the first one that is `ENDLESS`.
 """
 
 from __future__ import annotations
@@ -189,7 +189,10 @@ def completion(body: Mapping[str, Any]) -> dict[str, Any]:
     if asked["name"] == "values":
         found: dict[str, Any] = {"values": [{"kind": "text", "value": value, "quote": value} for _, value in stated]}
     else:
-        found = {name: _value(stated, name, is_second=is_second) for name in asked["schema"]["properties"]}
+        found = {
+            name: _items(stated, name) if one.get("type") == "array" else _value(stated, name, is_second=is_second)
+            for name, one in asked["schema"]["properties"].items()
+        }
     content = json.dumps(found)
     if len(found) > 1:
         content = content.partition(ENDLESS)[0]
@@ -198,6 +201,10 @@ def completion(body: Mapping[str, Any]) -> dict[str, Any]:
         "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
     }
+
+
+def _items(stated: list[tuple[str, str]], name: str) -> list[dict[str, str]] | None:
+    return [{"value": value, "quote": value} for label, value in stated if label == name] or None
 
 
 def _value(stated: list[tuple[str, str]], name: str, *, is_second: bool) -> dict[str, str] | None:

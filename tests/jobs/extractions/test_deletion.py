@@ -11,9 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from extraction.scoring import reviews as scoring
-from jobs.extractions import collection, deletion, reviews
+from jobs.extractions import collection, deletion
 from jobs.extractions.advancing import Extractions
 from jobs.extractions.deletion import purge_documents, purge_extractions
+from jobs.extractions.reviewing import reviews
 from jobs.storage import Storage
 from jobs.tables import Extraction, Tenant
 from tests.jobs.extractions.answering import Answering

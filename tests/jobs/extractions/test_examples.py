@@ -22,9 +22,9 @@ from jobs.chunks import fleet
 from jobs.claims.work import ClaimedWork
 from jobs.database import transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.extractions import examples, lifecycle, reviews, stages
+from jobs.extractions import examples, lifecycle, stages
 from jobs.extractions.examples import Examples
-from jobs.extractions.reviews import DecideReview
+from jobs.extractions.reviewing.deciding import DecideReview, decide
 from jobs.extractions.stages import Stage
 from jobs.states import ExtractionState
 from jobs.storage import Storage
@@ -117,7 +117,7 @@ def test_reviewed_documents_of_another_collection_are_examples_with_what_people_
         check(earlier.id, earlier.collection_id)
     (doubtful,) = session.scalars(select(Review).where(Review.reason == Reason.DOUBT))
     verdict = DecideReview(verdict=Verdict.CORRECT, correction="Right Ltd")
-    reviews.decide(session, earlier.tenant_id, doubtful.id, verdict, by="key_1")
+    decide(session, earlier.tenant_id, doubtful.id, verdict, by="key_1")
     session.commit()
     check(earlier.id, earlier.collection_id)
     answering.asked.clear()

@@ -13,8 +13,9 @@ from extraction.course.job import Passes
 from extraction.scoring import reviews as scoring
 from jobs.batches import made_inputs
 from jobs.courses import stages as course_stages
-from jobs.extractions import documents, lifecycle, outputs, reviews, stages
+from jobs.extractions import documents, lifecycle, outputs, stages
 from jobs.extractions.advancing import Extractions
+from jobs.extractions.reviewing import reviews
 from jobs.extractions.stages import STAGES
 from jobs.settings import Settings
 from jobs.storage import Storage

@@ -5,6 +5,7 @@ Changes nothing: what was extracted stays as it is in its file.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,11 @@ from sqlalchemy.orm import Session
 
 from extraction.scoring.calibration import Calibration, Judged, fit
 from extraction.scoring.features import Features
-from extraction.scoring.reviews import Reviewed, as_reviewed, gold_of
+from extraction.scoring.items import ItemChange
+from extraction.scoring.reviews import Reviewed, as_reviewed, corrected, gold_of
 from extraction.scoring.verdicts import Reason, Verdict
 from jobs.errors import ConflictError
+from jobs.extractions.reviewing import items
 from jobs.tables import Extraction, Review
 
 MAX_JUDGED = 20_000
@@ -29,31 +32,39 @@ IS_LIST = func.json_typeof(Review.evidence["value"]) == "array"
 def with_decisions(session: Session, extraction: Extraction, content: bytes) -> bytes:
     """Return records, a line each, with the values that people found right."""
     return b"".join(
-        orjson.dumps(as_reviewed(record, decided)) + b"\n" if decided else line
-        for line, record, decided in _with_decided(session, extraction, content)
+        orjson.dumps(as_reviewed(record, decided, changes)) + b"\n"
+        for record, decided, changes in _with_decided(session, extraction, content)
     )
 
 
 def gold(session: Session, extraction: Extraction, content: bytes) -> bytes:
     """Return the records that people have decided about as lines of a gold file."""
     return b"".join(
-        orjson.dumps(gold_of(record, decided)) + b"\n"
-        for _line, record, decided in _with_decided(session, extraction, content)
-        if any(each.is_known for each in decided)
+        orjson.dumps(gold_of(record, decided, changes)) + b"\n"
+        for record, decided, changes in _with_decided(session, extraction, content)
+        if changes or any(each.is_known for each in decided)
     )
+
+
+def corrected_fields(session: Session, extraction: Extraction, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record with the values that people found right, and the items as they were extracted."""
+    decided = _decided_of(session, extraction, [record["document_id"]])
+    return corrected(record["fields"], decided.get(record["document_id"], []))
 
 
 def _with_decided(
     session: Session, extraction: Extraction, content: bytes
-) -> list[tuple[bytes, dict[str, Any], list[Reviewed]]]:
-    """Return each line with its record, and what people have decided about it."""
-    lines = content.splitlines(keepends=True)
-    records = [orjson.loads(line) for line in lines]
-    decided = _decided(session, extraction, [record["document_id"] for record in records])
-    return [(line, record, decided.get(record["document_id"], [])) for line, record in zip(lines, records, strict=True)]
+) -> Iterator[tuple[dict[str, Any], list[Reviewed], list[ItemChange]]]:
+    """Yield each record, what people have decided about it, and what they did with its items."""
+    records = [orjson.loads(line) for line in content.splitlines()]
+    document_ids = [record["document_id"] for record in records]
+    decided = _decided_of(session, extraction, document_ids)
+    changes = items.of_documents(session, extraction.id, document_ids)
+    for record, document_id in zip(records, document_ids, strict=True):
+        yield record, decided.get(document_id, []), changes.get(document_id, [])
 
 
-def _decided(session: Session, extraction: Extraction, document_ids: list[str]) -> dict[str, list[Reviewed]]:
+def _decided_of(session: Session, extraction: Extraction, document_ids: list[str]) -> dict[str, list[Reviewed]]:
     """Return decisions by the id of their document."""
     of_page = (Review.extraction_id == extraction.id) & Review.document_id.in_(document_ids)
     found: dict[str, list[Reviewed]] = {}

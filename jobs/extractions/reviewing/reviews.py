@@ -1,6 +1,6 @@
-"""Values of completed extractions that people look at: written with the records, claimed by one at a time, decided.
+"""Values of completed extractions that people look at: written with the records, and claimed by one at a time.
 
-Knows not which values these are; that is `extraction.scoring.reviews`'.
+Knows not which values these are, that is `extraction.scoring.reviews`'; nor what is decided about them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Any
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from extraction.fields.paths import path_of
 from extraction.fields.schema import FieldSchema
-from extraction.scoring.reviews import is_right, problem_of, reviewable
-from extraction.scoring.verdicts import Verdict
-from jobs.errors import ConflictError, InputError, NotFoundError
+from extraction.scoring.reviews import reviewable
+from jobs.errors import ConflictError
 from jobs.extractions.claims import ExtractionWork
 from jobs.extractions.lifecycle import get_extraction
 from jobs.ids import new_id
@@ -91,6 +89,11 @@ def completed(session: Session, tenant_id: str, extraction_id: str) -> Extractio
     return extraction
 
 
+def schema_of(extraction: Extraction) -> FieldSchema:
+    """Return what was asked of its documents."""
+    return FieldSchema.parse(extraction.plan["schema"])
+
+
 def list_open(session: Session, extraction: Extraction, *, limit: int) -> tuple[list[Review], bool]:
     """Return what is to be looked at, the most urgent first, and whether there is more."""
     is_open = (Review.extraction_id == extraction.id) & Review.decided_at.is_(None)
@@ -116,81 +119,17 @@ def claim(session: Session, extraction: Extraction, *, limit: int, lasts: timede
     return Claimed(claim=name, reviews=list(session.scalars(query, execution_options={"populate_existing": True})))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecideReview:
-    """What a person says of a value; `claim` is that under which they have it, if they took one."""
-
-    verdict: Verdict
-    correction: Any = None
-    claim: str | None = None
-
-
-def decide(session: Session, tenant_id: str, review_id: str, wish: DecideReview, *, by: str) -> Review:
-    """Note a verdict; said again it is no error. Raises NotFoundError, InputError, ConflictError."""
-    review = _lock(session, tenant_id, review_id)
-    extraction = get_extraction(session, tenant_id, review.extraction_id)
-    correction = None if wish.verdict is not Verdict.CORRECT else {"value": wish.correction}
-    if review.verdict is not None:
-        if (review.verdict, review.correction) == (wish.verdict, correction):
-            return review
-        raise ConflictError(
-            f"Review {review_id!r} is decided: {review.verdict}, by {review.decided_by}.", code="review_decided"
-        )
+def require_unclaimed(session: Session, review: Review, claim: str | None) -> None:
+    """Raise ConflictError where somebody else has a value that is not decided."""
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None, "the database has a clock"
-    if review.claim != wish.claim and review.claimed_until is not None and review.claimed_until > now:
+    is_others = review.claim != claim and review.claimed_until is not None and review.claimed_until > now
+    if review.verdict is None and is_others:
         raise ConflictError(
-            f"Review {review_id!r} is claimed by another reviewer until {review.claimed_until:%H:%M:%S} UTC. Claim "
-            "others with POST /v1/reviews/claim.",
+            f"Review {review.id!r} of {review.path!r} is claimed by another reviewer until "
+            f"{review.claimed_until:%H:%M:%S} UTC. Claim others with POST /v1/reviews/claim.",
             code="review_claimed",
         )
-    review.is_right = _checked(extraction, review, wish)
-    review.verdict, review.correction = wish.verdict.value, correction
-    review.decided_by, review.decided_at = by, now
-    session.flush()
-    return review
-
-
-def _checked(extraction: Extraction, review: Review, wish: DecideReview) -> bool:
-    """Return whether what was extracted is right. Raises InputError for a verdict that cannot be about it."""
-    extracted = review.evidence["value"]
-    if extracted == []:
-        return _is_empty_list(review, wish)
-    leaf = FieldSchema.parse(extraction.plan["schema"]).leaf(path_of(review.place))
-    if wish.verdict is Verdict.REJECT and extracted is None:
-        raise InputError(
-            f"Nothing was found for {review.path!r}: accept that, or correct it with the value.",
-            param="verdict",
-            code="invalid_value",
-        )
-    if wish.verdict is Verdict.CORRECT and (problem := problem_of(leaf, wish.correction)) is not None:
-        raise InputError(
-            f"{review.path!r} cannot be {str(wish.correction)[:100]!r}: {problem}.",
-            param="value",
-            code="invalid_value",
-        )
-    return is_right(leaf, extracted, wish.verdict, wish.correction)
-
-
-def _is_empty_list(review: Review, wish: DecideReview) -> bool:
-    """Return whether a list has no item, which is all that can be decided about it. Raises InputError."""
-    if wish.verdict is Verdict.CORRECT:
-        raise InputError(
-            f"{review.path!r} is a list of which nothing was answered: accept it where the document has no item, and "
-            "reject it where it has some. Items are not given in a review: extract from the document again, with a "
-            "higher max_tokens or fewer fields at once.",
-            param="verdict",
-            code="invalid_value",
-        )
-    return wish.verdict is Verdict.ACCEPT
-
-
-def _lock(session: Session, tenant_id: str, review_id: str) -> Review:
-    is_it = (Review.id == review_id) & (Review.tenant_id == tenant_id)
-    review = session.scalar(select(Review).where(is_it).with_for_update())
-    if review is None:
-        raise NotFoundError(f"No review found with id {review_id[:100]!r}.", param="review_id")
-    return review
 
 
 _CLAIM = text("""

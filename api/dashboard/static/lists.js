@@ -1,0 +1,118 @@
+// The lists of the document that is reviewed: their items, a form to add one that is missing, and a button to drop one.
+import { call } from "./dashboard.js";
+import { inputsFor } from "./fields.js";
+
+const made = (tag, props = {}, ...inside) => {
+  const node = Object.assign(document.createElement(tag), props);
+  node.append(...inside);
+  return node;
+};
+const isIn = (path, item) => path === item || path.startsWith(`${item}.`) || path.startsWith(`${item}[`);
+
+/** An item on one line, as people read it. */
+function spelled(value) {
+  if (value === null) return "–";
+  if (Array.isArray(value)) return value.map(spelled).join(", ");
+  return typeof value === "object" ? Object.entries(value).map(([name, inner]) => `${name} ${spelled(inner)}`).join(" · ") : String(value);
+}
+
+export class Lists {
+  #room; #of; #review = null; #found = null;
+
+  /** `of` has the extraction's id, the name of the claim, what does one thing at a time, and what follows a drop. */
+  constructor(room, of) { [this.#room, this.#of] = [room, of]; }
+
+  /** Show the lists of a review's document. */
+  async show(review) {
+    const isSame = this.#found?.document_id === review.document_id;
+    this.#review = review;
+    if (isSame) return this.#draw();
+    this.#room.replaceChildren();
+    this.#found = null;
+    const query = new URLSearchParams({ extraction_id: this.#of.extractionId, document_id: review.document_id });
+    const found = await call("GET", `/v1/reviews/items?${query}`);
+    if (review === this.#review) this.#told(found);
+  }
+
+  /** What stands in a list by now. */
+  itemsOf(path) {
+    return (this.#list(path)?.items ?? []).filter((item) => !item.dropped).map((item) => item.value);
+  }
+
+  /** Open the form of the list that a path is in, else of the first. */
+  add(path = "") {
+    const lists = this.#found?.data ?? [];
+    const inside = lists.filter((one) => isIn(path, one.path)).sort((one, other) => other.path.length - one.path.length);
+    const list = inside[0] ?? lists[0];
+    if (list) this.#open(list);
+  }
+
+  /** Drop the innermost item that a value stands in. */
+  dropItemOf(path = "") {
+    const items = (this.#found?.data ?? []).flatMap((list) => list.items).filter((item) => !item.dropped && isIn(path, item.path));
+    const item = items.sort((one, other) => other.path.length - one.path.length)[0];
+    if (item) this.#drop(item);
+  }
+
+  #list(path) { return this.#found?.data.find((one) => one.path === path); }
+
+  #told(found) {
+    this.#found = found;
+    this.#draw();
+  }
+
+  #draw() { this.#room.replaceChildren(...this.#found.data.map((list) => this.#section(list))); }
+
+  #section(list) {
+    const add = made("button", { type: "button", textContent: "Add an item", onclick: () => this.#open(list) });
+    const items = made("ol", { tabIndex: 0, ariaLabel: `Items of ${list.path}` }, ...list.items.map((item) => this.#item(item)));
+    const section = made("section", {}, made("h3", { className: "mono", textContent: list.path }), ...(list.items.length ? [items] : [made("p", { className: "small muted", textContent: "No item" })]), add);
+    section.dataset.path = list.path;
+    return section;
+  }
+
+  #item(item) {
+    const line = made("li", { className: isIn(this.#review.path, item.path) ? "here" : "" }, made(item.dropped ? "s" : "span", { textContent: spelled(item.value) }));
+    if (item.dropped) line.append(made("span", { className: "small muted", textContent: "dropped" }));
+    else line.append(made("button", { type: "button", className: "bad", textContent: "Drop", ariaLabel: `Drop ${item.path}`, onclick: () => this.#drop(item) }));
+    return line;
+  }
+
+  #sectionOf(path) { return [...this.#room.children].find((one) => one.dataset.path === path); }
+
+  #open(list) {
+    const section = this.#sectionOf(list.path);
+    if (section.querySelector("form")) return section.querySelector("input, select, textarea").focus();
+    const { labels, read } = inputsFor(list.value_schema.items, "");
+    const close = () => { form.remove(); this.#room.closest("section").querySelector("h2").focus({ preventScroll: true }); };
+    const form = made("form", { ariaLabel: `An item of ${list.path}` }, ...labels, made("div", { className: "actions" }, made("button", { className: "main", textContent: "Add" }), made("button", { type: "button", textContent: "Cancel", onclick: close })));
+    form.addEventListener("submit", (event) => { event.preventDefault(); this.#of.act(() => this.#change({ change: "add", path: this.#list(list.path).next_path, value: read() ?? "" })); });
+    form.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+    section.append(form);
+    form.querySelector("input, select, textarea").focus();
+  }
+
+  #drop(item) {
+    if (!confirm(`Drop ${item.path} (${spelled(item.value)})? What of it is to be reviewed is decided with it.`)) return;
+    const { document_id: documentId } = this.#found;
+    this.#of.act(async () => {
+      await this.#change({ change: "drop", path: item.path, claim: this.#of.claim() });
+      await this.#of.dropped(documentId, item.path);
+    });
+  }
+
+  /** Change an item; where somebody else did meanwhile, show what they did. */
+  async #change(body) {
+    const of = { extraction_id: this.#of.extractionId, document_id: this.#found.document_id };
+    try {
+      this.#told(await call("POST", "/v1/reviews/items", { ...of, ...body }));
+    } catch (error) {
+      if (error.code === "item_changed") {
+        const form = this.#room.querySelector("form"); // what was typed stays
+        this.#told(await call("GET", `/v1/reviews/items?${new URLSearchParams(of)}`));
+        if (form) this.#sectionOf(body.path.slice(0, body.path.lastIndexOf("["))).append(form);
+      }
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,62 @@
+"""What a person may say that a value is: what its leaf's schema allows, and the same in words.
+
+Knows no answer of a model: what of such speaks against a value, `extraction.passes.validators` says.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+
+from extraction.fields.leaf import Leaf, LeafType
+
+_TYPES: dict[LeafType, tuple[type, ...]] = {
+    LeafType.STRING: (str,),
+    LeafType.NUMBER: (int, float),
+    LeafType.INTEGER: (int,),
+    LeafType.BOOLEAN: (bool,),
+}
+_NAMES = {
+    LeafType.STRING: "a text",
+    LeafType.NUMBER: "a number",
+    LeafType.INTEGER: "a whole number",
+    LeafType.BOOLEAN: "true or false",
+}
+_BOUNDS = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "above {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "of at least {} characters",
+    "maxLength": "of at most {} characters",
+    "pattern": "in the form {}",
+    "format": "written as {}",
+}
+_FORMATS = {"date": "a day like 2026-11-23", "date-time": "a moment like 2026-11-23T12:00:00Z"}
+
+
+def value_schema(leaf: Leaf) -> dict[str, Any]:
+    """Return the JSON schema of a leaf's value other than null, its choice of values included."""
+    return dict(leaf.schema) | ({} if leaf.enum is None else {"enum": list(leaf.enum)})
+
+
+def problem_of(leaf: Leaf, value: Any) -> str | None:
+    """Return why a leaf cannot have a value other than null, with what is allowed; None where it can."""
+    is_of_type = isinstance(value, _TYPES[leaf.type]) and isinstance(value, bool) == (leaf.type is LeafType.BOOLEAN)
+    if is_of_type and jsonschema_rs.validator_for(value_schema(leaf), validate_formats=True).is_valid(value):
+        return None
+    return f"it must be {_in_words(leaf)}"
+
+
+def _in_words(leaf: Leaf) -> str:
+    if leaf.enum is not None:
+        return f"one of {', '.join(json.dumps(value, ensure_ascii=False) for value in leaf.enum)}"
+    bounds = [told.format(_bound(name, leaf.schema[name])) for name, told in _BOUNDS.items() if name in leaf.schema]
+    return ", ".join([_NAMES[leaf.type], *bounds])
+
+
+def _bound(name: str, value: Any) -> str:
+    return _FORMATS.get(value, value) if name == "format" else str(value)

@@ -1,0 +1,156 @@
+"""Items of lists over HTTP: added and dropped by people, with what it does to results, gold, reviews and evaluation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from extraction.scoring import reviews
+from tests.api.extracting import completed_extraction
+
+TAGS = {"type": "array", "maxItems": 3, "items": {"type": "string"}}
+SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "number": {"type": "integer"}, "tags": TAGS}}
+PAPER = b"vendor: Birch Ltd"
+
+
+@pytest.fixture
+def extraction_id(http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An extraction of one document whose number and list were not answered; all its values are looked at."""
+    monkeypatch.setattr(reviews, "SAMPLED", 1.0)
+    return completed_extraction(http, deployment, SCHEMA, PAPER)
+
+
+def result(http: httpx.Client, extraction_id: str) -> dict[str, Any]:
+    return dict(json.loads(http.get(f"/v1/extractions/{extraction_id}/results").text))
+
+
+def change(http: httpx.Client, extraction_id: str, how: str, path: str, **more: Any) -> httpx.Response:
+    document_id = result(http, extraction_id)["document_id"]
+    body = {"extraction_id": extraction_id, "document_id": document_id, "change": how, "path": path, **more}
+    return http.post("/v1/reviews/items", json=body)
+
+
+def counts(measures: dict[str, Any]) -> tuple[int, int, int]:
+    return measures["right"], measures["wrong"], measures["missed"]
+
+
+def review_of(http: httpx.Client, extraction_id: str, path: str) -> dict[str, Any]:
+    found = http.get("/v1/reviews", params={"extraction_id": extraction_id, "limit": 100}).json()["data"]
+    return next(each for each in found if each["path"] == path)
+
+
+def test_items_are_added_and_dropped_under_numbers_that_they_keep(http: httpx.Client, extraction_id: str) -> None:
+    for number, tag in enumerate(("blue", "read", "green")):
+        assert change(http, extraction_id, "add", f"tags[{number}]", value=tag).status_code == 200
+    again = change(http, extraction_id, "add", "tags[1]", value="read")
+    assert again.status_code == 200
+    full = change(http, extraction_id, "add", "tags[3]", value="red")
+    assert (full.status_code, "the schema allows 3" in full.json()["error"]["message"]) == (400, True)
+    for _ in range(2):
+        (tags,) = change(http, extraction_id, "drop", "tags[1]").json()["data"]
+    assert [(each["path"], each["value"], bool(each["dropped"])) for each in tags["items"]] == [
+        ("tags[0]", "blue", False),
+        ("tags[1]", "read", True),
+        ("tags[2]", "green", False),
+    ]
+    assert (tags["next_path"], tags["value_schema"]) == ("tags[3]", TAGS)
+    assert change(http, extraction_id, "add", "tags[3]", value="red").status_code == 200
+    told = result(http, extraction_id)
+    assert told["fields"]["tags"] == ["blue", "green", "red"]
+    assert [(each["item"], each["change"]) for each in told["item_changes"]] == [
+        *((f"tags[{number}]", "add") for number in range(3)),
+        ("tags[1]", "drop"),
+        ("tags[3]", "add"),
+    ]
+    assert all(each["by"].startswith("key_") and each["at"] > 1e9 for each in told["item_changes"])
+    assert http.get(f"/v1/extractions/{extraction_id}/reviews").json()["items"] == {"added": 4, "dropped": 1}
+    (line,) = map(json.loads, http.get(f"/v1/extractions/{extraction_id}/gold").text.splitlines())
+    assert line["known"] == ["tags[0]", "tags[1]", "tags[2]"]
+    measured = http.get(f"/v1/extractions/{extraction_id}/evaluation").json()
+    assert counts(measured["fields"]["tags[]"]) == (0, 0, 3)
+
+
+def test_two_people_who_add_the_same_number_are_told_apart(http: httpx.Client, extraction_id: str) -> None:
+    assert change(http, extraction_id, "add", "tags[0]", value="blue").status_code == 200
+    refused = change(http, extraction_id, "add", "tags[0]", value="red")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "item_changed")
+    assert "added as 'tags[1]'" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({"change": "add", "path": "tags[0]", "value": 7}, "value", "tags[0] cannot be '7': it must be a text."),
+        ({"change": "add", "path": "tags[0]"}, "value", "give it"),
+        ({"change": "drop", "path": "tags[0]", "value": "x"}, "value", "leave it out"),
+        ({"change": "add", "path": "tags[1]", "value": "x"}, "path", "the next item is 'tags[0]'"),
+        ({"change": "drop", "path": "tags[0]"}, "path", "tags has 0 items"),
+        ({"change": "drop", "path": "vendor"}, "path", "its lists are tags[…]"),
+        ({"change": "drop", "path": "]["}, "path", "its lists are tags[…]"),
+        ({"change": "add", "path": "tags[0]", "value": {"a": "\0"}}, "value", "NUL"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    http: httpx.Client, extraction_id: str, body: dict[str, Any], param: str, said: str
+) -> None:
+    error = change(http, extraction_id, body.pop("change"), body.pop("path"), **body)
+    assert (error.status_code, error.json()["error"]["param"]) == (400, param), error.text
+    assert said in error.json()["error"]["message"]
+
+
+def test_an_empty_list_is_corrected_with_all_its_items(http: httpx.Client, extraction_id: str) -> None:
+    review = review_of(http, extraction_id, "tags")
+    url = f"/v1/reviews/{review['id']}"
+    for wrong in ("blue", [], ["blue", 7], ["a", "b", "c", "d"]):
+        assert http.post(url, json={"verdict": "correct", "value": wrong}).status_code == 400
+    assert change(http, extraction_id, "add", "tags[0]", value="blue").status_code == 200
+    for body in ({"verdict": "accept"}, {"verdict": "correct", "value": ["red"]}):
+        assert http.post(url, json=body).json()["error"]["code"] == "item_changed"
+    said = http.post(url, json={"verdict": "correct", "value": ["blue"]}).json()
+    assert (said["verdict"], said["value"]) == ("correct", ["blue"])
+    assert result(http, extraction_id)["fields"]["tags"] == ["blue"]
+    (line,) = map(json.loads, http.get(f"/v1/extractions/{extraction_id}/gold").text.splitlines())
+    assert (line["fields"]["tags"], "tags" in line["known"]) == (["blue"], True)
+    assert http.get(f"/v1/extractions/{extraction_id}/reviews").json()["doubt"]["wrong"] == 1
+
+
+def test_a_number_is_corrected_as_one_and_its_review_says_what_it_may_be(
+    http: httpx.Client, extraction_id: str
+) -> None:
+    review = review_of(http, extraction_id, "number")
+    assert review["value_schema"] == {"type": "integer"}
+    refused = http.post(f"/v1/reviews/{review['id']}", json={"verdict": "correct", "value": "12"})
+    assert refused.json()["error"]["message"] == "'number' cannot be '12': it must be a whole number."
+    assert http.post(f"/v1/reviews/{review['id']}", json={"verdict": "correct", "value": 12}).json()["value"] == 12
+
+
+def test_what_is_looked_at_in_a_dropped_item_is_decided_with_it(
+    http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviews, "SAMPLED", 1.0)
+    extraction_id = completed_extraction(http, deployment, SCHEMA, PAPER + b"\ntags: blue")
+    found = http.post("/v1/reviews/claim", json={"extraction_id": extraction_id, "limit": 100}).json()
+    review = next(each for each in found["data"] if each["path"] == "tags[0]")
+    refused = change(http, extraction_id, "drop", "tags[0]")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "review_claimed")
+    assert change(http, extraction_id, "drop", "tags[0]", claim=found["claim"]).status_code == 200
+    late = http.post(f"/v1/reviews/{review['id']}", json={"verdict": "accept", "claim": found["claim"]})
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "review_decided")
+    assert result(http, extraction_id)["fields"]["tags"] == []
+    measured = http.get(f"/v1/extractions/{extraction_id}/evaluation").json()
+    assert counts(measured["fields"]["tags[]"]) == (0, 1, 0)
+
+
+def test_another_tenant_has_no_such_items(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
+    document_id = result(http, extraction_id)["document_id"]
+    of = {"extraction_id": extraction_id, "document_id": document_id}
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as other:
+        assert other.get("/v1/reviews/items", params=of).status_code == 404
+        wish = {**of, "change": "add", "path": "tags[0]", "value": "x"}
+        assert other.post("/v1/reviews/items", json=wish).status_code == 404
+    assert http.get("/v1/reviews/items", params={**of, "document_id": "doc_x"}).status_code == 404
+    assert http.get("/v1/reviews/items", params=of).json()["data"][0]["items"] == []
