@@ -105,6 +105,8 @@ def test_downloads_at_once_are_bounded_and_end_with_their_reader(deployment: Any
                 client.files.content(file.id)
             assert caught.value.code == "downloads_exceeded"
             assert "1 downloads at once here and 1 are allowed" in caught.value.message
+            with pytest.raises(openai.RateLimitError, match="1 downloads at once"):
+                client.get("/batches/batch_0/results", cast_to=httpx.Response)
         with client.with_options(max_retries=10) as patient:
             assert len(patient.files.content(file.id).content) == 20_000_000
 
