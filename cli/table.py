@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -98,10 +100,16 @@ def _widths(rows: Sequence[Sequence[str]], *, room: int) -> Sequence[int | None]
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print one `name  value` a line."""
+    """Print one `name  value` a line; where it is too long for a terminal, it goes on below its beginning."""
     width = max((len(name) for name in fields), default=0)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in fields.items():
-        print(f"{name:<{width}}  {value}")
+        line = f"{name:<{width}}  {value}"
+        if room is not None and len(line) > room:
+            line = textwrap.fill(
+                line, room, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False
+            )
+        print(line)
 
 
 def age(unix_seconds: int) -> str:

@@ -181,7 +181,7 @@ def _outcome(batch: Any) -> str:
     done, failed, total = counts_of(batch)
     if batch.status == "failed" and total == 0:  # a server counts the lines once all of them are good
         return "failed validation:"
-    counted = f"{batch.status}: {done} done, {failed} failed of {total}"
+    counted = f"{batch.status}: {done:,} done, {failed:,} failed of {total:,}"
     rate = average_rate(batch)
     return f"{counted}, {rate}" if rate else counted
 

@@ -28,10 +28,10 @@ def ended(counts: SimpleNamespace | None, **changes: object) -> SimpleNamespace:
 
 
 def test_the_end_of_a_batch_says_where_to_read_why_lines_failed() -> None:
-    counts = SimpleNamespace(completed=5, failed=2, total=7)
+    counts = SimpleNamespace(completed=5000, failed=2, total=5002)
     batch = ended(counts, usage=SimpleNamespace(output_tokens=1234), error_file_id="file_9")
     assert describe_end(batch).splitlines() == [
-        "completed: 5 done, 2 failed of 7, 123 output tok/s",
+        "completed: 5,000 done, 2 failed of 5,002, 123 output tok/s",
         "  why lines failed: tokenmill files download file_9 -o errors.jsonl",
     ]
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli.batches.table import print_batches
-from cli.table import age, print_table
+from cli.table import age, print_fields, print_table
 
 ID = "batch_" + "0123456789abcdef" * 2
 HEADER = ("id", "status", "done", "failed", "total", "created")
@@ -64,6 +64,17 @@ def test_numbers_have_separators_for_people_and_none_for_programs(
     terminal = as_terminal(monkeypatch, columns=80)
     print_table(header, [row], numbers=("bytes",))
     assert terminal.getvalue().splitlines()[1].split() == ["file_1", "1,234,567", "2024"]
+
+
+def test_a_long_field_goes_on_below_its_beginning_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {"id": 1, "basis": "No worker was measured yet."}
+    print_fields(fields)
+    assert capsys.readouterr().out == "id     1\nbasis  No worker was measured yet.\n"
+    terminal = as_terminal(monkeypatch, columns=25)
+    print_fields(fields)
+    assert terminal.getvalue() == "id     1\nbasis  No worker was\n       measured yet.\n"
 
 
 def test_a_pipe_gets_the_header_too_also_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
