@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -64,40 +67,40 @@ def test_logs_show_the_end_of_each_role_or_of_one(logs: Path, tmp_path: Path) ->
         run("logs", "apo", "--data-dir", tmp_path)
 
 
-def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path: Path) -> None:
-    log = logs / "worker.log"
+@contextmanager
+def followed(data_dir: Path) -> Iterator[IO[str]]:
+    """What `tokenmill logs worker -f` shows, line by line, in a process that is killed at the end."""
     with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", tmp_path],
+        [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", data_dir],
         stdout=subprocess.PIPE, text=True, env=clean_environment(),
     ) as process:  # fmt: skip
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == "loaded\n"
-            with log.open("a") as file:
-                file.write("first\nhalf")
-            assert process.stdout.readline() == "first\n"
-            log.write_text("anew\n")
-            assert process.stdout.readline() == "anew\n"
+            yield process.stdout
         finally:
             process.kill()
+
+
+def test_followed_logs_go_on_also_after_the_log_was_emptied(logs: Path, tmp_path: Path) -> None:
+    log = logs / "worker.log"
+    with followed(tmp_path) as shown:
+        assert shown.readline() == "loaded\n"
+        with log.open("a") as file:
+            file.write("first\nhalf")
+        assert shown.readline() == "first\n"
+        log.write_text("anew\n")
+        assert shown.readline() == "anew\n"
 
 
 def test_a_followed_log_shows_the_line_that_is_being_written_once_it_is_whole(logs: Path, tmp_path: Path) -> None:
     log = logs / "worker.log"
     log.write_text("loaded\nha")
     assert run("logs", "worker", "--data-dir", tmp_path).stdout == "loaded\nha\n"
-    with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", tmp_path],
-        stdout=subprocess.PIPE, text=True, env=clean_environment(),
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "loaded\n"
-            with log.open("a") as file:
-                file.write("lf\n")
-            assert process.stdout.readline() == "half\n"
-        finally:
-            process.kill()
+    with followed(tmp_path) as shown:
+        assert shown.readline() == "loaded\n"
+        with log.open("a") as file:
+            file.write("lf\n")
+        assert shown.readline() == "half\n"
 
 
 def test_looking_at_a_folder_where_nothing_was_noted_takes_no_lock(
