@@ -6,6 +6,7 @@ import { Lists } from "./lists.js";
 const part = (id) => document.getElementById(id);
 const room = part("review");
 const AROUND = 3000; // characters before and behind a place
+const AGAIN_MILLISECONDS = 1000; // after a page that is not drawn because others are
 const METERS_PER_POINT = 0.0254 / 72;
 let claimed = { claim: null, data: [] };
 let left = Number(part("left").textContent.replaceAll(",", ""));
@@ -92,6 +93,7 @@ async function showPage(review, span, at) {
   const answer = await fetch(`/v1${at}/pages/${span.page}/image`);
   const bytes = await answer.arrayBuffer();
   if (review !== claimed.data[0]) return;
+  if (answer.status === 429) return void setTimeout(() => review === claimed.data[0] && showPage(review, span, at), AGAIN_MILLISECONDS);
   part("no-page").hidden = answer.ok;
   if (!answer.ok) return;
   const image = part("image");
