@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from extraction.scoring import reviews
 from tests.api.extracting import completed_extraction
@@ -142,6 +143,14 @@ def test_what_is_looked_at_in_a_dropped_item_is_decided_with_it(
     assert result(http, extraction_id)["fields"]["tags"] == []
     measured = http.get(f"/v1/extractions/{extraction_id}/evaluation").json()
     assert counts(measured["fields"]["tags[]"]) == (0, 1, 0)
+
+
+def test_changes_go_with_their_extraction(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
+    assert change(http, extraction_id, "add", "tags[0]", value="blue").status_code == 200
+    assert http.delete(f"/v1/extractions/{extraction_id}").status_code == 200
+    with deployment.engine.begin() as connection:
+        left = text("SELECT count(*) FROM item_change WHERE extraction_id = :id")
+        assert connection.scalar(left, {"id": extraction_id}) == 0
 
 
 def test_another_tenant_has_no_such_items(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
