@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
     assert "Traceback" not in said
     assert sorted(path.name for path in folder.iterdir()) == ["d", "in.csv", "out.json", "prompt.j2"]
     again = service.run(*arguments(folder, output=output))
-    assert (again.exit_code, "1 of 1 rows answered" in again.stderr) == (0, True)
+    assert (again.exit_code, "1 of 1 row answered" in again.stderr) == (0, True)
     assert len(service.batches()) == before + 1
     assert (folder / output).stat().st_size > MAX_FILE_BYTES
 
