@@ -27,6 +27,7 @@ class Reason(StrEnum):
     SHARED_PREFIX = "shared_prefix"
     PREEMPTED_FOR_BLOCKS = "preempted_for_blocks"
     PREEMPTED_FOR_URGENT = "preempted_for_urgent"
+    PREEMPTED_FOR_SHARE = "preempted_for_share"
     NEW_ANGLES = "new_angles"
 
 
@@ -156,6 +157,8 @@ def outcome(decision: Decision, name: Callable[[int], str] = "request {}".format
             what = f"was preempted for {other}: {blocks}"
         case Reason.PREEMPTED_FOR_URGENT:
             what = f"was preempted: {other} is more urgent"
+        case Reason.PREEMPTED_FOR_SHARE:
+            what = f"was preempted for {other}: its tenant holds far more seats"
         case Reason.NEW_ANGLES:
             what = "is computed anew: the model has other angles for sequences of its length"
     return what

@@ -14,6 +14,7 @@ from engine.scheduling.plan import StepPlan
 from engine.scheduling.policy import KeyedPolicy, Policy, age
 from engine.scheduling.prompt_turns import PromptTurns
 from engine.scheduling.request import NO_ROUND, Sequence
+from engine.scheduling.seat_shares import SeatShares
 from engine.scheduling.turns import TenantTurns
 from engine.scheduling.waiting import Key, KeyedQueue
 
@@ -29,11 +30,13 @@ class PriorityPolicy(Policy):
     """Lowest `priority` first; of one number the tenants in turns; of a tenant what was preempted, then by deadline.
 
     Of one deadline those one after the other that share a prefix, where there is a cache for it; else by arrival. A
-    sequence of a strictly lower number takes the seat of one with a higher one. Of the running ones, the highest
-    number, then the latest arrival, is preempted first.
+    sequence of a strictly lower number takes the seat of one with a higher one; of one number, a tenant takes single
+    seats of one that holds far more. Of the running ones, the highest number, then the latest arrival, is preempted
+    first.
     """
 
     def __init__(self) -> None:
+        self._shares = SeatShares()
         self._classes: dict[int, TenantTurns] = {}  # by priority; those in which nobody waits any more are left over
         self._priorities: list[int] = []  # a heap of their numbers
 
@@ -62,7 +65,18 @@ class PriorityPolicy(Policy):
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         return waiting.request.priority < running.request.priority
 
+    def tenant_that_yields(self, waiting: Sequence) -> str | None:
+        request = waiting.request
+        tenant = self._shares.holder_of_far_more(request)
+        turns = self._classes[request.priority]
+        # One that was not served more has the next turn as soon as it waits, and would have its seat back.
+        return tenant if tenant is not None and turns.served(request.tenant) < turns.served(tenant) else None
+
+    def on_leave(self, sequence: Sequence) -> None:
+        self._shares.leave(sequence)
+
     def on_seat(self, sequence: Sequence) -> None:
+        self._shares.take(sequence)
         turns = self._classes.get(sequence.request.priority)
         if turns:
             turns.charge_start(sequence)

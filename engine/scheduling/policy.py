@@ -58,8 +58,15 @@ class Policy(ABC):
         """Tell whether a sequence that cannot start may take the seat of the one with the largest rank."""
         return False
 
+    def tenant_that_yields(self, waiting: Sequence) -> str | None:
+        """Return the tenant that has to give one seat of the same priority to a sequence that cannot start."""
+        return None
+
     def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
         """Learn that a sequence starts."""
+
+    def on_leave(self, sequence: Sequence) -> None:  # noqa: B027
+        """Learn that a sequence has left its seat."""
 
     def on_step(self, plan: StepPlan) -> None:  # noqa: B027
         """Learn that a step was computed."""

@@ -223,6 +223,7 @@ class Roster:
 
     def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.policy.on_leave(sequence)
         self.num_departures += 1
         self.seats.leave(sequence)
 

@@ -133,7 +133,7 @@ class Scheduler:
         if self.config.angles_change_after is not None:
             self._roster.start_over()
         self._roster.rank_again()
-        self._yielding.yield_to_urgent()
+        self._yielding.yield_seats()
         budget, has_preempted = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)

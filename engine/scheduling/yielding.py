@@ -1,4 +1,4 @@
-"""Seats for whoever must not wait: preempt for the next in the queue, if it may take others' seats.
+"""Seats for whoever must not wait: preempt for the next in the queue, if it may take others' seats, or one of them.
 
 Decides whom to send away, with victims.py; knows no budget and no plan.
 """
@@ -12,14 +12,14 @@ from engine.scheduling.victims import VictimChoice
 
 
 class Yielding:
-    """Give seats to urgent sequences before a step is planned."""
+    """Give seats to urgent sequences, and to tenants that hold few, before a step is planned."""
 
     def __init__(self, roster: Roster, victims: VictimChoice, *, max_num_seqs: int) -> None:
         self._roster = roster
         self._victims = victims
         self._max_num_seqs = max_num_seqs
 
-    def yield_to_urgent(self) -> None:
+    def yield_seats(self) -> None:
         """Preempt for who is next in the queue, if it may take others' seats and starts in this step only without them.
 
         Those that wait for a prefix are passed over, as when the waiting have their turn; whom they wait for keeps its
@@ -28,17 +28,22 @@ class Yielding:
         passed_over: list[Sequence] = []
         awaited: set[Sequence] = set()
         while self._roster.waiting and self._roster.running and len(passed_over) <= self._max_num_seqs:
-            urgent = self._roster.waiting.peek()
-            if not self._may_take_seat(urgent, self._roster.running[-1]):
+            first = self._roster.waiting.peek()
+            is_urgent = self._may_take_seat(first, self._roster.running[-1])
+            in_excess = None if is_urgent else self._last_in_excess(first, awaited)
+            if not is_urgent and in_excess is None:
                 break
-            shared, _ = self._roster.seats.find_prefix(urgent)
-            computer = self._roster.computer_of_next(urgent, shared)
+            shared, _ = self._roster.seats.find_prefix(first)
+            computer = self._roster.computer_of_next(first, shared)
             if computer is None:
-                self._send_out_for(urgent, shared, awaited)
+                if in_excess is None:
+                    self._send_out_for(first, shared, awaited)
+                else:
+                    self._send_out_one_for(first, shared, in_excess)
                 break
             awaited.add(computer)
-            self._roster.waiting.remove(urgent)
-            passed_over.append(urgent)
+            self._roster.waiting.remove(first)
+            passed_over.append(first)
         self._roster.wait(passed_over)
 
     def _send_out_for(self, urgent: Sequence, shared: list[int], awaited: set[Sequence]) -> None:
@@ -48,8 +53,28 @@ class Yielding:
         for victim in self._victims.victims_for(urgent, shared, self._roster.running, may_go):
             self._roster.preempt(victim, Reason.PREEMPTED_FOR_URGENT, urgent)
 
+    def _send_out_one_for(self, waiting: Sequence, shared: list[int], in_excess: Sequence) -> None:
+        in_order = [running for running in self._roster.running if running is not in_excess] + [in_excess]
+        for victim in self._victims.victims_for(waiting, shared, in_order, lambda running: running is in_excess):
+            self._roster.preempt(victim, Reason.PREEMPTED_FOR_SHARE, waiting)
+
+    def _last_in_excess(self, waiting: Sequence, awaited: set[Sequence]) -> Sequence | None:
+        """Return the worst running sequence of the tenant that has to give it a seat, if there is such a tenant."""
+        tenant = self._roster.policy.tenant_that_yields(waiting)
+        if tenant is None:
+            return None
+        priority = waiting.request.priority
+        for running in reversed(self._roster.running):
+            is_theirs = (running.request.tenant, running.request.priority) == (tenant, priority)
+            if is_theirs and running not in awaited and not running.is_protected and self._is_in_turn(waiting, running):
+                return running
+        return None
+
     def _may_take_seat(self, urgent: Sequence, running: Sequence) -> bool:
         if running.is_protected or not self._roster.policy.may_preempt(urgent, running):
             return False
+        return self._is_in_turn(urgent, running)
+
+    def _is_in_turn(self, waiting: Sequence, running: Sequence) -> bool:
         # Who is next for its age alone would not be after an older one has joined the queue.
-        return not self._roster.waiting.is_turn_of_oldest or urgent.request.arrival <= running.request.arrival
+        return not self._roster.waiting.is_turn_of_oldest or waiting.request.arrival <= running.request.arrival

@@ -199,6 +199,7 @@ def decision(reason: Reason) -> Decision:
         (Reason.SHARED_PREFIX, "waits for request 2 to compute the prefix that both share"),
         (Reason.PREEMPTED_FOR_BLOCKS, "was preempted for request 2: 63 blocks are needed and 12 available"),
         (Reason.PREEMPTED_FOR_URGENT, "was preempted: request 2 is more urgent"),
+        (Reason.PREEMPTED_FOR_SHARE, "was preempted for request 2: its tenant holds far more seats"),
         (Reason.NEW_ANGLES, "is computed anew: the model has other angles for sequences of its length"),
     ],
 )

@@ -1,0 +1,48 @@
+"""How many seats each tenant holds in each class of priority, by its weight, and which holds far more than another.
+
+Knows no queue, no blocks and no step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from engine.scheduling.request import Request, Sequence
+
+_FAR_MORE = 2
+"""So many times the seats, by weight, that another would hold with one more: a seat changes hands only where shares
+become more even, and never goes back. Of two tenants of one weight, the later one gets a third."""
+
+
+class SeatShares:
+    """Counts seats as they are taken and left."""
+
+    def __init__(self) -> None:
+        self._num_seats: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by priority, then tenant
+        self._weights: dict[str, float] = {}  # of those that have a seat, as their last request said
+
+    def take(self, sequence: Sequence) -> None:
+        """Count the seat that a sequence takes."""
+        request = sequence.request
+        self._num_seats[request.priority][request.tenant] += 1
+        self._weights[request.tenant] = request.weight
+
+    def leave(self, sequence: Sequence) -> None:
+        """Count the seat that a sequence has left."""
+        request = sequence.request
+        seats = self._num_seats[request.priority]
+        seats[request.tenant] -= 1
+        if not seats[request.tenant]:
+            del seats[request.tenant]
+        if not seats:
+            del self._num_seats[request.priority]
+
+    def holder_of_far_more(self, request: Request) -> str | None:
+        """Return the tenant that holds the most seats of a request's class, where that is far more than its own has."""
+        seats = self._num_seats.get(request.priority)
+        if not seats:
+            return None
+        most = max(seats, key=lambda tenant: seats[tenant] / self._weights[tenant])
+        with_one_more = (seats[request.tenant] + 1) / request.weight  # a Counter has 0 of those that it lacks
+        has_far_more = seats[most] / self._weights[most] >= _FAR_MORE * with_one_more
+        return most if most != request.tenant and has_far_more else None
