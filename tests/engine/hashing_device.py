@@ -92,6 +92,9 @@ class OutputMatcher:
             self._output.append(token_id)
         return is_allowed
 
+    def replay(self, token_ids: AnySequence[int]) -> bool:
+        return all(map(self.accept, token_ids))
+
     def forced_tokens(self) -> list[int]:
         found: list[int] = []
         while len(found) < 6 and (more := forced_tokens([*self._output, *found])):
