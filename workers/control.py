@@ -47,6 +47,8 @@ from workers.webhooks import WebhookSender
 log = logging.getLogger(__name__)
 
 _HOLD_CONNECTIONS = 2  # each renewal is one statement
+_LOOKS = 4  # for the next of each kind: each keeps a connection
+_FOR_GRAPHS = 4  # statements of runs, extractions and indexes are short, and between them is the store
 
 
 class Control:
@@ -127,7 +129,7 @@ def main(settings: Settings) -> None:
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="control", share_of_lines=settings.traces_lines)
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = MAX_BATCHES + 5 + webhooks.CONNECTIONS  # the looks for the next of each kind; the purge
+    connections = _LOOKS + MAX_BATCHES + _FOR_GRAPHS + webhooks.CONNECTIONS + 1  # and the purge
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     storage = Storage.of(settings)

@@ -36,6 +36,8 @@ class SeatShares:
             del seats[request.tenant]
         if not seats:
             del self._num_seats[request.priority]
+        if not any(request.tenant in others for others in self._num_seats.values()):
+            del self._weights[request.tenant]
 
     def holder_of_far_more(self, request: Request) -> str | None:
         """Return the tenant that holds the most seats of a request's class, where that is far more than its own has."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database.failures import reported_as_service_error
-from jobs.database.transactions import open_autocommit
+from jobs.database.transactions import open_autocommit, transaction
 
 T = TypeVar("T")
 
@@ -17,7 +17,8 @@ class KeptSession:
     """For one thread at a time. Each statement is a transaction of its own, as `autocommit` runs them.
 
     A look that finds nothing, several times a second in some role, is one round trip so; in a transaction it is three,
-    and a check of the connection.
+    and a check of the connection. Behind a pooler each question is a transaction all the same: what a connection was
+    told of our settings holds in one alone.
     """
 
     def __init__(self, maker: sessionmaker[Session]) -> None:
@@ -31,12 +32,16 @@ class KeptSession:
         After any error the next question is asked on another connection.
         """
         with reported_as_service_error(self._maker.kw["bind"].url):
-            self._session = self._session or open_autocommit(self._maker)
             try:
-                return question(self._session)
+                self._session = self._session or open_autocommit(self._maker)
+                if not self._session.connection().info["is_pooled"]:
+                    return question(self._session)
             except BaseException:
                 self.close()
                 raise
+        self.close()
+        with transaction(self._maker) as session:
+            return question(session)
 
     def close(self) -> None:
         """Give the connection back; the next question takes one again."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.scheduling.decisions import Reason
+from engine.scheduling.policies import PriorityPolicy
+from engine.scheduling.seat_shares import SeatShares
 from tests.engine.simulated_engine import SimulatedEngine
 
 
@@ -95,3 +97,13 @@ def test_one_that_would_need_the_room_of_several_waits_for_it() -> None:
     assert engine.scheduler.counters.num_preemptions == 0
     engine.run()
     assert not engine.scheduler.has_request(large)
+
+
+def test_who_has_no_seat_is_not_remembered() -> None:
+    engine = engine_of(4)
+    for number in range(20):
+        crowd(engine, f"tenant {number}", 2, max_tokens=3, priority=number % 2)
+    engine.run()
+    policy = engine.scheduler.policy
+    assert isinstance(policy, PriorityPolicy)
+    assert vars(policy._shares) == vars(SeatShares())

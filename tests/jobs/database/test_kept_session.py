@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.database import KeptSession
+from jobs.database import KeptSession, connect, connections, sessions
 from jobs.errors import ServiceError
 
 
@@ -59,3 +61,20 @@ def test_after_an_error_of_a_question_the_next_one_has_a_fresh_connection(maker:
         kept.ask(fail)
     assert kept.ask(backend) > 0
     kept.close()
+
+
+def test_behind_a_pooler_each_question_has_our_settings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which another server, given to each transaction, was not told."""
+
+    def set_up(_settings: object, _connection: object, record: Any) -> None:
+        record.info["is_pooled"] = True  # as if another server had answered
+
+    monkeypatch.setattr(connections, "_set_up", set_up)
+    engine = connect(database_url, connections=1)
+    kept = KeptSession(sessions(engine))
+
+    def lock_timeout(session: Session) -> str:
+        return str(session.execute(text("SHOW lock_timeout")).scalar_one())
+
+    assert [kept.ask(lock_timeout), kept.ask(lock_timeout)] == ["5s", "5s"]
+    engine.dispose()
