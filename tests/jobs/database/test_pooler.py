@@ -74,6 +74,13 @@ def test_every_transaction_has_our_timeouts_on_whichever_server_it_runs(engine: 
     assert len(servers) > 1, "or nothing was shown"
 
 
+def test_what_is_asked_again_and_again_has_our_timeouts_too(engine: Engine) -> None:
+    kept = database.KeptSession(database.sessions(engine))
+    query = text("SELECT current_setting('lock_timeout')")
+    for _ in range(3):
+        assert kept.ask(lambda session: session.execute(query).scalar_one()) == "5s"
+
+
 def test_statements_that_are_often_repeated_are_not_prepared(engine: Engine) -> None:
     with engine.connect() as one, engine.connect() as two:
         for _ in range(20):
