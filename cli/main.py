@@ -28,6 +28,7 @@ from cli.admin import log as log_commands
 from cli.admin import tenants as tenant_commands
 from cli.admin import workers as worker_commands
 from cli.batches import commands as batch_commands
+from cli.disk.download import OutputError
 from cli.extracting import group as extract_group
 from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
@@ -122,9 +123,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno in _DISK_ERRORS:
+            advice = "Make room or permit it, then try again."
+        elif isinstance(error, OutputError):  # of a folder, for one, that was removed meanwhile
+            advice = "Give the same command again once it can be written."
+        else:
             raise
-        _fail(f"{error.strerror}: {error.filename or 'the output'}. Make room or permit it, then try again.", status=1)
+        _fail(f"{error.strerror}: {error.filename or 'the output'}. {advice}", status=1)
 
 
 def _fail(message: str, *, status: int) -> None:

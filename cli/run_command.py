@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jobs.counted import counted
-from jobs.errors import InputError
+from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
     from cli.disk.input_scan import InputScan
@@ -59,7 +61,7 @@ def run(
         place.require_valid(stage)  # before anything is kept for it
     with stage.run.held():
         was_done = stage.is_done
-        with session_at(place, stage.run, say=say) as session:
+        with session_at(place, stage.run, say=say) as session, telling_where_answers_are(stage):
             batch = session.run(stage, is_valid=True)
         stage.forget_batches()
         stage.run.forget_stack()
@@ -94,6 +96,23 @@ def _served_model(given: str | None, scan: InputScan) -> ServedModel:
         raise InputError(
             f"the file names the model {name!r}, which is neither a folder nor a Hugging Face id. "
             "Say with --model which one to run it with."
+        ) from None
+
+
+@contextmanager
+def telling_where_answers_are(stage: Stage) -> Iterator[None]:
+    """Raise ServiceError where a file of the results cannot be written in the end."""
+    outputs = {str(path.resolve()) for path in (stage.results.answers, stage.results.errors)}
+    try:
+        yield
+    except OSError as error:
+        if error.filename not in outputs:
+            raise
+        batch_id = stage.run.read().batch_id
+        raise ServiceError(
+            f"cannot write {error.filename}: {error.strerror}. The answers are kept, as {batch_id}: give the same "
+            "command again once that file can be written, and nothing is computed again. Or write them elsewhere, with "
+            f"`tokenmill batch results {batch_id} -o FILE` beside `tokenmill up --data-dir {stage.run.stack}`."
         ) from None
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 
+class OutputError(OSError):
+    """A file could not be made or put in its place; has its name."""
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
     """Write a new file beside `target` that takes its place at the end, and is gone where anything fails before.
@@ -26,11 +30,12 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
             yield stream
         return
     target = target.resolve()  # what a link leads to is replaced, and not the link
-    with _named_after(target):
+    with _as_output_error(target):
         file, unfinished = _begin(target)
     try:
         with _named_after(target):
             yield file
+        with _as_output_error(target):
             file.flush()
             unfinished.chmod(_mode_of(target))
             unfinished.replace(target)
@@ -40,6 +45,14 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         file.close()  # now others may begin one: see _begin
+
+
+def try_to_begin(target: Path) -> None:
+    """Make the file that `replacing` begins with, and remove it. Raises OutputError where it cannot be made."""
+    with _as_output_error(target):
+        file, unfinished = _begin(target.resolve())
+        unfinished.unlink()  # while it is ours: see _begin
+        file.close()
 
 
 def _begin(target: Path) -> tuple[BufferedWriter, Path]:
@@ -84,6 +97,15 @@ def _named_after(target: Path) -> Iterator[None]:
         if error.filename is None and error.errno is not None and error.strerror is not None:
             error.filename = str(target)
         raise
+
+
+@contextmanager
+def _as_output_error(target: Path) -> Iterator[None]:
+    """What is made beside `target` fails with a name that nobody has given."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror, str(target)) from error
 
 
 def download(client: OpenAI, file_id: str | None, target: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cli.disk.download import OutputError, try_to_begin
 from jobs.errors import InputError
 
 
@@ -19,7 +21,10 @@ def require_writable(output: Path) -> None:
 
 
 def require_replaceable(output: Path) -> None:
-    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe."""
+    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe.
+
+    Tries it: what a file system allows, such as that of /proc, is not known from permissions.
+    """
     folder = output.absolute().parent
     if output.is_dir():
         raise InputError(f"{output} is a folder. Give the path of a file with -o.")
@@ -27,8 +32,16 @@ def require_replaceable(output: Path) -> None:
         raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
     if output.exists() and not output.is_file():
         raise InputError(f"{output} is no ordinary file, and the output would replace it. Give another path with -o.")
-    if not os.access(output.resolve().parent, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
+    if output.exists() and not os.access(output, os.W_OK):
         raise _not_permitted(output)
+    try:
+        try_to_begin(output)
+    except OutputError as error:
+        if error.errno == errno.EACCES:
+            raise _not_permitted(output) from None
+        raise InputError(
+            f"cannot write {output}: no file can be made there ({error.strerror}). Choose another output with -o."
+        ) from None
 
 
 def require_apart(outputs: Iterable[Path], read: Mapping[Path, str]) -> None:

@@ -264,6 +264,19 @@ def test_a_run_whose_failed_lines_could_not_be_written_is_refused_before_it_work
     )
 
 
+@pytest.mark.parametrize(
+    ("output", "why"), [("/proc/out.jsonl", ""), ("x" * 250, "no file can be made there (File name too long). ")]
+)
+def test_an_output_that_no_file_can_be_made_for_is_refused_before_any_work(
+    output: str, why: str, tmp_path: Path, batch_file: Path
+) -> None:
+    target = tmp_path / output
+    status, said = tokenmill("run", batch_file, "-o", target)
+    assert (status, said.count("\n")) == (2, 1)
+    assert said.startswith(f"tokenmill: cannot write {target}: {why}")
+    assert said.endswith("Choose another output with -o.\n")
+
+
 @pytest.mark.parametrize(("given", "output"), [("in.jsonl", "in.jsonl"), ("in.errors.jsonl", "in.jsonl")])
 def test_an_output_that_would_replace_the_input_is_refused(given: str, output: str, tmp_path: Path) -> None:
     (tmp_path / given).write_text("the only copy")

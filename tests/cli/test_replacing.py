@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from cli.disk.download import replacing
+from cli import main
+from cli.disk.download import OutputError, replacing
+from cli.disk.output_path import require_replaceable
+from cli.places.run_folder import RunFolder, RunState
+from cli.places.stage import ResultFiles, Stage
+from cli.run_command import telling_where_answers_are
+from jobs.errors import ServiceError
 
 
 def test_what_a_killed_command_left_is_gone_once_the_file_is_written(tmp_path: Path) -> None:
@@ -49,3 +57,48 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
     with pytest.raises(KeyError):
         write_half(target)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out.jsonl": "old"}
+
+
+def write_beside(removed: Path) -> None:
+    """Write into a folder that is removed meanwhile."""
+    removed.mkdir()
+    with replacing(removed / "out.jsonl") as file:
+        file.write(b"new")
+        shutil.rmtree(removed)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_named_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as refused:
+        write_beside(tmp_path / "gone")
+    assert (refused.value.errno, refused.value.filename) == (errno.ENOENT, str(tmp_path / "gone" / "out.jsonl"))
+
+
+def test_a_command_whose_output_cannot_be_made_ends_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main, "app", lambda: write_beside(tmp_path / "gone"))
+    with pytest.raises(SystemExit, match="1"):
+        main.main()
+    assert capsys.readouterr().err == (
+        f"tokenmill: No such file or directory: {tmp_path}/gone/out.jsonl. "
+        "Give the same command again once it can be written.\n"
+    )
+
+
+def test_a_run_whose_output_cannot_be_made_says_where_its_answers_are(tmp_path: Path) -> None:
+    run = RunFolder.below(tmp_path, "k")
+    run.write(RunState(batch_id="batch_1"))
+    results = ResultFiles(answers=tmp_path / "gone" / "out.jsonl")
+    stage = Stage(run=run, lines=tmp_path / "in.jsonl", results=results)
+    with pytest.raises(ServiceError) as refused, telling_where_answers_are(stage):
+        write_beside(tmp_path / "gone")
+    said = refused.value.message
+    assert said.startswith(
+        f"cannot write {results.answers}: No such file or directory. The answers are kept, as batch_1"
+    )
+    assert f"`tokenmill batch results batch_1 -o FILE` beside `tokenmill up --data-dir {run.stack}`" in said
+
+
+def test_that_a_file_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
+    require_replaceable(tmp_path / "out.jsonl")
+    assert not list(tmp_path.iterdir())
