@@ -120,7 +120,7 @@ def lists_of(schema: FieldSchema, items: Items) -> Iterator[tuple[Place, Path]]:
 def item_of(schema: FieldSchema, array: Path, given: Any, *, name: str) -> Any:
     """Return an item as a record has it: what was left out of it is null. Raises ExtractionError."""
     found = _read(schema, (*array, ITEM), given, name)
-    if not any(value is not None and value != [] for value in _values(found)):
+    if not _has_value(schema, (*array, ITEM), found):
         raise ExtractionError(f"{name} has no value. Give what the document has of it.")
     return found
 
@@ -165,12 +165,13 @@ def _places(value: Any, place: Place) -> Iterator[Place]:
         yield from _places(inner, (*place, name))
 
 
-def _values(value: Any) -> Iterator[Any]:
-    if not isinstance(value, Mapping):
-        yield value
-        return
-    for inner in value.values():
-        yield from _values(inner)
+def _has_value(schema: FieldSchema, path: Path, value: Any) -> bool:
+    """Tell whether an item says anything: an empty text does where it is one of a leaf's choices."""
+    if isinstance(value, Mapping):
+        return any(_has_value(schema, (*path, name), inner) for name, inner in value.items())
+    if value == "":
+        return "" in (schema.leaf(path).enum or ())
+    return value is not None and value != []
 
 
 def _is_in(place: Place, item: Place) -> bool:

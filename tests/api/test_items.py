@@ -86,6 +86,7 @@ def test_two_people_who_add_the_same_number_are_told_apart(http: httpx.Client, e
     [
         ({"change": "add", "path": "tags[0]", "value": 7}, "value", "tags[0] cannot be '7': it must be a text."),
         ({"change": "add", "path": "tags[0]"}, "value", "give it"),
+        ({"change": "add", "path": "tags[0]", "value": ""}, "value", "tags[0] has no value"),
         ({"change": "drop", "path": "tags[0]", "value": "x"}, "value", "leave it out"),
         ({"change": "add", "path": "tags[1]", "value": "x"}, "path", "the next item is 'tags[0]'"),
         ({"change": "drop", "path": "tags[0]"}, "path", "tags has 0 items"),
@@ -116,6 +117,26 @@ def test_an_empty_list_is_corrected_with_all_its_items(http: httpx.Client, extra
     (line,) = map(json.loads, http.get(f"/v1/extractions/{extraction_id}/gold").text.splitlines())
     assert (line["fields"]["tags"], "tags" in line["known"]) == (["blue"], True)
     assert http.get(f"/v1/extractions/{extraction_id}/reviews").json()["doubt"]["wrong"] == 1
+
+
+def test_a_list_that_was_accepted_as_empty_is_wrong_while_an_item_that_was_added_stands(
+    http: httpx.Client, extraction_id: str
+) -> None:
+    def num_wrong() -> int:
+        return int(http.get(f"/v1/extractions/{extraction_id}/reviews").json()["doubt"]["wrong"])
+
+    review = review_of(http, extraction_id, "tags")
+    assert http.post(f"/v1/reviews/{review['id']}", json={"verdict": "accept"}).status_code == 200
+    found = []
+    for how, path, more in (
+        ("add", "tags[0]", {"value": "blue"}),
+        ("add", "tags[1]", {"value": "red"}),
+        ("drop", "tags[0]", {}),
+        ("drop", "tags[1]", {}),
+    ):
+        assert change(http, extraction_id, how, path, **more).status_code == 200
+        found.append(num_wrong())
+    assert found == [1, 1, 1, 0]
 
 
 def test_a_number_is_corrected_as_one_and_its_review_says_what_it_may_be(

@@ -78,7 +78,7 @@ def change_item(
         value = checked_item(schema, place, wish.value)
         if _is_new(items, place, value, max_items=schema.containers[path_of(place[:-1])].max_items):
             note(session, extraction, record["document_id"], [(place, Change.ADD, value)], by=by)
-            _say_wrong(session, extraction.id, record["document_id"], place[:-1])
+            _say_of_empty(session, extraction.id, record["document_id"], place[:-1], is_right=False)
 
 
 def note(
@@ -140,6 +140,11 @@ def _num_items(items: Items, array: Place) -> int:
     return len(at(items.extracted, array)) + sum(1 for place in items.added if place[:-1] == array)
 
 
+def _num_left(items: Items, array: Place) -> int:
+    """Return how many items of a list stand."""
+    return _num_items(items, array) - sum(1 for place in items.dropped if place[:-1] == array)
+
+
 def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) -> bool:
     """Return whether an item is to be added, and is not there. Raises InputError, ConflictError."""
     following, array = _num_items(items, place[:-1]), place[:-1]
@@ -160,7 +165,7 @@ def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) ->
             param="path",
             code="invalid_value",
         )
-    num_left = following - sum(1 for one in items.dropped if one[:-1] == array)
+    num_left = _num_left(items, array)
     if max_items is not None and num_left >= max_items:
         raise InputError(
             f"{spell(array)} has {num_left:,} items, and the schema allows {max_items:,}. Drop one that is wrong.",
@@ -170,11 +175,11 @@ def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) ->
     return True
 
 
-def _say_wrong(session: Session, extraction_id: str, document_id: str, array: Place) -> None:
-    """Note of a list that was accepted as one without items that it was not right."""
+def _say_of_empty(session: Session, extraction_id: str, document_id: str, array: Place, *, is_right: bool) -> None:
+    """Note of a list that was accepted as one without items whether that was right."""
     for review in _reviews_at(session, extraction_id, document_id, array):
         if tuple(review.place) == array and review.verdict == Verdict.ACCEPT:
-            review.is_right = False
+            review.is_right = is_right
     session.flush()
 
 
@@ -207,6 +212,8 @@ def _drop(
         if review.verdict is None:
             review.verdict = (Verdict.ACCEPT if is_empty else Verdict.REJECT).value
             review.decided_by, review.decided_at = by, now
+    if _num_left(items, place[:-1]) == 1:  # this one: `items` are those before
+        _say_of_empty(session, extraction.id, document_id, place[:-1], is_right=True)
     session.flush()
 
 

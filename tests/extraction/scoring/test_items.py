@@ -23,6 +23,7 @@ SCHEMA = FieldSchema.parse(
         "properties": {
             "lines": {"type": "array", "maxItems": 4, "items": LINE},
             "tags": {"type": "array", "items": {"type": "string"}},
+            "marks": {"type": "array", "items": {"type": "string", "enum": ["", "x"]}},
         },
     }
 )
@@ -117,6 +118,7 @@ def test_items_are_added_to_lists_that_were_extracted_and_not_to_what_is_added_o
 def test_what_is_left_out_of_an_item_is_null() -> None:
     assert item_of(SCHEMA, ("lines",), {"count": 9}, name="lines[3]") == NEW
     assert item_of(SCHEMA, ("tags",), "red", name="tags[0]") == "red"
+    assert item_of(SCHEMA, ("marks",), "", name="marks[0]") == ""
     with_parts = {"count": 9, "parts": [{"name": "x"}]}
     assert item_of(SCHEMA, ("lines",), with_parts, name="lines[3]") == {**with_parts, "price": None}
 
@@ -132,6 +134,8 @@ def test_what_is_left_out_of_an_item_is_null() -> None:
         ("lines", {"parts": [{"name": 1}]}, r"lines\[3\]\.parts\[0\]\.name cannot be '1': it must be a text"),
         ("tags", None, "has no value"),
         ("tags", 3, "it must be a text"),
+        ("tags", "", "has no value"),
+        ("lines", {"parts": [{"name": ""}]}, r"lines\[3\]\.parts\[0\] has no value"),
     ],
 )
 def test_an_item_that_the_schema_does_not_allow_is_refused(array: str, given: Any, said: str) -> None:
