@@ -167,19 +167,22 @@ class PromptMaker:
         room: Callable[[], AbstractContextManager[None]],
     ) -> tuple[int, int]:
         """Return the tokens of a line's prompts, and the most of its answers, each as long as its limit or, where it
-        has none, as `default_max_tokens` and the context allow. Passages that it wants count with the most they have.
+        has none, `default_max_tokens`, and as the context and its log-probabilities allow. Passages that it wants
+        count with the most they have.
 
         Raises what `prepare` raises, but for a grammar that cannot be kept: none is compiled.
         """
         request = parse_body(endpoint, line.body)
         self._call_reader(request)
         prompts = self._checked_prompts(request, is_wanted, room)
-        given = request.sampling.max_tokens
-        most = default_max_tokens if given is None else given
+        sampling = request.sampling
+        most = default_max_tokens if sampling.max_tokens is None else sampling.max_tokens
+        if sampling.logprobs is not None:
+            most = min(most, _most_shown_tokens(len(prompts) * sampling.n, sampling.logprobs))
         answers = sum(min(most, self._max_model_len - len(prompt)) for prompt in prompts)
         wanted = request.context if isinstance(request, ChatRequest) else None
         passages = 0 if wanted is None else wanted.most_tokens
-        return sum(map(len, prompts)) + passages, request.sampling.n * answers
+        return sum(map(len, prompts)) + passages, sampling.n * answers
 
     def _checked_prompts(
         self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]
@@ -300,14 +303,21 @@ def _check_echoes(prepared: PreparedLine) -> None:
 
 
 def _ending_with_its_scores(prepared: PreparedLine) -> PreparedLine:
-    """Let a chat's answers without a limit of their own end where they show as many log-probabilities as a line may."""
+    """Let the outputs end where the answer shows as many log-probabilities as a line may, in equal shares."""
     params = prepared.params
-    if params.logprobs is None or params.max_tokens is not None:
+    if params.logprobs is None:
         return prepared
-    max_tokens = MAX_SCORES // (params.n * (params.logprobs + 1))
-    if prepared.most_output_tokens <= max_tokens * params.n:  # as mostly
+    num_outputs = len(prepared.prompts) * params.n
+    max_tokens = _most_shown_tokens(num_outputs, params.logprobs)
+    if prepared.most_output_tokens <= max_tokens * num_outputs:  # as mostly
         return prepared
-    return replace(prepared, params=replace(params, max_tokens=max_tokens))
+    min_tokens = min(params.min_tokens, max_tokens)
+    return replace(prepared, params=replace(params, max_tokens=max_tokens, min_tokens=min_tokens))
+
+
+def _most_shown_tokens(num_outputs: int, logprobs: int) -> int:
+    """Return how many tokens each output may have with so many log-probabilities; no line asks for too many outputs."""
+    return MAX_SCORES // (num_outputs * (logprobs + 1))
 
 
 def _packed(token_ids: Sequence[int]) -> array[int]:

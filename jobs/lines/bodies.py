@@ -13,7 +13,6 @@ from jobs.lines.body_checks import (
     MAX_ANSWERS,
     MAX_LOGPROBS,
     MAX_N,
-    MAX_SCORES,
     MAX_TOKENS,
     BodyError,
     Check,
@@ -82,14 +81,12 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     given = _checked(body, _CHAT)
     if "messages" not in given:
         raise BodyError("messages", "messages is missing; give the conversation", code="missing_required_parameter")
-    sampling = _sampling(given, logprobs=_chat_logprobs(given))
-    _check_scores(sampling, num_prompts=1)
     structure, tool_use = structure_of(given), tool_use_of(given)
     if structure is not None and tool_use is not None:
         raise BodyError("tools", f"tools and {structure.param} are both given; give one, or tool_choice none")
     return ChatRequest(
         messages=given["messages"],
-        sampling=sampling,
+        sampling=_sampling(given, logprobs=_chat_logprobs(given)),
         structure=structure,
         tool_use=tool_use,
         context=_context(given),
@@ -112,7 +109,6 @@ def completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     if num_answers > MAX_ANSWERS:
         asked = f"prompt holds {num_prompts:,} prompts and n is {sampling.n}: {num_answers:,} answers"
         raise BodyError("n", f"{asked}; {MAX_ANSWERS:,} are allowed in a line. Use more lines")
-    _check_scores(sampling, num_prompts=num_prompts)
     return CompletionRequest(prompts=given["prompt"], sampling=sampling, structure=structure_of(given), echo=echo)
 
 
@@ -144,20 +140,6 @@ def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
         raise BodyError("min_tokens", f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}")
     values = {name: value for name, value in given.items() if name in CHECKS}
     return Sampling(**values | {"max_tokens": max_tokens, "logprobs": logprobs})
-
-
-def _check_scores(sampling: Sampling, *, num_prompts: int) -> None:
-    """Raise BodyError where the outputs may have more log-probabilities than an answer shows."""
-    if sampling.logprobs is None or sampling.max_tokens is None:  # without a limit of its own it ends in time
-        return
-    num_scores = num_prompts * sampling.n * sampling.max_tokens * (sampling.logprobs + 1)
-    if num_scores > MAX_SCORES:
-        raise BodyError(
-            "max_tokens",
-            f"the answer may show {num_scores:,} log-probabilities of {sampling.max_tokens:,} tokens each of "
-            f"{num_prompts * sampling.n:,} outputs; at most {MAX_SCORES:,} are shown in one line. Lower max_tokens, n "
-            "or the number of likeliest tokens, or use more lines",
-        )
 
 
 def _max_tokens(given: Mapping[str, Any]) -> int | None:

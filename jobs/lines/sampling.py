@@ -104,8 +104,8 @@ class Sampling:
         allowed=f"0 … {MAX_LOGPROBS}",
         note="of the model's distribution, before every other parameter; a chat's is true or false with "
         "`top_logprobs`; a completion shows the token itself, too, where it is not among the likeliest. At most "
-        f"{MAX_SCORES:,} in a line's answer: `max_tokens` × (`logprobs` + 1) × `n`, of each prompt; an answer without "
-        "`max_tokens` ends there (`length`)",
+        f"{MAX_SCORES:,} in a line's answer: its outputs end (`length`) at {MAX_SCORES:,} ÷ (`logprobs` + 1) ÷ "
+        "(prompts × `n`) tokens, whatever `max_tokens` and `min_tokens` say",
     )
     prompt_logprobs: int | None = _parameter(
         None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -193,16 +194,36 @@ def test_a_prompt_of_a_million_tokens_may_have_its_own_log_probabilities(tokeniz
     assert maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b").num_prompt_scores == MAX_SCORES
 
 
-def test_a_chat_without_a_limit_ends_where_it_shows_a_million_log_probabilities(tokenizer: Any) -> None:
+def test_answers_end_where_they_show_a_million_log_probabilities(tokenizer: Any) -> None:
     def most_output_tokens(context: int, **asked: Any) -> int:
         line = InputLine(line_no=0, custom_id="a", model="m", body=chat("Hi", logprobs=True, top_logprobs=9, **asked))
         maker = PromptMaker(tokenizer, max_model_len=context, vocab_size=VOCAB)
-        return maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="b").most_output_tokens
+        most = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="b").most_output_tokens
+        counted: dict[str, Any] = {"default_max_tokens": 2**20, "is_wanted": lambda: True, "room": nullcontext}
+        assert maker.measure(line, endpoint=CHAT_ENDPOINT, **counted)[1] == most
+        return most
 
     assert most_output_tokens(2**20) == 100_000
     assert most_output_tokens(2**20, n=10) == 100_000
     assert most_output_tokens(2**20, max_tokens=7) == 7
+    assert most_output_tokens(2**20, max_tokens=500_000) == 100_000
+    assert most_output_tokens(2**20, max_completion_tokens=12_501, n=8) == 100_000
     assert 50_000 < most_output_tokens(60_000) < 60_000, "the context ends before"
+
+
+def test_prompts_of_a_line_share_its_log_probabilities(tokenizer: Any) -> None:
+    maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=VOCAB)
+    body = {"prompt": ["a"] * 256, "n": 8, "logprobs": 20, "max_tokens": 24}
+    line = InputLine(line_no=0, custom_id="a", model="m", body=body)
+    assert maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b").params.max_tokens == 23
+
+
+def test_min_tokens_is_no_more_than_log_probabilities_leave_room_for(tokenizer: Any) -> None:
+    maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=VOCAB)
+    body = chat("Hi", logprobs=True, top_logprobs=20, n=128, min_tokens=1000)
+    line = InputLine(line_no=0, custom_id="a", model="m", body=body)
+    params = maker.prepare(line, endpoint=CHAT_ENDPOINT, batch_id="b").params
+    assert (params.min_tokens, params.max_tokens) == (372, 372)
 
 
 def test_an_answer_that_would_repeat_more_of_its_prompts_than_are_stored_is_refused(tokenizer: Any) -> None:

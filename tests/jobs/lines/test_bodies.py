@@ -19,7 +19,7 @@ from jobs.lines.bodies import (
     CompletionRequest,
     parse_body,
 )
-from jobs.lines.body_checks import BodyError
+from jobs.lines.body_checks import MAX_ANSWERS, MAX_LOGPROBS, MAX_SCORES, BodyError
 from jobs.lines.sampling import Sampling, documented_rows
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
@@ -54,16 +54,18 @@ def test_a_plain_chat_body_has_the_defaults_of_the_api() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"logprobs": True, "top_logprobs": 20, "n": 128, "max_tokens": 373},
-        {"logprobs": True, "n": 2, "max_tokens": 500_064},
-        {"endpoint": COMPLETION_ENDPOINT, "logprobs": 20, "n": 8, "prompt": ["a"] * 256, "max_tokens": 24},
+        {"top_logprobs": 20, "max_tokens": 65_536},
+        {"top_logprobs": 20, "max_completion_tokens": 131_072},
+        {"top_logprobs": 5, "n": 8, "max_tokens": 32_768},
     ],
 )
-def test_an_answer_with_more_log_probabilities_than_a_worker_can_hold_is_refused(asked: dict[str, Any]) -> None:
-    error = refusal(**asked)
-    assert error.param == "max_tokens"
-    assert "may show 1,0" in error.message
-    assert "at most 1,000,000 are shown in one line. Lower max_tokens, n or" in error.message
+def test_a_limit_is_taken_that_leaves_room_for_more_log_probabilities_than_are_shown(asked: dict[str, Any]) -> None:
+    limit = asked.get("max_tokens", asked.get("max_completion_tokens"))
+    assert chat(logprobs=True, **asked).sampling.max_tokens == limit
+
+
+def test_each_answer_of_a_line_has_room_for_the_log_probabilities_of_a_token() -> None:
+    assert MAX_ANSWERS * (MAX_LOGPROBS + 1) <= MAX_SCORES
 
 
 @pytest.mark.parametrize("name", ["allowed_token_ids", "stop_token_ids"])
@@ -82,10 +84,6 @@ def test_a_string_that_every_token_is_compared_with_is_refused_beyond_256_charac
     error = refusal(**asked)
     assert (error.param, error.code) == (name, "invalid_value")
     assert error.message == f"{name} holds a string of 10,000 characters; at most 256 are allowed in each"
-
-
-def test_an_answer_with_a_million_log_probabilities_is_none_too_many() -> None:
-    assert chat(logprobs=True, top_logprobs=19, n=5, max_tokens=10_000).sampling.n == 5
 
 
 def test_every_sampling_parameter_is_documented_as_it_is_declared() -> None:
