@@ -131,6 +131,8 @@ class Scan:
     """What models answer that are offered, those for other endpoints, too."""
     passages: Passages | None = None
     """None: no line is changed."""
+    is_retry: bool = False
+    """Whether the lines were accepted once, with whatever custom_id was allowed then."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
@@ -207,7 +209,7 @@ class Scan:
 
     def _check_custom_id(self, request: InputLine) -> None:
         num_characters, allowed = len(request.custom_id), self.settings.max_custom_id_characters
-        if num_characters > allowed:
+        if num_characters > allowed and not self.is_retry:
             message = f"custom_id has {num_characters:,} characters and {allowed:,} are allowed; shorten it"
             raise _problem(request, "invalid_request", message, param="custom_id")
         first = self._ids.add(request.custom_id, request.line_no)

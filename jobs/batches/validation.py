@@ -103,6 +103,7 @@ def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
         kinds=served_models.kinds_by_name(session),
         settings=settings,
         contexts=fleet.contexts(session),
+        is_retry=batch.retry_of is not None,
     )
 
 

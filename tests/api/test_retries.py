@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -100,6 +101,18 @@ def test_lines_of_one_custom_id_are_told_apart_and_refused_ones_are_left_out(
     batch = submit(content, extra_body={"invalid_lines": "skip"})
     run(deployment, batch.id, failed=(4,))
     assert custom_ids(client, retry(client, batch.id).input_file_id) == ["line-1"]
+
+
+def test_a_custom_id_that_was_allowed_once_does_not_keep_its_line_from_being_retried(
+    client: OpenAI, deployment: Any, submit: Submit, input_lines: Callable[..., bytes]
+) -> None:
+    content = input_lines(2).replace(b"line-1", b"line-1" * 300)
+    batch = submit(content)
+    before = replace(deployment, settings=deployment.settings.model_copy(update={"max_custom_id_characters": 2000}))
+    run(before, batch.id, failed=(1,))
+    again = retry(client, batch.id)
+    run(deployment, again.id)
+    assert custom_ids(client, client.batches.retrieve(again.id).output_file_id) == ["line-1" * 300]
 
 
 def test_a_retry_that_is_sent_again_makes_one_batch_and_one_file(
