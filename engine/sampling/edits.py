@@ -20,13 +20,31 @@ from engine.device.transfer import upload
 from engine.params import SamplingParams
 from engine.sampling.penalties import Pairs, PenaltyBook, PenaltyRows, TokenTable
 from engine.scheduling.request import Sequence
+from kernels.token_mask import apply_token_mask
 
 _Int64 = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.int32]
 _Float32 = npt.NDArray[np.float32]
 
 
 def _no_rows() -> _Int64:
     return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True, kw_only=True)
+class AllowedTokens:
+    """The rows, each once, that may take some tokens only."""
+
+    rows: _Int64
+    words: list[_Words]
+    """Of each row a bit for every token, as kernels/token_mask.py reads them, up to the last that is allowed."""
+
+    def apply(self, logits: Tensor) -> None:
+        """Set the logits of all other tokens to minus infinity, in place."""
+        mask = np.zeros((len(self.rows), -(-logits.shape[-1] // 32)), dtype=np.int32)
+        for row, words in zip(mask, self.words, strict=True):
+            row[: len(words)] = words
+        apply_token_mask(logits, upload(mask, logits.device), upload(self.rows, logits.device))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +74,7 @@ class Shifted:
 class Edits:
     """One step's edits of logits."""
 
-    allowed: Pairs | None = None
+    allowed: AllowedTokens | None = None
     forbidden: Pairs | None = None
     shifted: _Int64 = field(default_factory=_no_rows)
     """The rows, ascending, whose logits bias or penalties move."""
@@ -69,10 +87,7 @@ class Edits:
     def forbid(self, logits: Tensor) -> None:
         """Set the logits of tokens that must not be sampled to minus infinity, in place."""
         if self.allowed is not None:
-            index = self.allowed.on(logits.device)
-            kept = logits[index]
-            logits.index_fill_(0, upload(np.unique(self.allowed.rows), logits.device), -torch.inf)
-            logits[index] = kept
+            self.allowed.apply(logits)
         if self.forbidden is not None:
             # Not `logits[index] = number`: that copies the number from the host and waits for all of the device's work.
             logits.index_put_(self.forbidden.on(logits.device), logits.new_full((), -torch.inf))
@@ -106,7 +121,7 @@ class _Wish:
 
     def __init__(self, params: SamplingParams) -> None:
         self.has_penalty = params.has_penalty
-        self.allowed = params.allowed_token_ids
+        self.allowed = None if params.allowed_token_ids is None else _words(params.allowed_token_ids)
         bias = params.logit_bias or {}
         self.bias_tokens, self.bias_values = tuple(bias), tuple(bias.values())
         self.banned = tuple(ids[0] for ids in params.bad_words_token_ids if len(ids) == 1)
@@ -159,7 +174,7 @@ class EditBook:
         index_of = {row: index for index, row in enumerate(shifted)}
         penalised = [row for row, wish in wished if wish.has_penalty]
         return Edits(
-            allowed=_pairs([(row, wish.allowed) for row, wish in wished if wish.allowed is not None]),
+            allowed=_allowed([(row, wish.allowed) for row, wish in wished if wish.allowed is not None]),
             forbidden=_pairs(
                 [(row, wish.forbidden(owners[row], int(offsets[row]))) for row, wish in wished]
                 + [(row, sorted(owners[row].stop_token_ids)) for row in early_rows]
@@ -189,6 +204,18 @@ def _pairs(groups: AnySequence[tuple[int, AnySequence[int]]]) -> Pairs | None:
     return pairs if pairs.rows.size else None
 
 
+def _words(token_ids: AnySequence[int]) -> _Words:
+    bits = np.zeros((max(token_ids) // 32 + 1) * 32, dtype=np.bool_)
+    bits[np.fromiter(token_ids, np.int64, len(token_ids))] = True
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _allowed(wishes: list[tuple[int, _Words]]) -> AllowedTokens | None:
+    if not wishes:
+        return None
+    return AllowedTokens(rows=np.array([row for row, _ in wishes]), words=[words for _, words in wishes])
+
+
 def _bias(wishes: list[tuple[int, _Wish]]) -> Bias | None:
     if not wishes:
         return None
@@ -216,7 +243,7 @@ def edits_of_every_kind(num_rows: int) -> Edits:
         counted=Pairs.of(rows, [[0]] * num_rows),
     )
     return Edits(
-        allowed=Pairs.of(rows, [[0, 1]] * num_rows),
+        allowed=AllowedTokens(rows=np.arange(num_rows), words=[_words([0, 1])] * num_rows),
         forbidden=Pairs.of(rows, [[1]] * num_rows),
         shifted=np.arange(num_rows),
         bias=Bias(pairs=Pairs.of(rows, [[0]] * num_rows), values=numbers),

@@ -27,7 +27,8 @@ MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
 MAX_WORD_CHARACTERS = 256  # of a stop string, whose beginnings are looked for at each token, and of a bad word
 MAX_BAD_WORDS = 1024  # these three are written out for every token that is sampled
 MAX_BIASES = 1024  # OpenAI documents no number
-MAX_TOKEN_IDS = 1024  # that are allowed, or that stop
+MAX_STOP_TOKEN_IDS = 1024
+MAX_ALLOWED_TOKEN_IDS = 16_384  # a step costs the same with one; a line that waits holds 36 bytes for each
 MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
 MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a sequence that runs and a text that is kept
 
@@ -156,7 +157,7 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 def stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
     found = token_ids(name, value)
-    _check_num_ids(name, found)
+    _check_num_ids(name, found, allowed=MAX_STOP_TOKEN_IDS)
     return found
 
 
@@ -164,13 +165,13 @@ def allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
     found = token_ids(name, value)
     if not found:
         raise wrong(name, value, "at least one token id")
-    _check_num_ids(name, found)
+    _check_num_ids(name, found, allowed=MAX_ALLOWED_TOKEN_IDS)
     return found
 
 
-def _check_num_ids(name: str, found: Sequence[int]) -> None:
-    if len(found) > MAX_TOKEN_IDS:
-        raise BodyError(name, f"{name} holds {len(found):,} token ids; at most {MAX_TOKEN_IDS:,} are allowed")
+def _check_num_ids(name: str, found: Sequence[int], *, allowed: int) -> None:
+    if len(found) > allowed:
+        raise BodyError(name, f"{name} holds {len(found):,} token ids; at most {allowed:,} are allowed")
 
 
 def bad_words(name: str, value: Any) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from jobs.lines.body_checks import (
+    MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
     MAX_BIAS,
     MAX_BIASES,
@@ -20,9 +21,9 @@ from jobs.lines.body_checks import (
     MAX_REPETITION,
     MAX_SCORES,
     MAX_SEED,
+    MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
     MAX_TEMPERATURE,
-    MAX_TOKEN_IDS,
     MAX_TOKENS,
     MAX_WORD_CHARACTERS,
     MIN_REPETITION,
@@ -70,7 +71,7 @@ class Sampling:
         (), logit_bias, allowed=f"token id → −{MAX_BIAS:g} … {MAX_BIAS:g}", note=f"at most {MAX_BIASES:,} ids"
     )
     allowed_token_ids: tuple[int, ...] | None = _parameter(
-        None, allowed_token_ids, allowed=f"at most {MAX_TOKEN_IDS:,} token ids", note="vLLM's"
+        None, allowed_token_ids, allowed=f"at most {MAX_ALLOWED_TOKEN_IDS:,} token ids", note="vLLM's"
     )
     bad_words: tuple[str, ...] = _parameter(
         (),
@@ -82,7 +83,7 @@ class Sampling:
         None,
         Whole(-MAX_SEED - 1, MAX_SEED),
         allowed="64 bits",
-        note="the same tokens in any batch, after a preemption and after a crash, [near-ties apart]"
+        note="the same tokens in any batch, after a preemption and after a crash, [near-ties and costly grammars apart]"
         "(architecture.md#same-request-same-tokens). A given seed is that of all prompts of a line; without one each "
         "prompt's own is derived from batch, line and its place",
     )
@@ -90,7 +91,7 @@ class Sampling:
         (), stops, allowed=f"at most {MAX_STOPS} strings of {MAX_WORD_CHARACTERS} characters"
     )
     stop_token_ids: tuple[int, ...] = _parameter(
-        (), stop_token_ids, allowed=f"at most {MAX_TOKEN_IDS:,} token ids", note="vLLM's"
+        (), stop_token_ids, allowed=f"at most {MAX_STOP_TOKEN_IDS:,} token ids", note="vLLM's"
     )
     include_stop_str_in_output: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
     ignore_eos: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")

@@ -149,6 +149,17 @@ def test_only_allowed_tokens_keep_their_logits() -> None:
     assert torch.equal(row[[0, 8, 39]], logits_of(1)[0, [0, 8, 39]])
 
 
+def test_allowed_tokens_are_each_row_s_own_in_any_order_and_number() -> None:
+    lists = [[39, 31, 32, 31], [0], list(range(VOCAB))]
+    sequences = [seated(PROMPT, [], row=row, allowed_token_ids=ids) for row, ids in enumerate(lists)]
+    plain = seated(PROMPT, [], row=3)
+    logits = logits_of(4, dtype=torch.bfloat16)
+    rows = edited(after_take(*sequences, plain), [*sequences, plain], logits)
+    for row, ids in enumerate([*lists, lists[-1]]):
+        assert rows[row].isfinite().nonzero()[:, 0].tolist() == sorted(set(ids))
+    assert torch.equal(rows[2:], logits[2:].float())
+
+
 WORDS = [[6], [7, 8], [4, 0, 9], [0, 10], [3, 4, 11]]
 
 

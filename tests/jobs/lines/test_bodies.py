@@ -68,13 +68,13 @@ def test_each_answer_of_a_line_has_room_for_the_log_probabilities_of_a_token() -
     assert MAX_ANSWERS * (MAX_LOGPROBS + 1) <= MAX_SCORES
 
 
-@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_token_ids"])
-def test_ids_that_are_written_out_for_every_token_are_1024_at_most(name: str) -> None:
-    assert getattr(chat(**{name: [5] * 1024}).sampling, name) == (5,) * 1024
-    asked: dict[str, Any] = {name: [5] * 1025}
+@pytest.mark.parametrize(("name", "most"), [("allowed_token_ids", 16_384), ("stop_token_ids", 1024)])
+def test_lists_of_token_ids_are_bounded(name: str, most: int) -> None:
+    assert getattr(chat(**{name: [5] * most}).sampling, name) == (5,) * most
+    asked: dict[str, Any] = {name: [5] * (most + 1)}
     error = refusal(**asked)
     assert (error.param, error.code) == (name, "invalid_value")
-    assert error.message == f"{name} holds 1,025 token ids; at most 1,024 are allowed"
+    assert error.message == f"{name} holds {most + 1:,} token ids; at most {most:,} are allowed"
 
 
 @pytest.mark.parametrize("name", ["stop", "bad_words"])
