@@ -19,9 +19,10 @@ async def hold_session_slot(services: ServicesDep, _caller: CallerDep) -> AsyncI
         yield
 
 
-def open_session(
-    services: ServicesDep, _slot: Annotated[None, Depends(hold_session_slot, scope="function")]
-) -> Iterator[Session]:
+SlotDep = Annotated[None, Depends(hold_session_slot, scope="function")]
+
+
+def open_session(services: ServicesDep, _slot: SlotDep) -> Iterator[Session]:
     """Run one transaction per request: committed when the endpoint returns, rolled back when it raises."""
     with transaction(services.sessions) as session:
         yield session

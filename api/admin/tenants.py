@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from api.admin.access import AdminDep
+from api.admin.access import AdminDep, AdministrationDep
 from api.fields import WHOLE, Storable, StrictModel
 from api.openapi import failures
 from api.schemas.admin import DeletedTenant, TenantList, TenantObject
@@ -93,11 +93,21 @@ def change(tenant_id: str, body: ChangeTenantBody, admin: AdminDep) -> TenantObj
 
 
 @router.post("/{tenant_id}/disable", operation_id="disableTenant", responses=failures(404, 408, 413))
-def disable(tenant_id: str, admin: AdminDep, *, body: DisableTenantBody | None = None) -> TenantObject:
-    """Accept nothing more of a tenant; what it has it may read, and its schedules rest."""
-    tenant = find_tenant(admin.session, tenant_id)
-    tenants.disable(admin, tenant, cancels=body is not None and body.cancel_batches)
-    return _shown(admin, tenant)
+def disable(
+    tenant_id: str, administration: AdministrationDep, *, body: DisableTenantBody | None = None
+) -> TenantObject:
+    """Accept nothing more of a tenant; what it has it may read, and its schedules rest.
+
+    With `cancel_batches` the answer comes once all are cancelled; sent again after a lost answer, it goes on.
+    """
+    with administration() as admin:
+        tenant = find_tenant(admin.session, tenant_id)
+        tenant_id = tenant.id  # the name that was given may be another's before this ends
+        tenants.disable(admin, tenant)
+    if body is not None and body.cancel_batches:
+        tenants.cancel_batches(administration, tenant_id)
+    with administration() as admin:
+        return _shown(admin, find_tenant(admin.session, tenant_id))
 
 
 @router.post("/{tenant_id}/enable", operation_id="enableTenant", responses=failures(404))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -158,9 +159,14 @@ def tenants_disable(
     from jobs.administration import tenants
 
     with administration(data_dir) as admin:
-        num_cancelled = tenants.disable(admin, find_tenant(admin.session, name), cancels=cancel)
-    cancelled = f" and cancelled {counted(num_cancelled, 'batch', 'batches')}"
-    print(f"disabled {name}{cancelled if cancel else '; what was accepted runs on'}")
+        tenant = find_tenant(admin.session, name)
+        tenant_id = tenant.id
+        tenants.disable(admin, tenant)
+    if not cancel:
+        print(f"disabled {name}; what was accepted runs on")
+        return
+    num_cancelled = tenants.cancel_batches(partial(administration, data_dir), tenant_id)
+    print(f"disabled {name} and cancelled {counted(num_cancelled, 'batch', 'batches')}")
 
 
 @app.command("enable")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -89,6 +89,10 @@ class Admin:
         if changed:
             old, new = ({name: shown[name] for name in changed} for shown in (before, after))
             self.note(action, subject, tenant_id=tenant_id, before=old, after=new)
+
+
+Administration = Callable[[], AbstractContextManager[Admin]]
+"""Begins a transaction of an operator's, committed at its end: for what takes more than one."""
 
 
 def _as_json(shown: Shown) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypedDict, Unpack
 
 from jobs.accounts import budgets, limits, tenants
-from jobs.administration.log import Admin, Shown
+from jobs.accounts.tenants import find_tenant
+from jobs.administration.log import Admin, Administration, Shown
 from jobs.batches import deletion
 from jobs.states import AskedPriority
 from jobs.tables import Tenant
@@ -58,13 +59,28 @@ def change(admin: Admin, tenant: Tenant, **changes: Unpack[TenantChanges]) -> No
         session.refresh(tenant)
 
 
-def disable(admin: Admin, tenant: Tenant, *, cancels: bool = False) -> int:
-    """Refuse what a tenant submits from now on; with `cancels` stop what was accepted, too. Return of how many batches.
-
-    Without it, what was accepted runs on: it is nobody's to lose.
-    """
+def disable(admin: Admin, tenant: Tenant) -> None:
+    """Refuse what a tenant submits from now on. What was accepted runs on: it is nobody's to lose."""
     _set_disabled(admin, tenant, is_disabled=True)
-    num_cancelled = deletion.cancel_open(admin.session, tenant.id) if cancels else 0
+
+
+def cancel_batches(administration: Administration, tenant_id: str) -> int:
+    """Cancel the open batches of a tenant that is disabled, a hundred in a transaction; return how many.
+
+    Each transaction has its own entry in the log. Where one fails those before it stay, and another call goes on.
+    """
+    total = 0
+    while True:
+        with administration() as admin:
+            num_cancelled = _cancel_some(admin, find_tenant(admin.session, tenant_id))
+        if not num_cancelled:
+            return total
+        total += num_cancelled
+
+
+def _cancel_some(admin: Admin, tenant: Tenant) -> int:
+    _lock(admin, tenant)  # two who cancel at once count no batch twice
+    num_cancelled = deletion.cancel_open(admin.session, tenant.id)
     if num_cancelled:
         after = {"cancelled_batches": num_cancelled}
         admin.note("tenant.cancel_batches", tenant.id, tenant_id=tenant.id, before={}, after=after)

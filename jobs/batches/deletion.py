@@ -22,7 +22,7 @@ from jobs.states import TERMINAL_BATCH_STATES, BatchState, sources_of
 from jobs.tables import Batch, File, Tenant
 from jobs.webhooks.endpoints import delete_endpoints_of
 
-_BLOCK = 100  # batches and files that one transaction deletes
+_BLOCK = 100  # batches and files that one transaction deletes, or cancels
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 
 
@@ -81,9 +81,12 @@ def delete_tenant(session: Session, tenant: Tenant, *, by: str) -> None:
 
 
 def cancel_open(session: Session, tenant_id: str) -> int:
-    """Cancel all batches of a tenant that may still run lines; return how many."""
-    mine = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None)).order_by(Batch.id)
-    return _cancel(session, mine)
+    """Cancel up to a hundred batches of a tenant that may still run lines; return how many, 0 once none is left.
+
+    Commit it before the next hundred: what it locks would keep the tenant's workers waiting.
+    """
+    is_mine = (Batch.tenant_id == tenant_id) & Batch.deleted_at.is_(None)
+    return _cancel(session, select(Batch).where(is_mine).order_by(Batch.id).limit(_BLOCK))
 
 
 def _cancel(session: Session, batches: Select[Batch]) -> int:

@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 from sqlalchemy.orm import Session
 
 from jobs.accounts.keys import create_key
+from jobs.batches import deletion
 from jobs.chunks import fleet
 
 Made = dict[str, Any]
@@ -59,6 +61,27 @@ def test_a_tenant_is_made_changed_disabled_enabled_and_deleted(operator: httpx.C
     assert operator.delete(url).json() == {"id": tenant["id"], "object": "tenant.deleted", "deleted": True}
     assert operator.get(url).status_code == 404
     assert tenant["id"] not in [each["id"] for each in operator.get("/tenants").json()["data"]]
+
+
+def test_open_batches_of_a_disabled_tenant_are_cancelled_some_at_a_time(
+    deployment: Any, operator: httpx.Client, tenant: Made, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "_BLOCK", 2)
+    url = f"/tenants/{tenant['id']}"
+    secret = operator.post(f"{url}/keys", json={}).json()["secret"]
+    with OpenAI(base_url=f"{deployment.url}/v1", api_key=secret, max_retries=0) as client:
+        file = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        for _ in range(3):
+            client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        disabled = operator.post(f"{url}/disable", json={"cancel_batches": True}).raise_for_status().json()
+        assert {batch.status for batch in client.batches.list()} == {"cancelling"}
+    assert (disabled["id"], disabled["disabled_at"] is None) == (tenant["id"], False)
+    logged = operator.get("/log", params={"limit": 3}).json()["data"]
+    assert [(entry["action"], entry["after"].get("cancelled_batches")) for entry in logged] == [
+        ("tenant.cancel_batches", 1),
+        ("tenant.cancel_batches", 2),
+        ("tenant.disable", None),
+    ]
 
 
 @pytest.mark.parametrize(

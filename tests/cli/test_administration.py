@@ -6,14 +6,21 @@ import json
 import os
 import pwd
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from jobs.accounts.tenants import find_tenant
+from jobs.batches import deletion
 from jobs.chunks import fleet
 from jobs.database import connect, sessions, transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
+from jobs.ids import new_id
+from jobs.states import BatchState
+from jobs.tables import Batch, File, Tenant
 
 Tokenmill = Callable[..., Result]
 
@@ -86,6 +93,44 @@ def test_a_tenant_is_disabled_and_enabled(tokenmill: Tokenmill) -> None:
     assert table(tokenmill("tenants", "list"))[0]["disabled"] == ""
     with pytest.raises(NotFoundError, match="no tenant 'nobody'"):
         tokenmill("tenants", "disable", "nobody")
+
+
+def test_open_batches_are_cancelled_in_short_transactions_and_counted_together(
+    tokenmill: Tokenmill, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "_BLOCK", 2)
+    engine = connect(database_url)
+    with transaction(sessions(engine)) as session:
+        add_open_batches(session, find_tenant(session, "acme"), count=3)
+    engine.dispose()
+    assert tokenmill("tenants", "disable", "acme", "--cancel").stdout == "disabled acme and cancelled 3 batches\n"
+    assert [row["action"] for row in table(tokenmill("admin", "log", "--limit", "3"))] == [
+        "tenant.cancel_batches",
+        "tenant.cancel_batches",
+        "tenant.disable",
+    ]
+
+
+def add_open_batches(session: Session, tenant: Tenant, *, count: int) -> None:
+    file = File(
+        id=new_id("file"), tenant_id=tenant.id, filename="in.jsonl", purpose="batch", size_bytes=1, object_key="in"
+    )
+    session.add(file)
+    session.flush()
+    now = datetime.now(UTC)
+    for _ in range(count):
+        batch = Batch(
+            id=new_id("batch"),
+            tenant_id=tenant.id,
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            fingerprint=new_id("fp"),
+            state=BatchState.IN_PROGRESS,
+            expires_at=now + timedelta(hours=24),
+            created_at=now,
+        )
+        session.add(batch)
 
 
 def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_url: str) -> None:

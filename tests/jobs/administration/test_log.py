@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import pwd
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.window_budgets import NewBudget
 from jobs.administration import budgets, keys, models, stores, tenants
-from jobs.administration.log import Actor, Admin, entries
+from jobs.administration.log import Actor, Admin, Administration, entries
+from jobs.batches import deletion
+from jobs.database import transaction
 from jobs.states import AskedPriority, BatchState, BudgetUnit, BudgetWindow, Scope
 from jobs.tables import AdminEntry, Batch, Deletion, Tenant
 
+MakeBatch = Callable[..., Batch]
 ROOT = Path(__file__).resolve().parents[3]
 CHANGES = {
     "jobs.accounts.tenants": {"create_tenant", "set_retention", "set_disabled"},
@@ -39,6 +45,16 @@ CHANGES = {
 @pytest.fixture
 def admin(session: Session) -> Admin:
     return Admin(session=session, actor=Actor.of_key("key_operator"))
+
+
+@pytest.fixture
+def administration(maker: sessionmaker[Session], admin: Admin) -> Administration:
+    @contextmanager
+    def begin() -> Iterator[Admin]:
+        with transaction(maker) as session:
+            yield replace(admin, session=session)
+
+    return begin
 
 
 def last(session: Session) -> AdminEntry:
@@ -60,19 +76,50 @@ def test_a_change_says_who_what_and_from_what_to_what(session: Session, admin: A
 
 
 def test_disabling_a_tenant_cancels_its_open_batches_on_a_wish_and_nobody_elses(
-    session: Session, admin: Admin, tenant: Tenant, make_batch: Callable[..., Batch]
+    session: Session, admin: Admin, administration: Administration, *, tenant: Tenant, make_batch: MakeBatch
 ) -> None:
     other = tenants.create(admin, "other")
     running, ended = make_batch(state=BatchState.IN_PROGRESS), make_batch(state=BatchState.COMPLETED)
     others = make_batch(tenant_id=other.id, state=BatchState.IN_PROGRESS)
-    assert tenants.disable(admin, tenant) == 0
+    tenants.disable(admin, tenant)
+    session.commit()
     assert running.state == BatchState.IN_PROGRESS, "what was accepted runs on"
-    assert tenants.disable(admin, tenant, cancels=True) == 1
+    assert tenants.cancel_batches(administration, tenant.id) == 1
     session.expire_all()
     assert running.state == BatchState.CANCELLING
     assert (ended.state, others.state) == (BatchState.COMPLETED, BatchState.IN_PROGRESS)
     after = {"cancelled_batches": 1}
     assert told(last(session)) == ("key:key_operator", "tenant.cancel_batches", {}, after)
+
+
+def test_batches_are_cancelled_in_portions_that_stay_where_a_later_one_fails(
+    session: Session,
+    administration: Administration,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tenant: Tenant,
+    make_batch: MakeBatch,
+) -> None:
+    monkeypatch.setattr(deletion, "_BLOCK", 2)
+    batches = [make_batch(state=BatchState.IN_PROGRESS) for _ in range(5)]
+    begun = itertools.count()
+
+    @contextmanager
+    def cut_short() -> Iterator[Admin]:
+        if next(begun) == 2:
+            raise KeyboardInterrupt
+        with administration() as admin:
+            yield admin
+
+    with pytest.raises(KeyboardInterrupt):
+        tenants.cancel_batches(cut_short, tenant.id)
+    session.expire_all()
+    assert [batch.state for batch in batches].count(BatchState.CANCELLING) == 4
+    assert tenants.cancel_batches(administration, tenant.id) == 1
+    session.expire_all()
+    assert {batch.state for batch in batches} == {BatchState.CANCELLING}
+    assert [entry.after for entry in entries(session, limit=9)] == [{"cancelled_batches": n} for n in (1, 2, 2)]
+    assert tenants.cancel_batches(administration, tenant.id) == 0
 
 
 def every_change(admin: Admin) -> Iterator[tuple[str, Callable[[], object]]]:
