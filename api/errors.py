@@ -21,7 +21,7 @@ from starlette.types import Scope
 from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.accounts.keys import masked
-from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError
+from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError, StorageFullError
 from jobs.lines.endpoints import ENDPOINTS, LineKind, paths_of
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,11 @@ _FINAL_STATUSES = frozenset(
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.GATEWAY_TIMEOUT,
     }
+)
+
+_STORAGE_FULL = (
+    "The server's object store is full, and nothing of this request was stored; send it again later, or tell whoever "
+    "runs the server."
 )
 
 _HTTP_CODES = {
@@ -105,6 +110,8 @@ async def _answer_unavailable(request: Request, error: Exception) -> Response:
     logger.warning(
         "service unavailable method=%s path=%s request_id=%s reason=%s", *shown_request(request.scope), error
     )
+    if isinstance(error, StorageFullError):
+        return error_response(error.status, _STORAGE_FULL, code=error.code, headers=retry_later())
     return unavailable_response()
 
 

@@ -15,6 +15,7 @@ TokenmillError
 │   └── LateError           what this waited for has not come in time             504
 ├── FencedOutError          another worker owns this chunk by now: roll back, stop its sequences
 └── ServiceError            Postgres, the broker or the object store is not usable  503
+    └── StorageFullError    the object store, or a store of a tenant's, has no room  503
 
 The status is the domain's opinion; only the API turns it into an answer.
 """
@@ -131,3 +132,7 @@ class FencedOutError(TokenmillError):
 class ServiceError(TokenmillError):
     status = 503
     code = "service_unavailable"
+
+
+class StorageFullError(ServiceError):
+    code = "storage_full"

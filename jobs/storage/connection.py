@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
-from jobs.errors import InputError, ServiceError
+from jobs.errors import InputError, ServiceError, StorageFullError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -67,8 +67,7 @@ def store_failure(url: str, error: Exception) -> ServiceError:
     """Return what a store's error means to whoever runs the service, in one sentence."""
     cause = str(error).strip().split("\n")[0]
     if "No space left" in str(error) or "Disk quota exceeded" in str(error):
-        return ServiceError(
-            f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else",
-            code="storage_full",
+        return StorageFullError(
+            f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else"
         )
     return ServiceError(f"the object store {url} failed: {cause}; check TOKENMILL_STORAGE_URL and its access rights")

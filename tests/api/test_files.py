@@ -9,6 +9,7 @@ from typing import Any, get_args
 import httpx
 import openai
 import pytest
+from obstore.exceptions import GenericError
 from openai import OpenAI
 from openai.types import FileObject, FilePurpose
 from openai.types.file_create_params import ExpiresAfter
@@ -159,6 +160,20 @@ def test_a_file_whose_object_is_lost_is_a_503_and_no_broken_download(
         client.files.content(file.id)
     assert (caught.value.status_code, caught.value.code) == (503, "service_unavailable")
     assert lost not in caught.value.message
+
+
+def test_an_upload_to_a_full_store_says_so_and_leaves_nothing(
+    client: OpenAI, stored_objects: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise GenericError("Unable to copy data to file: No space left on device (os error 28)")
+
+    before, listed = stored_objects(), len(client.files.list().data)
+    monkeypatch.setattr("jobs.storage.objects.obstore.open_writer", refuse)
+    with pytest.raises(openai.InternalServerError, match="object store is full, and nothing") as caught:
+        client.with_options(max_retries=0).files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    assert (caught.value.status_code, caught.value.code) == (503, "storage_full")
+    assert (stored_objects(), len(client.files.list().data)) == (before, listed)
 
 
 def test_a_download_carries_the_name_of_the_file(client: OpenAI) -> None:

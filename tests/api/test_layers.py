@@ -16,7 +16,7 @@ from api.errors import install_error_handlers
 from api.logs import LineBudget
 from api.middleware.guard import MAX_JSON_BYTES
 from api.middleware.layers import install_layers
-from jobs.errors import ConflictError, ServiceError
+from jobs.errors import ConflictError, ServiceError, StorageFullError
 from jobs.telemetry.declared import API
 from jobs.telemetry.meters import Meters
 
@@ -33,6 +33,7 @@ def small_app() -> FastAPI:
             "unexpectedly": RuntimeError("the password is hunter2"),
             "conflict": ConflictError("it is done already; nothing to cancel"),
             "service": ServiceError("cannot reach Postgres at secret-host:5432"),
+            "full": StorageFullError("the object store file:///secret is full"),
             "database": OperationalError("SELECT secret", {}, Exception("secret-host")),
         }[how]
 
@@ -74,6 +75,17 @@ def test_a_service_that_is_away_is_a_503_with_a_time_to_come_back(how: str) -> N
     assert answer.headers["retry-after"] == "2"
     assert answer.json()["error"]["code"] == "service_unavailable"
     assert "secret" not in answer.text
+
+
+def test_a_store_that_is_full_is_called_so_and_named_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="api.errors"):
+        answer = ask("GET", "/fails/full")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    error = answer.json()["error"]
+    assert error["code"] == "storage_full"
+    assert "object store is full, and nothing of this request was stored" in error["message"]
+    assert "secret" not in answer.text
+    assert "file:///secret is full" in caplog.text
 
 
 def test_a_fact_is_not_to_be_tried_again() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from jobs.errors import ServiceError
+from jobs.errors import ServiceError, StorageFullError
 from jobs.pipelines.external.store import BESIDE, Found, StoreRefusedError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -188,7 +188,7 @@ class LocalFolder:
                     f"{key!r} of the store {self._name!r} is, or lies behind, a symbolic link: none is followed."
                 ) from None
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise ServiceError(f"the store {self._name!r} is full; free some space", code="storage_full") from error
+                raise StorageFullError(f"the store {self._name!r} is full; free some space") from error
             raise ServiceError(f"the store {self._name!r} failed: {error.strerror or error}") from error
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
-from jobs.errors import InputError, NotFoundError, ServiceError
+from jobs.errors import InputError, NotFoundError, ServiceError, StorageFullError
 from jobs.storage import Storage
+from jobs.storage.connection import store_failure
 
 MIB = 1024 * 1024
 
@@ -130,12 +133,18 @@ print(storage.exists("big"))
     assert done.stdout.endswith("False\n")
 
 
-def test_a_full_disk_is_named_as_such() -> None:
-    from obstore.exceptions import GenericError
-
-    from jobs.storage.connection import store_failure
-
-    error = store_failure("file:///data", GenericError("Generic: No space left on device (os error 28)"))
+@pytest.mark.parametrize(
+    "cause",
+    [
+        GenericError("Generic: No space left on device (os error 28)"),
+        GenericError("Generic: Disk quota exceeded (os error 122)"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+    ],
+)
+def test_a_full_disk_is_named_as_such(cause: Exception) -> None:
+    error = store_failure("file:///data", cause)
+    assert isinstance(error, StorageFullError)
     assert error.code == "storage_full"
     assert "file:///data is full; free some space" in error.message
 
