@@ -8,6 +8,7 @@ import pytest
 
 from cli.extracting.running import Tally
 from cli.extracting.screen import summary, where
+from tests.tutorial import ROOT, matches
 
 SPAN = {"start": 11, "end": 18, "page": 0, "box": None}
 
@@ -32,3 +33,10 @@ def test_the_end_says_of_how_many_documents_something_was_not_read() -> None:
     tally = Tally()
     list(tally.passing(iter([{**record, "notes": ["2 of 3 pages have no text"]}, {**record, "notes": []}, record])))
     assert summary(tally)[1] == "1 of them not wholly read or asked, or not for certain: `notes` of their records"
+
+
+def test_the_tutorial_holds_where_one_answer_is_to_be_looked_at() -> None:
+    page = (ROOT / "docs" / "tutorials" / "extract_invoices.md").read_text()
+    shown = next(line for line in page.splitlines() if "to be looked at" in line)
+    printed = "tokenmill: 2 values, 100.0% of them found in the document; 1 answer to be looked at (review: true)"
+    assert matches(shown, printed)
