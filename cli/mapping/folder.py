@@ -155,10 +155,8 @@ def _nothing_to_run(job: MapJob, num_rows: int, unrendered: Path) -> InputError:
     if num_rows == 0:
         return InputError(f"{job.source.description} holds no rows.")
     first = orjson.loads(next(lines_of(unrendered)))
-    return InputError(
-        f"none of the {num_rows:,} rows of {job.source.description} fits the prompt. Row {first['index']}: "
-        f"{first['error']}"
-    )
+    misfit = "the only row of {} does not fit" if num_rows == 1 else f"none of the {num_rows:,} rows of {{}} fits"
+    return InputError(f"{misfit.format(job.source.description)} the prompt. Row {first['index']}: {first['error']}")
 
 
 def lines_of(path: Path) -> Iterator[bytes]:

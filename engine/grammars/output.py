@@ -63,20 +63,20 @@ def forced_drafts(sequence: Sequence) -> list[int]:
 
 def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
     """Go on by a sampled token; where there is none, or the grammar does not allow it, end with the reason."""
-    count = sequence.num_output_tokens
+    done = "1 token" if sequence.num_output_tokens == 1 else f"{sequence.num_output_tokens:,} tokens"
     if sequence.matcher is None:
         if token_id == NO_TOKEN:
-            _fail(delta, f"No token is left after {count} tokens; bad_words and allowed_token_ids forbid every one.")
+            _fail(delta, f"No token is left after {done}; bad_words and allowed_token_ids forbid every one.")
         return token_id != NO_TOKEN
     if sequence.matcher.error is None and token_id != NO_TOKEN and sequence.matcher.accept(token_id):
         return True
     reason = sequence.matcher.error  # a limit of the library, that may be met by this very token
     if reason is not None:
-        _fail(delta, f"The grammar cannot be followed after {count} tokens: {reason}. Make it simpler.")
+        _fail(delta, f"The grammar cannot be followed after {done}: {reason}. Make it simpler.")
     else:
         _fail(
             delta,
-            f"No token that the grammar allows after {count} tokens could be taken; see whether bad_words, "
+            f"No token that the grammar allows after {done} could be taken; see whether bad_words, "
             "allowed_token_ids or logit_bias forbid them.",
         )
     return False

@@ -16,6 +16,7 @@ from jobs.audit import budgets, stored_files
 from jobs.audit.findings import ARE_RESULTS_GONE, IN_SCOPE, IS_ASKED, IS_DAY_DROPPED, Finding
 from jobs.chunks import unbilled
 from jobs.chunks.unbilled import Unbilled
+from jobs.counted import counted
 from jobs.errors import NotFoundError
 from jobs.partitions import partition_days
 from jobs.states import LIVE_BATCH_STATES, TERMINAL_BATCH_STATES, BatchState
@@ -46,12 +47,13 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
         for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
             yield Finding(subject=row.id, message=message)
     for row in session.execute(_REPEATED, scope):
-        message = f"line {row.line_no + 1} has {row.num_results} results filed under {row.num_days} days"
+        message = f"line {row.line_no + 1} has {counted(row.num_results, 'result')} filed under {row.num_days} days"
         yield Finding(subject=row.batch_id, message=message)
     for found in unbilled.find(session, batch_id=batch_id, days=partition_days(session)):
         yield Finding(subject=found.batch_id, message=_unbilled(found))
     for row in session.execute(_DONE_CHUNKS, scope):
-        message = f"chunk {row.id} is done with {row.num_results} results for {row.num_requests} requests"
+        requests = counted(row.num_requests, "request")
+        message = f"chunk {row.id} is done with {counted(row.num_results, 'result')} for {requests}"
         yield Finding(subject=row.batch_id, message=message)
     for row in session.execute(_OVERLAPS, scope):
         message = f"chunk {row.id} begins at line {row.first_line + 1}, which an earlier chunk covers already"
@@ -87,9 +89,9 @@ def _lines(row: Row[Any]) -> Iterator[str]:
 
 def _counters(row: Row[Any]) -> Iterator[str]:
     for name in ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens"):
-        counted, found = getattr(row, name), getattr(row, f"result_{name}")
-        if counted != found:
-            yield f"the batch counts {name} {counted} and its results give {found}"
+        noted, found = getattr(row, name), getattr(row, f"result_{name}")
+        if noted != found:
+            yield f"the batch counts {name} {noted} and its results give {found}"
 
 
 def _ledger(row: Row[Any]) -> Iterator[str]:
@@ -110,21 +112,21 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
             f"prices give {row.mispriced_due_picos}"
         )
     if row.ledger_num_results > row.num_results:
-        yield f"the ledger bills {row.ledger_num_results} results and there are {row.num_results}"
+        yield f"the ledger bills {counted(row.ledger_num_results, 'result')} and there are {row.num_results}"
 
 
 def _cover(row: Row[Any]) -> Iterator[str]:
     if row.covered_tokens != row.chunk_covered_tokens:
-        yield f"the batch covers {row.covered_tokens} tokens and its chunks cover {row.chunk_covered_tokens}"
+        yield f"the batch covers {counted(row.covered_tokens, 'token')} and its chunks cover {row.chunk_covered_tokens}"
     if row.covered_tokens > row.reserved_tokens:
-        yield f"the batch covers {row.covered_tokens} tokens and reserves {row.reserved_tokens}"
+        yield f"the batch covers {counted(row.covered_tokens, 'token')} and reserves {row.reserved_tokens}"
 
 
 def _ending(row: Row[Any]) -> Iterator[str]:
     if BatchState(row.state) not in TERMINAL_BATCH_STATES:
         return
     if row.reserved_tokens:
-        yield f"the batch is {row.state} and still reserves {row.reserved_tokens} tokens"
+        yield f"the batch is {row.state} and still reserves {counted(row.reserved_tokens, 'token')}"
     if row.num_open_chunks:
         yield f"the batch is {row.state} and {row.num_open_chunks} of its chunks are open"
 

@@ -8,27 +8,29 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.audit.findings import Finding
+from jobs.counted import counted
 
 
 def token_budgets(session: Session) -> Iterator[Finding]:
     """Yield what is wrong with the token budgets of all tenants."""
     for row in session.execute(_BUDGETS):
         if row.reserved_tokens != row.batch_tokens:
-            message = f"the budget reserves {row.reserved_tokens} tokens and its batches reserve {row.batch_tokens}"
+            reserved = counted(row.reserved_tokens, "token")
+            message = f"the budget reserves {reserved} and its batches reserve {row.batch_tokens}"
             yield Finding(subject=row.tenant_id, message=message)
         if row.spent_tokens != row.ledger_tokens:
-            message = f"the budget has {row.spent_tokens} tokens spent and the ledger {row.ledger_tokens}"
+            message = f"the budget has {counted(row.spent_tokens, 'token')} spent and the ledger {row.ledger_tokens}"
             yield Finding(subject=row.tenant_id, message=message)
         if row.overflow_spent_tokens != row.overflow_ledger_tokens:
             message = (
-                f"the budget has {row.overflow_spent_tokens} tokens of class overflow spent and the ledger "
+                f"the budget has {counted(row.overflow_spent_tokens, 'token')} of class overflow spent and the ledger "
                 f"{row.overflow_ledger_tokens}"
             )
             yield Finding(subject=row.tenant_id, message=message)
         if row.is_over_limit:
             message = (
-                f"the budget has {row.spent_tokens} tokens spent and {row.reserved_tokens} reserved, and its limit is "
-                f"{row.limit_tokens}; {row.committed_tokens} were committed before it"
+                f"the budget has {counted(row.spent_tokens, 'token')} spent and {row.reserved_tokens} reserved, "
+                f"and its limit is {row.limit_tokens}; {row.committed_tokens} were committed before it"
             )
             yield Finding(subject=row.tenant_id, message=message)
 

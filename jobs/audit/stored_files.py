@@ -9,6 +9,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from jobs.audit.findings import IN_SCOPE, IS_ASKED, Finding
+from jobs.counted import counted
 from jobs.errors import NotFoundError
 from jobs.storage import Storage
 
@@ -38,7 +39,7 @@ def files(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator
 def _file_problems(row: Row[Any], storage: Storage, *, kind: str, expected: int) -> Iterator[str]:
     if row.file_id is None:
         if expected:
-            yield f"the batch is {row.state} and has no {kind} file for {expected} lines"
+            yield f"the batch is {row.state} and has no {kind} file for {counted(expected, 'line')}"
         return
     try:
         num_lines, size_bytes = _measure(storage, row.object_key)
@@ -46,7 +47,7 @@ def _file_problems(row: Row[Any], storage: Storage, *, kind: str, expected: int)
         yield f"the {kind} file {row.file_id} has no object in the store"
         return
     if num_lines != expected:
-        yield f"the {kind} file has {num_lines} lines and the batch counts {expected}"
+        yield f"the {kind} file has {counted(num_lines, 'line')} and the batch counts {expected}"
     if size_bytes != row.size_bytes:
         yield f"the {kind} file has {size_bytes} bytes and its row says {row.size_bytes}"
 

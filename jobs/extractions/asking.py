@@ -12,6 +12,7 @@ from extraction.course.stored_plan import StoredPlan
 from jobs import served_models
 from jobs.batches.scan import Scan
 from jobs.chunks import fleet
+from jobs.counted import counted
 from jobs.errors import InputError, TooLargeError
 from jobs.extractions import corpora, questions
 from jobs.lines.bodies import CHAT_ENDPOINT
@@ -42,9 +43,10 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
 def _check_count(num_questions: int, num_documents: int, settings: Settings) -> None:
     num_lines = num_questions * num_documents
     if num_lines > settings.max_batch_lines:
+        most = counted(settings.max_batch_lines // num_questions, "document")
         raise TooLargeError(
             f"{num_documents:,} documents with {num_questions:,} questions each are {num_lines:,} lines, and a batch "
-            f"may have {settings.max_batch_lines:,}. Ask up to {settings.max_batch_lines // num_questions:,} documents "
+            f"may have {settings.max_batch_lines:,}. Ask up to {most} "
             "in one extraction, for fewer fields, for more of them at once with max_fields, or without second_reading.",
             param="collection_id",
             code="too_many_lines",

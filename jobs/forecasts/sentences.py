@@ -10,7 +10,9 @@ def standing(found: Forecast, *, num_workers: int, tokens_per_second: float | No
     """Say what is served before a batch, and how fast; None for one that nothing is before."""
     if not found.tokens_ahead:
         return None
-    ahead = " and ".join(f"{max(tokens, 1):,.0f} tokens of class {name}" for name, tokens in found.tokens_ahead.items())
+    ahead = " and ".join(
+        f"{counted(max(round(tokens), 1), 'token')} of class {name}" for name, tokens in found.tokens_ahead.items()
+    )
     workers = counted(num_workers, "worker")
     speed = "" if tokens_per_second is None else f" at {tokens_per_second:,.0f} tokens/s"
     return f"Behind {ahead}; your share is {_part(found.share)} of {workers}{speed}."

@@ -17,6 +17,7 @@ from jobs.batches import lifecycle as batches
 from jobs.batches import made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.chunks import used_caps
+from jobs.counted import counted
 from jobs.errors import InputError
 from jobs.files import NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
@@ -242,13 +243,13 @@ def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunSte
     batches.cancel_batch(session, run.tenant_id, batch.id)
     left = what_is_left(session, run, definition)
     num_left = batch.num_requests - batch.num_completed - batch.num_failed
-    tokens, money = f"{left.used_tokens:,} tokens", in_currency(left.used_picos)
+    waiting = "the line that has not run" if num_left == 1 else f"one of the {num_left:,} lines that have not run"
+    tokens, money = counted(left.used_tokens, "token"), in_currency(left.used_picos)
     caps = [f"max_tokens of the pipeline is {left.max_tokens:,}"] if left.max_tokens is not None else []
     caps += [f"max_cost of the pipeline is {in_currency(left.max_picos)}"] if left.max_picos is not None else []
     return (
-        f"Step {step.name!r} was stopped: {tokens} and {money} are used, which leaves no room for one of the "
-        f"{num_left:,} lines that have not run, as {' and '.join(caps)}. Raise it and resume the run, or take fewer "
-        "rows."
+        f"Step {step.name!r} was stopped: {tokens} and {money} are used, which leaves no room for {waiting}, "
+        f"as {' and '.join(caps)}. Raise it and resume the run, or take fewer rows."
     )
 
 

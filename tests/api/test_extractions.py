@@ -302,7 +302,7 @@ def test_what_no_batch_could_ask_is_refused_before_anything_is_read(deploy: Call
         body = {"collection_id": collect(http, GOOD, GOOD), "schema": SCHEMA, "model": MODEL}
         many = http.post("/v1/extractions", json=body | {"max_fields": 1})
         assert (many.status_code, many.json()["error"]["code"]) == (413, "too_many_lines")
-        assert "Ask up to 1 documents" in many.json()["error"]["message"]
+        assert "Ask up to 1 document in one extraction" in many.json()["error"]["message"]
         assert http.post("/v1/extractions", json=body).status_code == 200
         with sessions(small.engine)() as session:
             fleet.register(session, worker_id="worker_1", model=MODEL, max_chunks=1, max_model_len=100)

@@ -63,7 +63,13 @@ def test_rows_that_do_not_fit_are_told_and_left_out(http: httpx.Client) -> None:
         (ROWS, "reviews.txt", {}, 400, "no table by its name"),
         (b"text\na\nb,c\n", "reviews.csv", {}, 400, "row 2 (line 3): it has 2 fields and the header 1"),
         (b"text\n", "reviews.csv", {}, 400, "There is no row"),
-        (b'{"text": 1}', "reviews.jsonl", {"prompt": "{{ text.a.b }}"}, 400, "None of the 1 rows fits"),
+        (
+            b'{"text": 1}',
+            "reviews.jsonl",
+            {"prompt": "{{ text.a.b }}"},
+            400,
+            "Its only row does not fit the prompt.",
+        ),
     ],
 )
 def test_what_is_no_table_or_no_prompt_is_told(

@@ -120,7 +120,7 @@ BREAKS = {
             "counts input_tokens 30 and its results give 20",
             "the ledger has output_tokens 60 and the results give 40",
             "the ledger bills 4 results and there are 3",
-            "is done with 1 results for 2 requests",
+            "is done with 1 result for 2 requests",
         ],
     ),
     "a result too many": (
@@ -138,7 +138,7 @@ BREAKS = {
     ),
     "a wrong counter": (
         "UPDATE batch SET num_failed = 2",
-        ["counts num_failed 2 and its results give 1", "the error file has 1 lines and the batch counts 2"],
+        ["counts num_failed 2 and its results give 1", "the error file has 1 line and the batch counts 2"],
     ),
     "wrong time of workers": (
         "UPDATE ledger SET worker_microseconds = 3 WHERE flush_no = 1",
@@ -200,7 +200,7 @@ BREAKS = {
     ),
     "files changed round": (
         "UPDATE batch SET output_file_id = error_file_id, error_file_id = output_file_id",
-        ["the output file has 1 lines and the batch counts 3", "the error file has 3 lines and the batch counts 1"],
+        ["the output file has 1 line and the batch counts 3", "the error file has 3 lines and the batch counts 1"],
     ),
     "a wrong size": (
         "UPDATE file SET size_bytes = 7 WHERE object_key = 'out'",

@@ -64,8 +64,8 @@ def test_a_step_whose_batch_can_use_no_more_of_the_cap_is_stopped_and_goes_on_on
     run = house.run(run_id)
     assert (run.state, run.reason) == (
         RunState.FAILED,
-        "Step 'fields' was stopped: 60 tokens and 0.00006 are used, which leaves no room for one of the 1 lines that "
-        "have not run, as max_tokens of the pipeline is 100. Raise it and resume the run, or take fewer rows.",
+        "Step 'fields' was stopped: 60 tokens and 0.00006 are used, which leaves no room for the line that "
+        "has not run, as max_tokens of the pipeline is 100. Raise it and resume the run, or take fewer rows.",
     )
     house.answer_all()
     with house.maker() as session:

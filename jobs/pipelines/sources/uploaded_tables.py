@@ -174,7 +174,10 @@ def _lines(table: UploadedTable, found: Iterator[RequestLine | UnrenderedRow], o
         yield one.line.removesuffix(b"\n")
     if outcomes.num_rows == outcomes.num_failed:
         first = f" Row {outcomes.errors[0].index}: {outcomes.errors[0].error}." if outcomes.errors else ""
-        which = f"None of the {outcomes.num_rows:,} rows fits the prompt." if outcomes.num_rows else "There is no row."
+        several = (
+            f"None of the {outcomes.num_rows:,} rows fits the prompt." if outcomes.num_rows else "There is no row."
+        )
+        which = "Its only row does not fit the prompt." if outcomes.num_rows == 1 else several
         raise InputError(f"{table.filename}: {which}{first}", param="prompt", code="invalid_template")
 
 

@@ -207,7 +207,7 @@ def test_a_row_with_no_token_left_ends_with_the_reason_and_alone(
     stuck = joined.pop((9, 0))
     assert [token for delta in stuck for token in delta.token_ids] == [5]
     assert [delta.finish_reason for delta in stuck if delta.finish_reason] == [FinishReason.ERROR]
-    assert (stuck[-1].error or "").startswith("No token is left after 1 tokens")
+    assert (stuck[-1].error or "").startswith("No token is left after 1 token;")
     counts = [len(entry.top_token_ids) for delta in stuck for entry in delta.logprobs or []]
     assert counts == ([2] if "logprobs" in extra else [])
     assert [deltas[-1].finish_reason for deltas in joined.values()] == [FinishReason.LENGTH] * 3

@@ -170,7 +170,7 @@ def _queues(loads: list[BatchLoad], owners: dict[int, str]) -> Iterable[Queue]:
         ),
         (
             {"tokens_ahead": {Priority.URGENT: 5, Priority.BULK: 0.1}, "share": 0.4},
-            "Behind 5 tokens of class urgent and 1 tokens of class bulk; your share is 40% of 2 workers at 1,900 "
+            "Behind 5 tokens of class urgent and 1 token of class bulk; your share is 40% of 2 workers at 1,900 "
             "tokens/s.",
         ),
         ({"tokens_ahead": {}, "share": 1.0}, None),
