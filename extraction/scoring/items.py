@@ -48,7 +48,9 @@ class Items:
 
     @cached_property
     def added(self) -> Mapping[Place, ItemChange]:
-        return {each.place: each for each in self.changes if each.change is Change.ADD}
+        """Return what was added by its place, the items of each list in the order of their numbers."""
+        additions = (each for each in self.changes if each.change is Change.ADD)
+        return {each.place: each for each in sorted(additions, key=lambda each: int(each.place[-1]))}
 
     def with_added(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return fields in which the added items stand too, each at its number, and those dropped still do."""

@@ -139,6 +139,23 @@ def test_a_list_that_was_accepted_as_empty_is_wrong_while_an_item_that_was_added
     assert found == [1, 1, 1, 0]
 
 
+def test_the_items_of_a_corrected_list_keep_their_order(
+    http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviews, "SAMPLED", 1.0)
+    schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "tags": {**TAGS, "maxItems": 10}}}
+    extraction_id = completed_extraction(http, deployment, schema, PAPER)
+    url, tags = f"/v1/reviews/{review_of(http, extraction_id, 'tags')['id']}", [f"t{number}" for number in range(10)]
+    for _ in range(2):  # said again it is no error
+        assert http.post(url, json={"verdict": "correct", "value": tags}).status_code == 200
+    told = result(http, extraction_id)
+    assert told["fields"]["tags"] == tags
+    named = [(each["item"], each["value"]) for each in told["item_changes"]]
+    assert named == [(f"tags[{number}]", tag) for number, tag in enumerate(tags)]
+    assert change(http, extraction_id, "drop", "tags[0]").status_code == 200
+    assert result(http, extraction_id)["fields"]["tags"] == tags[1:]
+
+
 def test_a_number_is_corrected_as_one_and_its_review_says_what_it_may_be(
     http: httpx.Client, extraction_id: str
 ) -> None:

@@ -38,11 +38,14 @@ class ChangeItem:
 
 
 def of_documents(session: Session, extraction_id: str, document_ids: Collection[str]) -> dict[str, list[ItemChange]]:
-    """Return changes by the id of their document, in the order in which they were made."""
+    """Return changes by the id of their document, in the order in which they were made.
+
+    Those made at once are additions to one list, in the order of their numbers.
+    """
     row = ItemChangeRow
     query = select(row).where(row.extraction_id == extraction_id, row.document_id.in_(document_ids))
     found: dict[str, list[ItemChange]] = {}
-    for each in session.scalars(query.order_by(row.changed_at, row.id)):
+    for each in session.scalars(query.order_by(row.changed_at, row.place[-1].as_integer())):
         told = ItemChange(
             place=tuple(each.place),
             change=Change(each.change),

@@ -80,6 +80,13 @@ def test_a_record_has_what_was_added_and_lacks_what_was_dropped_and_tells_both()
     assert FIELDS["lines"][1]["count"] == 2
 
 
+def test_added_items_stand_at_their_numbers_in_whatever_order_their_changes_are_read() -> None:
+    changes = [added("tags", number, value=f"t{number}") for number in (3, 0, 2, 1)]
+    found = as_reviewed(record(), [], [*changes, dropped("tags", 0)])
+    assert found["fields"]["tags"] == ["t1", "t2", "t3"]
+    assert {each["item"]: each["value"] for each in found["item_changes"]} == {f"tags[{n}]": f"t{n}" for n in range(4)}
+
+
 def test_gold_has_the_changes_and_counts_them() -> None:
     decided = [Reviewed(place=("lines", n, "count"), verdict=Verdict.ACCEPT, value=n + 1, by="k", at=1) for n in (1, 2)]
     line = gold_of(record(), decided, CHANGES)
