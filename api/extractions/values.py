@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from api.fields import storable
+from extraction.fields.reading import MAX_DEPTH
 
 _MAX_WHOLE = 2**63 - 1
 _MAX_CHARACTERS = 10_000
@@ -25,12 +26,14 @@ def _checked(value: Any) -> Any:
     return value
 
 
-def _scalars(node: Any) -> Iterator[Any]:
-    if isinstance(node, dict | list):
-        for inner in node.values() if isinstance(node, dict) else node:
-            yield from _scalars(inner)
-    else:
+def _scalars(node: Any, depth: int = 0) -> Iterator[Any]:
+    if not isinstance(node, dict | list):
         yield node
+        return
+    if depth == MAX_DEPTH:
+        raise ValueError(f"Lists and objects lie more than {MAX_DEPTH} deep in one another, which no schema allows")
+    for inner in node.values() if isinstance(node, dict) else node:
+        yield from _scalars(inner, depth + 1)
 
 
 Value = Annotated[Any, AfterValidator(_checked)]

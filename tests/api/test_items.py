@@ -156,6 +156,20 @@ def test_the_items_of_a_corrected_list_keep_their_order(
     assert result(http, extraction_id)["fields"]["tags"] == tags[1:]
 
 
+@pytest.mark.parametrize("depth", [17, 954])
+def test_a_value_that_lies_deeper_than_any_schema_is_refused(
+    http: httpx.Client, extraction_id: str, depth: int
+) -> None:
+    value = "[" * depth + "]" * depth
+    of = f'"extraction_id": "{extraction_id}", "document_id": "doc_x", "change": "add", "path": "tags[0]"'
+    for url, rest in ((review_of(http, extraction_id, "tags")["id"], '"verdict": "correct"'), ("items", of)):
+        content = f'{{{rest}, "value": {value}}}'
+        refused = http.post(f"/v1/reviews/{url}", content=content, headers={"content-type": "application/json"})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "value")
+        assert "more than 16 deep" in error["message"]
+
+
 def test_a_number_is_corrected_as_one_and_its_review_says_what_it_may_be(
     http: httpx.Client, extraction_id: str
 ) -> None:
