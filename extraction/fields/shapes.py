@@ -38,10 +38,7 @@ def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) 
 def list_schema(array: Path, leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
     """Return the schema of an array as a person may give it: what is in an item may be null, and no item is."""
     inside = [leaf for leaf in leaves if leaf.path[: len(array)] == array]
-    is_plain = inside[0].path == (*array, ITEM)
-    return _shape(
-        array, inside, containers, lambda leaf: value_schema(leaf) if is_plain else _or_null(value_schema(leaf))
-    )
+    return _shape(array, inside, containers, _given_schema)
 
 
 def plain_schema(
@@ -98,6 +95,11 @@ def _value_schema(leaf: Leaf) -> dict[str, Any]:
 def _is_free_text(leaf: Leaf) -> bool:
     is_text = leaf.type is LeafType.STRING and leaf.enum is None
     return is_text and not {"const", "format", "pattern"} & leaf.schema.keys()
+
+
+def _given_schema(leaf: Leaf) -> dict[str, Any]:
+    is_item = leaf.path[-1] == ITEM
+    return value_schema(leaf) if is_item else _or_null(value_schema(leaf))
 
 
 def _quoted(leaf: Leaf, max_characters: int | None) -> dict[str, Any]:

@@ -7,10 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from extraction.errors import ExtractionError
 from extraction.fields.allowed import problem_of
 from extraction.fields.schema import FieldSchema
+from extraction.scoring.items import item_of
 
 NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 100}
+NAMES = {"type": "array", "items": {"type": "string"}}
 SCHEMA = FieldSchema.parse(
     {
         "type": "object",
@@ -24,6 +27,7 @@ SCHEMA = FieldSchema.parse(
             "dozens": {"type": "integer", "multipleOf": 12},
             "lines": {"type": "array", "maxItems": 9, "items": {"type": "object", "properties": {"price": NUMBER}}},
             "tags": {"type": "array", "items": {"type": "string"}},
+            "boxes": {"type": "array", "items": {"type": "object", "properties": {"names": NAMES}}},
         },
     }
 )
@@ -63,3 +67,10 @@ def test_what_a_person_may_give_is_told_as_a_schema() -> None:
     assert [lines.is_valid(items) for items in given] == [True, True, False, False, False]
     tags = jsonschema_rs.validator_for(SCHEMA.value_schema(("tags",)))
     assert [tags.is_valid(items) for items in (["a"], [None], [3])] == [True, False, False]
+
+
+def test_an_item_of_a_list_in_an_item_is_not_null_by_its_schema_nor_as_it_is_read() -> None:
+    boxes = jsonschema_rs.validator_for(SCHEMA.value_schema(("boxes",)))
+    assert [boxes.is_valid([{"names": names}]) for names in (["a"], ["a", None])] == [True, False]
+    with pytest.raises(ExtractionError, match="has no value"):
+        item_of(SCHEMA, ("boxes",), {"names": ["a", None]}, name="boxes[0]")
