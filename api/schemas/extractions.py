@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from api.schemas.stages import CourseStage
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
@@ -133,6 +133,8 @@ class RecordProblem(WireModel):
 class RecordLine(WireModel):
     """What became of a document; docs/extraction.md tells of the evidence."""
 
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)  # `item_changes` may be left out
+
     document_id: str
     document: str
     """Its name."""
@@ -144,6 +146,6 @@ class RecordLine(WireModel):
     """What of the document was not read, or how it was taken, and which passes failed, in words."""
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]
-    item_changes: list[dict[str, Any]]
-    """What people added to lists and dropped from them."""
+    item_changes: list[dict[str, Any]] = Field(default_factory=list)
+    """What people added to lists and dropped from them; left out where they did neither."""
     usage: dict[str, int]

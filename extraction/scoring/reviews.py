@@ -82,12 +82,13 @@ def as_reviewed(
     items = Items(record["fields"] or {}, changes)
     of_path = {spell(each.place): each for each in decided}
     evidence = [_told(each, of_path.get(each["path"])) for each in record["evidence"]]
-    found = {**record, "evidence": evidence, "item_changes": items.told(evidence)}
+    found = {**record, "evidence": evidence}
     if decided:
         found["fields"] = corrected(record["fields"], decided)
     if changes:
         found["fields"] = items.left(found["fields"])
         found["evidence"] = list(_recounted(items, evidence))
+        found["item_changes"] = items.told(evidence)
     return found
 
 

@@ -134,7 +134,8 @@ def test_every_answer_and_every_field_of_an_answer_is_always_there(witness: Witn
     schemas = witness.schema["components"]["schemas"]
     sent = {name: schema for name, schema in schemas.items() if schema["type"] == "object" and name not in REQUESTS}
     missing = {name: schema["properties"].keys() - schema["required"] for name, schema in sent.items()}
-    assert {name: fields for name, fields in missing.items() if fields} == {}
+    as_in_the_file = {"RecordLine": {"item_changes"}}  # a record is the line of the output file where nothing changed
+    assert {name: fields for name, fields in missing.items() if fields} == as_in_the_file
     for _, operation in operations(witness.schema):
         assert all("x-request-id" in answer["headers"] for answer in operation["responses"].values())
 

@@ -87,6 +87,10 @@ def test_added_items_stand_at_their_numbers_in_whatever_order_their_changes_are_
     assert {each["item"]: each["value"] for each in found["item_changes"]} == {f"tags[{n}]": f"t{n}" for n in range(4)}
 
 
+def test_a_record_that_nobody_looked_at_is_the_same_as_it_was() -> None:
+    assert as_reviewed(record(), []) == record()
+
+
 def test_gold_has_the_changes_and_counts_them() -> None:
     decided = [Reviewed(place=("lines", n, "count"), verdict=Verdict.ACCEPT, value=n + 1, by="k", at=1) for n in (1, 2)]
     line = gold_of(record(), decided, CHANGES)
