@@ -86,6 +86,12 @@ async def hold_listing(services: ServicesDep, tenant: TenantDep) -> AsyncIterato
         yield
 
 
+async def wait_for_item_change(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
+    """Reviewers of a tenant change items at once: each waits for their turn, and none is refused for it."""
+    async with services.in_flight.turn(tenant.id, "item changes", allowed=AT_ONCE):
+        yield
+
+
 async def hold_webhook_test(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
     with services.in_flight.hold(tenant.id, "webhook_tests", allowed=AT_ONCE):
         yield
@@ -104,4 +110,5 @@ ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")
 ONE_PREVIEW = Depends(hold_preview, scope="function")
 ONE_LISTING = Depends(hold_listing, scope="function")
+ITEM_CHANGE_TURN = Depends(wait_for_item_change, scope="function")
 ONE_WEBHOOK_TEST = Depends(hold_webhook_test, scope="function")

@@ -17,7 +17,7 @@ from api.fields import ObjectId, Storable, StrictModel
 from api.openapi import failures
 from api.schemas.items import DocumentLists
 from api.services import Services, ServicesDep
-from api.spending import ONE_LISTING
+from api.spending import ITEM_CHANGE_TURN, ONE_LISTING
 from extraction.scoring.verdicts import Change
 from jobs.database import transaction
 from jobs.errors import InputError
@@ -60,7 +60,7 @@ async def list_items(
     return await _told(services, tenant.id, query.extraction_id, record)
 
 
-@router.post("", operation_id="changeItem", responses=failures(408, 410, 413), dependencies=[ONE_LISTING])
+@router.post("", operation_id="changeItem", responses=failures(408, 410, 413), dependencies=[ITEM_CHANGE_TURN])
 async def change(body: ItemBody, *, tenant: TenantDep, services: ServicesDep, key_id: KeyIdDep) -> DocumentLists:
     """Add an item that was not extracted, or drop one that the document does not have. Sent again, it is noted once.
 

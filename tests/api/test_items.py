@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from sqlalchemy import text
 
+from api import in_flight
 from extraction.scoring import reviews
+from jobs.extractions import records
 from tests.api.extracting import completed_extraction
 
 TAGS = {"type": "array", "maxItems": 3, "items": {"type": "string"}}
@@ -168,6 +174,28 @@ def test_a_value_that_lies_deeper_than_any_schema_is_refused(
         error = refused.json()["error"]
         assert (refused.status_code, error["param"]) == (400, "value")
         assert "more than 16 deep" in error["message"]
+
+
+def test_a_third_change_at_once_waits_for_its_turn(
+    http: httpx.Client, extraction_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = {"extraction_id": extraction_id, "document_id": result(http, extraction_id)["document_id"]}
+    body = {**of, "change": "add", "path": "tags[0]", "value": "blue"}
+    find, has_waited = records.find_record, threading.Event()
+
+    async def noted(seconds: float) -> None:
+        has_waited.set()
+        await anyio.sleep(seconds)
+
+    def slow(*arguments: Any) -> dict[str, Any]:
+        assert has_waited.wait(20)
+        return find(*arguments)
+
+    monkeypatch.setattr(in_flight, "anyio", SimpleNamespace(sleep=noted))
+    monkeypatch.setattr(records, "find_record", slow)
+    with ThreadPoolExecutor(3) as executor:
+        adds = [executor.submit(http.post, "/v1/reviews/items", json=body) for _ in range(3)]
+    assert [add.result().status_code for add in adds] == [200] * 3
 
 
 def test_a_number_is_corrected_as_one_and_its_review_says_what_it_may_be(
