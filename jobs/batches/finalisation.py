@@ -6,7 +6,7 @@ moves the batch. A crash before it leaves orphan objects at worst. Memory grows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ from jobs.batches.claims import FINALISATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import name_missing_input
 from jobs.batches.not_run import CountsDisagreeError, NotRun
+from jobs.batches.page_ends import end_of_page
 from jobs.batches.scan import whole_file_problem
 from jobs.chunks import checkpoints
 from jobs.claims.work import work_on
-from jobs.database import stream
 from jobs.files import NewFile, Purpose, create_file, new_object_key
 from jobs.partitions import batch_day
 from jobs.settings import MIB, Settings
@@ -31,7 +31,6 @@ from jobs.states import OPEN_CHUNK_STATES, BatchState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, File
 
-_ROWS_A_FETCH = 100
 _ROWS_A_PAGE = 10_000
 _BYTES_A_PAGE = 4 * MIB
 """A page of results ends after the line that passes this: lines may have megabytes each."""
@@ -136,25 +135,16 @@ def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _W
 
 def _pages(work: BatchWork, batch: Batch) -> Iterator[Sequence[Row[Any]]]:
     """Yield all results by line number; nobody else writes any, so that they need no common snapshot."""
-    values = {"day": batch_day(batch.created_at), "batch_id": batch.id, "after": -1, "limit": _ROWS_A_PAGE}
-    while True:
+    values = {"day": batch_day(batch.created_at), "batch_id": batch.id}
+    after, has_more = -1, True
+    while has_more:
         with work.reading() as session:
-            page = _read_page(session, values)
-        if not page:
-            return
+            last, has_more = end_of_page(
+                session, _SIZES, values, after=after, limit=_ROWS_A_PAGE, max_bytes=_BYTES_A_PAGE
+            )
+            page = session.execute(_LINES, {**values, "after": after, "last": last}).all()
         yield page
-        values["after"] = page[-1].line_no
-
-
-def _read_page(session: Session, values: Mapping[str, object]) -> list[Row[Any]]:
-    page, size_bytes = [], 0
-    with stream(session, _PAGE, values, num_rows=_ROWS_A_FETCH) as rows:
-        for row in rows:
-            page.append(row)
-            size_bytes += len(row.line)
-            if size_bytes >= _BYTES_A_PAGE:
-                break
-    return page
+        after = last
 
 
 def _end(
@@ -203,7 +193,14 @@ _OPEN_CHUNK = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id 
 
 _END_COVER = text("UPDATE chunk SET covered_tokens = 0 WHERE batch_id = :batch_id AND covered_tokens > 0")
 
-_PAGE = text("""
-    SELECT line_no, is_error, line FROM result WHERE batch_day = :day AND batch_id = :batch_id AND line_no > :after
+_SIZES = text("""
+    SELECT line_no, octet_length(line) FROM result
+    WHERE batch_day = :day AND batch_id = :batch_id AND line_no > :after
     ORDER BY line_no LIMIT :limit
+""")
+
+_LINES = text("""
+    SELECT line_no, is_error, line FROM result
+    WHERE batch_day = :day AND batch_id = :batch_id AND line_no > :after AND line_no <= :last
+    ORDER BY line_no
 """)

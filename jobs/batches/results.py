@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -10,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import deletions
-from jobs.database import stream
+from jobs.batches.page_ends import end_of_page
 from jobs.deletions import Deleted
 from jobs.errors import GoneError
 from jobs.partitions import batch_day, has_partition
@@ -19,7 +18,6 @@ from jobs.tables import Batch, Deletion
 
 MAX_PAGE_BYTES = 4 * MIB
 """A page of results ends after the line that passes this: lines may have megabytes each."""
-_ROWS_A_FETCH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +40,14 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
     were deleted, or their retention has ended before the last line was read.
     """
     day = batch_day(batch.created_at)
-    values: dict[str, object] = {"day": day, "batch_id": batch.id, "after": after}
-    last, has_more = _end_of_page(session, values, after=after, limit=limit)
+    values = {"day": day, "batch_id": batch.id}
+    last, has_more = end_of_page(session, _SIZES, values, after=after, limit=limit, max_bytes=MAX_PAGE_BYTES)
     lines: list[bytes] = []
-    for result_no, line in session.execute(_LINES, values | {"last": last}):
+    for result_no, line in session.execute(_LINES, {**values, "after": after, "last": last}):
         lines.append(bytes(line) + b"\n")
         after = result_no
     _check_kept(session, batch, day=day, after=after)
     return ResultsPage(content=b"".join(lines), after=after, has_more=has_more)
-
-
-def _end_of_page(session: Session, values: Mapping[str, object], *, after: int, limit: int) -> tuple[int, bool]:
-    """Return the number of the last result of the page, and whether more follow.
-
-    By their sizes alone: a hundred lines may have gigabytes, and are fetched together.
-    """
-    last, num_lines, size = after, 0, 0
-    with stream(session, _SIZES, {**values, "limit": limit + 1}, num_rows=_ROWS_A_FETCH) as rows:
-        for result_no, num_bytes in rows:
-            if num_lines == limit or size >= MAX_PAGE_BYTES:
-                return last, True
-            last, num_lines, size = result_no, num_lines + 1, size + num_bytes + 1
-    return last, False
 
 
 def _check_kept(session: Session, batch: Batch, *, day: date, after: int) -> None:
@@ -102,7 +86,7 @@ _IS_DELETED = text("""
 """)
 
 _SIZES = text("""
-    SELECT result_no, octet_length(line) FROM result
+    SELECT result_no, octet_length(line) + 1 FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND result_no > :after
         -- What a validation writes counts once its batch starts.
         AND result_no <= (SELECT num_completed + num_failed FROM batch WHERE id = :batch_id)

@@ -40,7 +40,12 @@ def flush(session: Session, claim: ClaimedChunk, results: list[LineResult], *, f
 
 
 def run_to_end(
-    session: Session, batch: Batch, *, failing: frozenset[int] = frozenset(), blank: frozenset[int] = frozenset()
+    session: Session,
+    batch: Batch,
+    *,
+    failing: frozenset[int] = frozenset(),
+    blank: frozenset[int] = frozenset(),
+    padding: str = "",
 ) -> None:
     """Answer every line, the last chunk first, and move the batch to finalizing."""
     for claim in reversed(claim_all(session)):
@@ -49,7 +54,10 @@ def run_to_end(
             - leasing.lines_done(session, claim)
             - blank
         )
-        make = [failure(batch.id, line) if line in failing else answer(batch.id, line) for line in sorted(todo)]
+        make = [
+            failure(batch.id, line) if line in failing else answer(batch.id, line, padding=padding)
+            for line in sorted(todo)
+        ]
         flush(session, claim, make)
         leasing.complete(session, claim)
     sweeps.finish_ready(session)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from jobs.batches import finalisation, lifecycle, not_run, sweeps
 from jobs.batches.not_run import CountsDisagreeError
 from jobs.chunks import leasing
 from jobs.errors import ServiceError
+from jobs.settings import MIB
 from jobs.states import BatchState, InvalidLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Checkpoint, Chunk, File, Result, Tenant
@@ -49,6 +52,30 @@ def read(session: Session, storage: Storage, file_id: str | None) -> list[dict[s
 
 def custom_ids(lines: list[dict[str, Any]]) -> list[str]:
     return [line["custom_id"] for line in lines]
+
+
+def written_lines(session: Session, storage: Storage, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Finalise a batch, and return how many lines were written at a time."""
+    sizes = []
+
+    class Counting(Storage):
+        def __init__(self) -> None: ...
+
+        @contextmanager
+        def writer(self, key: str) -> Iterator[Any]:
+            with storage.writer(key) as inner:
+                write = inner.write
+
+                def counted(part: bytes) -> None:
+                    sizes.append(part.count(b"\n"))
+                    write(part)
+
+                monkeypatch.setattr(inner, "write", counted)
+                yield inner
+
+    assert control.finalise(session, Counting(), batch.id) is BatchState.COMPLETED
+    session.refresh(batch)
+    return sizes
 
 
 def test_a_finished_batch_has_its_lines_in_input_order(
@@ -86,49 +113,45 @@ def test_skipped_lines_are_in_the_error_file_in_their_place(
 
 
 def test_a_page_of_long_lines_ends_before_its_rows_do(
-    session: Session, storage: Storage, run: Run, finalise: Finalise, monkeypatch: pytest.MonkeyPatch
+    session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pages = []
-    read_page = finalisation._read_page
-
-    def counted(*args: Any) -> Any:
-        pages.append(read_page(*args))
-        return pages[-1]
-
-    monkeypatch.setattr(finalisation, "_read_page", counted)
     monkeypatch.setattr(finalisation, "_BYTES_A_PAGE", 1)
     batch = run(3)
     run_to_end(session, batch)
-    finalise(batch)
-    assert [len(page) for page in pages] == [1, 1, 1, 0]
+    assert written_lines(session, storage, batch, monkeypatch) == [1, 1, 1]
     assert custom_ids(read(session, storage, batch.output_file_id)) == ["a0", "a1", "a2"]
+
+
+def test_files_take_no_memory_for_lines_behind_the_page_that_is_written(
+    session: Session, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgetting(Storage):
+        def __init__(self) -> None: ...
+
+        @contextmanager
+        def writer(self, key: str) -> Iterator[Any]:
+            yield SimpleNamespace(write=lambda part: None, size_bytes=0)
+
+    monkeypatch.setattr(finalisation, "_BYTES_A_PAGE", 2 * MIB)
+    batch = run(24)
+    run_to_end(session, batch, padding="x" * MIB)
+    session.expire_all()
+    tracemalloc.start()
+    try:
+        assert control.finalise(session, Forgetting(), batch.id) is BatchState.COMPLETED
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 12 * MIB, "two lines a few times, and not the others"
 
 
 def test_files_are_written_block_by_block(
     session: Session, storage: Storage, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = []
-
-    class Counting(Storage):
-        def __init__(self) -> None: ...
-
-        @contextmanager
-        def writer(self, key: str) -> Iterator[Any]:
-            with storage.writer(key) as inner:
-                write = inner.write
-
-                def counted(part: bytes) -> None:
-                    sizes.append(part.count(b"\n"))
-                    write(part)
-
-                monkeypatch.setattr(inner, "write", counted)
-                yield inner
-
     monkeypatch.setattr("jobs.batches.finalisation._ROWS_A_PAGE", 10)
     batch = run(64)
     run_to_end(session, batch)
-    assert control.finalise(session, Counting(), batch.id) is BatchState.COMPLETED
-    assert sizes == [10] * 6 + [4]
+    assert written_lines(session, storage, batch, monkeypatch) == [10] * 6 + [4]
 
 
 def test_a_batch_of_bad_lines_only_has_an_error_file(
