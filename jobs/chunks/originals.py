@@ -21,7 +21,9 @@ class Original:
 
     line_no: int
     answer: bytes | None
-    """Its line of the output file; None where it has no result, failed, or is longer than MAX_COPIED_BYTES."""
+    """Its line of the output file; None where it has no result, failed, or is too long."""
+    is_too_long: bool
+    """Whether its answer is longer than MAX_COPIED_BYTES: none of its copies shares one."""
     is_awaited: bool
     """Whether it has no result yet and another chunk that is leased now brings one."""
 
@@ -46,6 +48,7 @@ _FIND = text("""
     )
     SELECT asked.line_no, CASE WHEN result.status_code = 200 AND octet_length(result.line) <= :max_bytes
             THEN result.line END AS answer,
+        COALESCE(result.status_code = 200 AND octet_length(result.line) > :max_bytes, false) AS is_too_long,
         result.line_no IS NULL AND EXISTS (
             SELECT FROM leased
             WHERE asked.line_no >= leased.first_line AND asked.line_no < leased.first_line + leased.num_lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -93,10 +93,15 @@ class ChunkFeeder:
                 if self._results.are_many:
                     self._results.write()
                     self._ends.end_if_unwanted()
+        elif original.is_too_long:
+            self._feed_all(self._copies.pop_all(original.line_no))
         elif not original.is_awaited or self._is_impatient():
-            for raw in self._copies.pop_unanswered(original.line_no):
-                self._feed_line(raw, [])
-                self._go_on()
+            self._feed_all(self._copies.pop_unanswered(original.line_no))
+
+    def _feed_all(self, raws: Iterable[RawLine]) -> None:
+        for raw in raws:
+            self._feed_line(raw, [])
+            self._go_on()
 
     def _is_impatient(self) -> bool:
         since = self._waits_since

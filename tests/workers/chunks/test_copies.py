@@ -99,7 +99,12 @@ def test_long_answers_are_computed_and_billed_for_each_line(
     submit_valid([same(number) for number in range(6)])
     monkeypatch.setattr(originals, "MAX_COPIED_BYTES", 20)
     host.instant = True
-    run_all(bench, 2)
+    run_all(bench, 1)
+    host.instant = False
+    bench.start(bench.claim())
+    host.wait_for(6)  # all three of the second chunk before one of them is answered: none waits for another
+    host.answer(3)
+    bench.join()
     assert bench.rows(BILLED) == [(number, 2) for number in range(6)]
 
 
