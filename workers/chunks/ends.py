@@ -47,6 +47,10 @@ class Results(Protocol[Ended_contra]):
 
     def __len__(self) -> int: ...
 
+    @property
+    def are_large(self) -> bool:
+        """Tell whether they take so much memory that no more are even to be made."""
+
     def finish(self, run: Ended_contra) -> None:
         """Note what became of a line that has ended."""
 
@@ -149,9 +153,11 @@ class ChunkEnds(Generic[Run]):
         unfinished = self._lines.drop_all()
         for run in self._lines.finished():
             self._results.finish(run)
+            if self._results.are_large:
+                self._results.write()
         if self._results:
             self._results.write()
-            self.end_if_unwanted()
+        self.end_if_unwanted()
 
         def leave(session: Session, claim: ClaimedChunk) -> None:
             self._leave(session, claim, unfinished)

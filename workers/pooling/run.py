@@ -45,6 +45,8 @@ class PoolParts(Services):
 class _Nothing:
     """What runs, and what is unwritten, beside a group that is computed: its results are written as it ends."""
 
+    are_large = False
+
     def drop_all(self) -> list[None]:
         return []
 

@@ -48,6 +48,8 @@ def fault(batch_id: str, line_no: int, custom_id: str | None, error: Exception) 
 class DocumentResults:
     """`len()` is how many results are not yet written."""
 
+    are_large = False  # they are made before they come here
+
     def __init__(self, lease: ChunkLease, settings: Settings, *, monotonic: Callable[[], float]) -> None:
         self._lease = lease
         self._settings = settings
