@@ -18,8 +18,19 @@ export async function call(method, path, body, headers = {}) {
   const answer = await fetch(path, { method, headers: sent, body: isForm || body === undefined ? body : JSON.stringify(body) });
   if (answer.status === 401) location.assign(`/sign-in?asked=${encodeURIComponent(location.pathname + location.search)}`);
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw Object.assign(new Error(said.error?.message ?? `${path} answered ${answer.status}.`), { code: said.error?.code });
+  if (!answer.ok) throw Object.assign(new Error(said.error?.message ?? `${path} answered ${answer.status}.`), { code: said.error?.code, status: answer.status });
   return said;
+}
+
+export const RETRY_MILLISECONDS = 1000; // until what was refused because much is done at once is asked for again
+
+/** Read from the API, again while others are in the way. Returns null where it is not wanted any more. */
+export async function readWhile(isWanted, path) {
+  while (isWanted()) {
+    try { return await call("GET", path); } catch (error) { if (error.status !== 429) throw error; }
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MILLISECONDS));
+  }
+  return null;
 }
 
 // Where the names of the pages are one line, the one that is open is in sight.

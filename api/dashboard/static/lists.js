@@ -1,5 +1,5 @@
 // The lists of the document that is reviewed: their items, a form to add one that is missing, and a button to drop one.
-import { call } from "./dashboard.js";
+import { call, complain, readWhile } from "./dashboard.js";
 import { inputsFor } from "./fields.js";
 
 const made = (tag, props = {}, ...inside) => {
@@ -17,7 +17,7 @@ function spelled(value) {
 }
 
 export class Lists {
-  #room; #of; #review = null; #found = null;
+  #room; #of; #review = null; #found = null; #asked = null; // which answer is waited for: one from before a verdict may lack it
 
   /** `of` has the extraction's id, the name of the claim, what does one thing at a time, and what follows a drop. */
   constructor(room, of) { [this.#room, this.#of] = [room, of]; }
@@ -27,11 +27,17 @@ export class Lists {
     const isSame = this.#found?.document_id === review.document_id;
     this.#review = review;
     if (isSame) return this.#draw();
-    this.#room.replaceChildren();
-    this.#found = null;
+    this.forget();
+    const asked = (this.#asked = Symbol());
     const query = new URLSearchParams({ extraction_id: this.#of.extractionId, document_id: review.document_id });
-    const found = await call("GET", `/v1/reviews/items?${query}`);
-    if (review === this.#review) this.#told(found);
+    const found = await readWhile(() => asked === this.#asked, `/v1/reviews/items?${query}`);
+    if (found && asked === this.#asked) this.#told(found);
+  }
+
+  /** Show nothing until they are read anew: somebody changed them. */
+  forget() {
+    this.#found = this.#asked = null;
+    this.#room.replaceChildren();
   }
 
   /** What stands in a list by now. */
@@ -45,6 +51,7 @@ export class Lists {
     const inside = lists.filter((one) => isIn(path, one.path)).sort((one, other) => other.path.length - one.path.length);
     const list = inside[0] ?? lists[0];
     if (list) this.#open(list);
+    else this.#sayWhyNot("This document has no list");
   }
 
   /** Drop the innermost item that a value stands in. */
@@ -52,7 +59,10 @@ export class Lists {
     const items = (this.#found?.data ?? []).flatMap((list) => list.items).filter((item) => !item.dropped && isIn(path, item.path));
     const item = items.sort((one, other) => other.path.length - one.path.length)[0];
     if (item) this.#drop(item);
+    else this.#sayWhyNot("This value is in no item of a list");
   }
+
+  #sayWhyNot(reason) { complain(this.#found ? `${reason}.` : "The lists of the document are not read yet: try again in a moment."); }
 
   #list(path) { return this.#found?.data.find((one) => one.path === path); }
 
@@ -81,15 +91,21 @@ export class Lists {
   #sectionOf(path) { return [...this.#room.children].find((one) => one.dataset.path === path); }
 
   #open(list) {
+    complain("");
     const section = this.#sectionOf(list.path);
     if (section.querySelector("form")) return section.querySelector("input, select, textarea").focus();
     const { labels, read } = inputsFor(list.value_schema.items, "");
     const close = () => { form.remove(); this.#room.closest("section").querySelector("h2").focus({ preventScroll: true }); };
     const form = made("form", { ariaLabel: `An item of ${list.path}` }, ...labels, made("div", { className: "actions" }, made("button", { className: "main", textContent: "Add" }), made("button", { type: "button", textContent: "Cancel", onclick: close })));
-    form.addEventListener("submit", (event) => { event.preventDefault(); this.#of.act(() => this.#change({ change: "add", path: this.#list(list.path).next_path, value: read() ?? "" })); });
+    form.addEventListener("submit", (event) => { event.preventDefault(); this.#of.act(() => this.#add(list.path, read())); });
     form.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
     section.append(form);
     form.querySelector("input, select, textarea").focus();
+  }
+
+  async #add(path, value) {
+    if (value === null) throw new Error("Nothing is given. Write the item, or cancel.");
+    await this.#change({ change: "add", path: this.#list(path).next_path, value });
   }
 
   #drop(item) {

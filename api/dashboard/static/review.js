@@ -1,12 +1,11 @@
 // One doubtful value after the other: the page with its box, and a key for each verdict.
-import { call, complain } from "./dashboard.js";
+import { call, complain, readWhile, RETRY_MILLISECONDS } from "./dashboard.js";
 import { inputFor, labelled, valueOf } from "./fields.js";
 import { Lists } from "./lists.js";
 
 const part = (id) => document.getElementById(id);
 const room = part("review");
 const AROUND = 3000; // characters before and behind a place
-const AGAIN_MILLISECONDS = 1000; // after a page that is not drawn because others are
 const METERS_PER_POINT = 0.0254 / 72;
 let claimed = { claim: null, data: [] };
 let left = Number(part("left").textContent.replaceAll(",", ""));
@@ -52,13 +51,15 @@ async function show(review) {
   part("accept").textContent = isList ? "It has no item" : "Accept";
   part("correction").hidden = true;
   if (!isList) part("right").replaceChildren(labelled("What is right", inputFor(review.value_schema, evidence.value)));
-  lists.show(review).catch((error) => complain(error.message)); // the value may be decided before they are there
+  showLists(review); // the value may be decided before they are there
   part("path").focus({ preventScroll: true });
   for (const id of ["page", "text", "no-page"]) part(id).hidden = true;
   if (place.box) showPage(review, place, at); // nobody waits for the picture
   else if (at) showText(review, place, at);
   else part("no-page").hidden = false;
 }
+
+function showLists(review) { lists.show(review).catch((error) => complain(error.message)); }
 
 /** Where the document of a place is; of an index each value has its own, and one that stands nowhere has none. */
 function documentAt(review, place) {
@@ -70,8 +71,8 @@ function documentAt(review, place) {
 async function showText(review, { start, end }, at) {
   const from = Math.max(0, start - AROUND);
   try {
-    const found = await call("GET", `/v1${at}/text?start=${from}&limit=${end - from + AROUND}`);
-    if (review !== claimed.data[0]) return;
+    const found = await readWhile(() => review === claimed.data[0], `/v1${at}/text?start=${from}&limit=${end - from + AROUND}`);
+    if (!found || review !== claimed.data[0]) return;
     const characters = [...found.text], cut = (first, last) => characters.slice(first, last).join("");
     const mark = Object.assign(document.createElement("mark"), { textContent: cut(start - from, end - from), hidden: start === end });
     part("text").replaceChildren(from ? "…" : "", cut(0, start - from), mark, cut(end - from), found.end < found.num_characters ? "…" : "");
@@ -93,7 +94,7 @@ async function showPage(review, span, at) {
   const answer = await fetch(`/v1${at}/pages/${span.page}/image`);
   const bytes = await answer.arrayBuffer();
   if (review !== claimed.data[0]) return;
-  if (answer.status === 429) return void setTimeout(() => review === claimed.data[0] && showPage(review, span, at), AGAIN_MILLISECONDS);
+  if (answer.status === 429) return void setTimeout(() => review === claimed.data[0] && showPage(review, span, at), RETRY_MILLISECONDS);
   part("no-page").hidden = answer.ok;
   if (!answer.ok) return;
   const image = part("image");
@@ -154,9 +155,14 @@ async function decide(verdict) {
       try {
         await call("POST", `/v1/reviews/${review.id}`, { verdict, claim: claimed.claim, ...value });
       } catch (error) {
+        if (error.code === "item_changed") {
+          lists.forget();
+          showLists(review);
+        }
         if (!GONE.includes(error.code)) throw error;
         said = `${error.message} This is the next one.`;
       }
+      lists.forget(); // a verdict may be of what stands in them
       left = Math.max(0, left - 1);
     }
     claimed.data.shift();

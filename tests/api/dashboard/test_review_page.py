@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from extraction.scoring import reviews
 from tests.api.extracting import completed_extraction
@@ -62,8 +62,30 @@ def go_to(page: Page, extraction_id: str, path: str) -> None:
     expect(page.locator("#lists section")).to_have_count(2)
 
 
+def ask(http: httpx.Client, method: str, url: str, **more: Any) -> httpx.Response:
+    """Ask until the page leaves a place: it reads beside."""
+    while (answer := http.request(method, url, **more)).status_code == 429:
+        pass
+    return answer
+
+
+def result(http: httpx.Client, extraction_id: str) -> dict[str, Any]:
+    return dict(json.loads(ask(http, "GET", f"/v1/extractions/{extraction_id}/results").text))
+
+
 def fields(http: httpx.Client, extraction_id: str) -> dict[str, Any]:
-    return dict(json.loads(http.get(f"/v1/extractions/{extraction_id}/results").text)["fields"])
+    return dict(result(http, extraction_id)["fields"])
+
+
+def add_item(http: httpx.Client, extraction_id: str, path: str, value: Any) -> None:
+    of = {"extraction_id": extraction_id, "document_id": result(http, extraction_id)["document_id"]}
+    body = {**of, "change": "add", "path": path, "value": value}
+    assert ask(http, "POST", "/v1/reviews/items", json=body).status_code == 200
+
+
+def serious(window: Window) -> list[str]:
+    """Return what the page complained of, but that much was done at once: it asks again."""
+    return [said for said in window.complaints if "429" not in said]
 
 
 def hand_back(deployment: Any) -> None:
@@ -95,7 +117,7 @@ def test_a_number_is_typed_as_one_and_a_choice_chosen(
     expect(page.locator("#left")).to_have_text(str(left - 2))
     found = fields(http, extraction_id)
     assert (found["number"], found["paid"]) == (12, False)
-    assert window.complaints == []
+    assert serious(window) == []
 
 
 def test_items_are_added_and_dropped_by_keyboard(
@@ -127,7 +149,7 @@ def test_items_are_added_and_dropped_by_keyboard(
     expect(page.locator("#path")).not_to_have_text("lines")
     found = fields(http, extraction_id)
     assert (found["tags"], found["lines"]) == (["red", "green"], [{"name": "Nut", "count": 3}])
-    assert window.complaints == []
+    assert serious(window) == []
 
 
 def test_what_another_reviewer_did_meanwhile_is_told_and_nothing_typed_is_lost(
@@ -137,9 +159,7 @@ def test_what_another_reviewer_did_meanwhile_is_told_and_nothing_typed_is_lost(
     go_to(page, extraction_id, "tags[0]")
     page.keyboard.press("i")
     page.keyboard.type("green")
-    document_id = json.loads(http.get(f"/v1/extractions/{extraction_id}/results").text)["document_id"]
-    of = {"extraction_id": extraction_id, "document_id": document_id, "change": "add"}
-    assert http.post("/v1/reviews/items", json={**of, "path": "tags[2]", "value": "grey"}).status_code == 200
+    add_item(http, extraction_id, "tags[2]", "grey")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("tags[2] is there already")
     expect(page.get_by_role("list", name="Items of tags")).to_contain_text("grey")
@@ -153,3 +173,50 @@ def test_what_another_reviewer_did_meanwhile_is_told_and_nothing_typed_is_lost(
     page.keyboard.press("r")
     expect(page.get_by_role("alert")).to_contain_text("This is the next one")
     expect(page.locator("#path")).not_to_have_text(path)
+
+
+def test_an_item_without_text_is_not_added(window: Window, http: httpx.Client, extraction_id: str) -> None:
+    page = window.page
+    go_to(page, extraction_id, "tags[0]")
+    page.keyboard.press("i")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Nothing is given")
+    assert fields(http, extraction_id)["tags"] == ["blue", "red"]
+    assert serious(window) == []
+
+
+def test_lists_that_were_refused_are_asked_for_again(window: Window, extraction_id: str) -> None:
+    page, held = window.page, list[Route]()
+    page.route("**/v1/reviews/items?*", lambda route: route.continue_() if held else held.append(route))
+    with page.expect_request("**/v1/reviews/items?*"):
+        page.goto(f"/reviews/{extraction_id}")
+    page.keyboard.press("i")
+    expect(page.get_by_role("alert")).to_contain_text("are not read yet")
+    with page.expect_response(lambda answer: answer.status == 429):
+        held[0].fulfill(status=429, json={"error": {"message": "Too much at once."}})
+    expect(page.locator("#lists section")).to_have_count(2)
+    assert serious(window) == []
+
+
+def test_lists_show_what_a_verdict_was_refused_for(window: Window, http: httpx.Client, extraction_id: str) -> None:
+    page = window.page
+    go_to(page, extraction_id, "lines")
+    add_item(http, extraction_id, "lines[0]", {"name": "Nut", "count": 3})
+    page.keyboard.press("a")
+    expect(page.get_by_role("alert")).to_contain_text("that were added")
+    expect(page.get_by_role("list", name="Items of lines")).to_contain_text("name Nut")
+    expect(page.locator("#path")).to_have_text("lines")
+
+
+def test_lists_show_the_value_that_was_corrected(
+    window: Window, http: httpx.Client, extraction_id: str, deployment: Any
+) -> None:
+    page = window.page
+    go_to(page, extraction_id, "tags[0]")
+    page.keyboard.press("c")
+    field = page.get_by_label("What is right")
+    field.fill("navy")
+    field.press("Enter")
+    expect(page.locator("#path")).not_to_have_text("tags[0]")
+    expect(page.get_by_role("list", name="Items of tags")).to_contain_text("navy")
+    assert serious(window) == []
