@@ -73,7 +73,7 @@ class Runner:
             self._warm_up_head(self._model)
         self._sampling = SamplingTable(limits.max_num_seqs)
         self._masks = MaskWriter(vocab_size=model.vocab_size, device=self.device)
-        self._cache: KvCache = self._new_cache(2)
+        self._cache: KvCache = self._new_cache(2, setting="block_size")
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._profile()
@@ -86,7 +86,10 @@ class Runner:
             free_bytes=self._free_bytes(),
             dtype=self._cache_dtype,
         )
-        self._cache = self._new_cache(self.num_kv_blocks + 1)
+        share = "cpu_memory_share" if self.device.type == "cpu" else "gpu_memory_share"
+        self._cache = self._new_cache(
+            self.num_kv_blocks + 1, setting=share if asked.num_kv_blocks is None else "num_kv_blocks"
+        )
         if self.device.type == "cuda" and not asked.enforce_eager:
             with torch.inference_mode():
                 self._model.capture_decodes(
@@ -203,11 +206,12 @@ class Runner:
         )
         return step, sampled_rows
 
-    def _new_cache(self, num_blocks: int) -> KvCache:
+    def _new_cache(self, num_blocks: int, *, setting: str) -> KvCache:
+        """Allocate the blocks; where they do not fit, `setting` is what asked for them. Raises InvalidConfigError."""
         shapes, block_size, dtype = self._model.kv_shapes, self._block_size, self._cache_dtype
         gib = num_blocks * block_bytes(shapes, block_size=block_size, dtype=dtype) / 2**30
         what = f"a KV cache of {gib:.1f} GiB ({num_blocks} blocks of {block_size} tokens) on {self.device}"
-        with allocating(what, setting="num_kv_blocks"):
+        with allocating(what, setting=setting):
             return new_cache(shapes, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=self.device)
 
     def _profile(self) -> None:

@@ -14,6 +14,9 @@ from engine.errors import InvalidConfigError
 from engine.models.step_model import KvShape
 from engine.scheduling.blocks import num_blocks_for
 
+_NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed", "CUDA error: out of memory")
+"""What torch says where it has no OutOfMemoryError: of a CPU's memory, of a size, of pinned memory."""
+
 
 def block_bytes(kv_shapes: Sequence[KvShape], *, block_size: int, dtype: torch.dtype) -> int:
     """Return the size of one block over all layers, keys and values."""
@@ -47,11 +50,20 @@ def _container_limits() -> list[int]:
 
 @contextmanager
 def allocating(what: str, *, setting: str) -> Iterator[None]:
-    """Allocate in this block; where the memory cannot be had, raise InvalidConfigError that names the setting."""
+    """Allocate in this block; where the memory cannot be had, raise InvalidConfigError that names the setting.
+
+    Any other error of a device is raised as it is.
+    """
     try:
         yield
     except (OSError, OverflowError, RuntimeError) as error:  # of mmap, sizes, and torch with any device
+        if isinstance(error, RuntimeError) and not _is_of_memory(error):
+            raise
         raise InvalidConfigError(f"There is no memory for {what}. Lower {setting}, or free memory.") from error
+
+
+def _is_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def give_back_freed_memory() -> None:

@@ -6,7 +6,10 @@ import ctypes
 from pathlib import Path
 
 import pytest
+import torch
 
+from engine import runner
+from engine.device.memory import allocating
 from engine.errors import InvalidConfigError
 from tests.engine.builders import make_engine
 from tests.engine.tiny_models import VARIANTS, TinyModel, save_tiny
@@ -48,3 +51,25 @@ def test_memory_that_cannot_be_had_is_told_with_what_asked_for_it(
     save_tiny(tmp_path, VARIANTS["llama-gqa"])
     with pytest.raises(InvalidConfigError, match=f"There is no memory for {message}, or free memory"):
         make_engine(TinyModel(tmp_path, [], [], []), **settings)
+
+
+def test_memory_that_a_share_asked_for_is_told_with_that_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny(tmp_path, VARIANTS["llama-gqa"])
+    monkeypatch.setattr(runner, "num_kv_blocks", lambda *_, **__: 10**13)  # as if others had taken what was free
+    with pytest.raises(InvalidConfigError, match=r"There is no memory for a KV cache .* Lower cpu_memory_share, or"):
+        make_engine(TinyModel(tmp_path, [], [], []), num_kv_blocks=None)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, torch.AcceleratorError])
+def test_a_broken_device_is_not_told_as_lack_of_memory(kind: type[RuntimeError]) -> None:
+    with pytest.raises(kind, match="illegal"), allocating("a KV cache", setting="num_kv_blocks"):
+        raise kind("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: out of memory")]
+)
+def test_lack_of_a_devices_memory_is_told(error: RuntimeError) -> None:
+    told = pytest.raises(InvalidConfigError, match=r"a KV cache\. Lower num_kv_blocks")
+    with told, allocating("a KV cache", setting="num_kv_blocks"):
+        raise error
