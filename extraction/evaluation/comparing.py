@@ -161,7 +161,7 @@ class _Pairs:
         yield from ((None, (*(other or ()), two)) for two in others)
 
     def _invented_of(self, own: Place | None, other: Place | None, ones: Iterable[int]) -> list[int]:
-        """Return which of the items of a list gold knows to be absent, to the letter, and keep them in mind."""
+        """Return which of the items of a list gold knows to be absent, as `_spelled` has it, and keep them in mind."""
         waiting = Counter(_spelled(item) for item in self._absent.get(spell(other or ()), ()))
         found = []
         for one in ones:
@@ -195,7 +195,7 @@ def _indexes(fields: Any, array: Place | None) -> list[int]:
 
 
 def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -> list[tuple[int, int]]:
-    """Return the pairs of items that are the same to the letter, in their order."""
+    """Return the pairs of items that say the same, as `_spelled` has it, in their order."""
     waiting: dict[str, list[int]] = {}
     for two in reversed(_indexes(gold, other)):
         waiting.setdefault(_spelled(_value(gold, (*(other or ()), two))), []).append(two)
@@ -208,4 +208,14 @@ def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -
 
 
 def _spelled(item: Any) -> str:
-    return json.dumps(item, sort_keys=True)
+    """Return one spelling of all items that say the same: with `6` or `6.0`, with null, `[]`, `{}` or without a key."""
+    return json.dumps(_plain(item), sort_keys=True)
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        values = {name: _plain(value) for name, value in item.items()}
+        return {name: value for name, value in values.items() if value not in (None, [], {})}
+    if isinstance(item, list):
+        return [_plain(value) for value in item]
+    return int(item) if isinstance(item, float) and item.is_integer() else item

@@ -113,6 +113,32 @@ def test_of_two_same_items_one_may_be_absent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("item", "num_wrong"),
+    [
+        ({"count": 6.0, "price": 0.5, "parts": []}, 2),
+        ({"count": 6, "price": 0.5}, 2),
+        ({"count": 6, "price": 0.5, "parts": [{"name": None}]}, 0),
+        ({"count": 6, "price": None}, 0),
+    ],
+)
+def test_an_absent_item_is_one_that_says_the_same_however_it_is_written(item: dict[str, Any], num_wrong: int) -> None:
+    found = {**record(), "fields": {"lines": [{"count": 6, "price": 0.5, "parts": None}], "tags": []}, "evidence": []}
+    line = {"document": "a.pdf", "fields": {"lines": []}, "known": [], "absent": {"lines": [item]}}
+    gold = read_gold([json.dumps(line)], SCHEMA)
+    assert evaluate(SCHEMA, [found], gold).overall.rates.wrong == num_wrong
+
+
+def test_items_that_say_the_same_are_paired_without_comparing_each_with_each() -> None:
+    lines = [{"count": n, "price": n, "parts": []} for n in range(200)]
+    found = {**record(), "fields": {"lines": lines, "tags": []}, "evidence": []}
+    line = {"document": "a.pdf", "fields": {"lines": [{"count": n, "price": float(n)} for n in range(200)]}}
+    gold = read_gold([json.dumps(line)], SCHEMA)
+    spent: list[int] = []
+    evaluate(SCHEMA, [found], gold, spend=spent.append)
+    assert sum(spent) < 200 * 200
+
+
+@pytest.mark.parametrize(
     "absent", [["lines"], {"lines": 3}, {"other": []}, {"lines[9].parts": []}, {"lines": [{"colour": "red"}]}]
 )
 def test_absent_names_lists_of_the_line_and_fields_of_the_schema(absent: Any) -> None:
