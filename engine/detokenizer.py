@@ -23,6 +23,10 @@ _CONTEXT = 8
 _SPELLED_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+_SPELLED_REPLACEMENT = (REPLACEMENT, "ï¿½")
+"""How tokens end that are one themselves; the other are its three bytes in GPT-2's alphabet."""
+
+
 class Tokenizer(Protocol):
     """What is used of a transformers tokenizer, beside how it spells a token."""
 
@@ -48,7 +52,9 @@ class Detokenizer:
         context, run = self._prompt_end(prompt_token_ids)
         begun = _unfinished([self._bytes_of[token_id] for token_id in run[-3:]])
         self._run.extend(self._bytes_of[token_id] for token_id in run[len(run) - begun :])
-        text_of = self._decode if run else self._certain  # byte tokens complete no character of the tokens before them
+        # Byte tokens complete no character of the tokens before them, and a replacement character is one itself.
+        is_whole = run or self._bytes_of.spell(context[-3:]).endswith(_SPELLED_REPLACEMENT)
+        text_of = self._decode if is_whole else self._certain
         if context:
             run = run[len(run) - begun :]  # what is whole of it is the prompt's, whatever bytes come now
         self._num_open = len(run)
@@ -184,8 +190,12 @@ class _BytesOfTokens(dict[int, bytes | None]):
     def __init__(self, tokenizer: Any, *, skip_special_tokens: bool) -> None:
         super().__init__()
         self._decode = tokenizer.decode
-        self._spell = getattr(tokenizer, "id_to_token", None) or tokenizer.convert_ids_to_tokens
+        self._spelled = getattr(tokenizer, "id_to_token", None) or tokenizer.convert_ids_to_tokens
         self._skip = skip_special_tokens
+
+    def spell(self, token_ids: Iterable[int]) -> str:
+        """Return the tokens as the vocabulary writes them."""
+        return "".join(self._spelled(token_id) or "" for token_id in token_ids)
 
     def __missing__(self, token_id: int) -> bytes | None:
         self[token_id] = found = self._find(token_id)
@@ -194,7 +204,7 @@ class _BytesOfTokens(dict[int, bytes | None]):
     def _find(self, token_id: int) -> bytes | None:
         if not self._decode([token_id, token_id], skip_special_tokens=self._skip):  # twice: one alone may be stripped
             return b""
-        spelled = _SPELLED_BYTE.fullmatch(self._spell(token_id) or "")
+        spelled = _SPELLED_BYTE.fullmatch(self.spell([token_id]))
         if spelled is None or self._decode([token_id], skip_special_tokens=False) == spelled[0]:
             return None
         return bytes.fromhex(spelled[1])

@@ -45,6 +45,19 @@ def test_a_replacement_character_in_the_prompt_is_no_beginning_of_the_output(kin
     assert stream_text(ALL_TOKENIZERS[kind], prompt, output) == "bc"
 
 
+@pytest.mark.parametrize("kind", ALL_TOKENIZERS)
+def test_a_prompt_may_end_in_a_replacement_character(kind: str) -> None:
+    prompt, output = ids_of(kind, "a", "\ufffd"), ids_of(kind, "b", "c")
+    assert stream_text(ALL_TOKENIZERS[kind], prompt, output) == "bc"
+    assert Detokenizer(ALL_TOKENIZERS[kind], prompt).whole(output) == "bc"
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "straddling"])
+def test_a_replacement_character_of_bytes_is_the_prompts_and_half_of_one_is_not(kind: str) -> None:
+    ids = ids_of(kind, "a", "ï", "¿", "½", "b")
+    assert [stream_text(ALL_TOKENIZERS[kind], ids[:cut], ids[cut:]) for cut in (3, 4)] == ["\ufffdb", "b"]
+
+
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_nothing_incomplete_is_shown_before_the_character_is_whole(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
