@@ -16,8 +16,8 @@ from jobs.errors import InputError, ServiceError
 
 _TIMEOUT_SECONDS = 10.0
 _QUEUE_STATES = ("leased", "ready", "waiting")
-WORDS = frozenset({"state", "class", "worker"})
-"""The columns that are no numbers, beside the first of each table."""
+WORDS = frozenset({"state", "class", "worker", "pid"})
+"""The columns that are no amounts, beside the first of each table."""
 
 Section = tuple[Sequence[str], Sequence[Sequence[object]]]
 """A table: its header and its rows."""

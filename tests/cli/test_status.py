@@ -12,6 +12,8 @@ from typing import IO
 import pytest
 
 from cli.embedded import note
+from cli.embedded.processes import RoleProcess
+from cli.status.commands import status
 from cli.status.report import Sample, ServiceReport
 from jobs.errors import InputError
 from tests.cli.service import Service, clean_environment, run
@@ -43,6 +45,17 @@ def test_top_shows_tokens_per_second_between_two_looks() -> None:
     assert (header[-2], rows[0][-2]) == ("tok/s", "300")
     ((header, rows),) = look(700, 12.0).sections()
     assert "tok/s" not in header
+
+
+def test_a_terminal_shows_the_id_of_a_process_as_other_commands_take_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roles = [RoleProcess(name="api", pid=1_234_567, started_at=0.0, memory_bytes=2**30)]
+    report = ServiceReport(title="here", problems=[], roles=roles)
+    monkeypatch.setattr("cli.status.report.report_of_service", lambda _: report)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    status(Path())
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["api", "running", "1234567"]
 
 
 def test_top_needs_a_terminal() -> None:
