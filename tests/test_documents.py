@@ -1,4 +1,4 @@
-"""What documents point to must be there."""
+"""What documents and docstrings point to must be there."""
 
 from __future__ import annotations
 
@@ -39,3 +39,23 @@ def test_the_architecture_page_has_a_row_for_every_package() -> None:
     rooms = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Words")[0]
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"benchmarks", "examples", "migrations"}
     assert set(re.findall(r"^\| `(\w+)` \|", rooms, flags=re.MULTILINE)) == packages
+
+
+PACKAGES = "|".join(sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
+NAMED = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)+)`")
+
+
+def test_every_module_that_a_docstring_names_is_there() -> None:
+    sources = [path for package in PACKAGES.split("|") for path in (ROOT / package).rglob("*.py")]
+    named = {name for path in sources for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    assert len(named) > 50
+    assert sorted(name for name in named if not is_there(name)) == []
+
+
+def is_there(name: str) -> bool:
+    """Whether it is a package, a module, or a name that its module has."""
+    path, above = ROOT.joinpath(*name.split(".")), ROOT.joinpath(*name.split(".")[:-1])
+    if path.is_dir() or path.with_suffix(".py").is_file():
+        return True
+    module = above / "__init__.py" if above.is_dir() else above.with_suffix(".py")
+    return module.is_file() and re.search(rf"\b{path.name}\b", module.read_text(encoding="utf-8")) is not None

@@ -1,6 +1,6 @@
 """What a tenant has used: sums of its ledger by day, model, key and batch, a page at a time.
 
-Days are those of UTC, as in the entries that `jobs.history` makes of old ones.
+Days are those of UTC, as in the entries that `jobs.retention.history` makes of old ones.
 """
 
 from __future__ import annotations

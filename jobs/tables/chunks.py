@@ -121,7 +121,7 @@ class Checkpoint(Base):
 class Ledger(Base):
     """Usage entries, each summed from the result rows its own transaction inserted; only added to.
 
-    Long after the end of a batch `jobs.history` makes those of a day one; its key is then that of the first of them.
+    Long after the end of a batch `jobs.retention.history` makes those of a day one; its key is then that of the first.
     """
 
     __tablename__ = "ledger"

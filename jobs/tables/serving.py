@@ -28,7 +28,7 @@ class Model(Base):
     checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator looked at it; null: never
     serves: Mapped[str] = mapped_column(server_default="generate")  # a LineKind
     embedding: Mapped[dict[str, Any] | None]  # how its vectors are made, as a worker found that has its files
-    tokenizer: Mapped[dict[str, Any] | None]  # of its texts, as that worker kept it: `jobs.tokenizers`
+    tokenizer: Mapped[dict[str, Any] | None]  # of its texts, as that worker kept it: `jobs.storage.tokenizers`
 
 
 class Worker(Base):
