@@ -30,6 +30,7 @@ from jobs.batches.estimating import Checked
 from jobs.batches.exact_counts import NewCount
 from jobs.batches.submission import check_file, parse_window
 from jobs.chunks import fleet
+from jobs.counted import counted
 from jobs.database import transaction
 from jobs.errors import InputError, NotFoundError
 from jobs.files import get_file
@@ -180,7 +181,7 @@ def _basis_of(count: InputCount | None) -> str:
         return EXACT_BASIS
     if count.failure is not None:
         return f"{count.failure} {TOKENS_BASIS}"
-    return f"A worker has counted {count.num_requests:,} lines so far. {TOKENS_BASIS}"
+    return f"A worker has counted {counted(count.num_requests, 'line')} so far. {TOKENS_BASIS}"
 
 
 def _known_models(services: Services) -> tuple[dict[str, LineKind], dict[str, int]]:

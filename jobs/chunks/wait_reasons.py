@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from jobs.accounts.allowances import Allowance
 from jobs.accounts.budgets import Quota
+from jobs.counted import counted
 from jobs.states import BatchState, BudgetUnit, Priority
 from jobs.tables import Batch
 
@@ -34,7 +35,7 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
     if quota.limit is None:
         return None  # it was lifted just now: the next sweep wakes them
     return (
-        f"waiting_budget: the batch goes on when there is room for {batch.waits_for_tokens:,} tokens, and "
+        f"waiting_budget: the batch goes on when there is room for {counted(batch.waits_for_tokens, 'token')}, and "
         f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
         f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
         "end, or when the limit is raised."
@@ -52,7 +53,7 @@ def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], curr
         return None
     return (
         "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
-        f"the smallest needs {batch.waits_for_tokens or 0:,} tokens, another one, the cheapest, "
+        f"the smallest needs {counted(batch.waits_for_tokens or 0, 'token')}, another one, the cheapest, "
         f"{money.amount(int(batch.waits_for_picos or 0), currency)}."
     )
 

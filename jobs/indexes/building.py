@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from jobs import files
 from jobs.batches.ordered_results import OrderedResults
+from jobs.counted import counted
 from jobs.errors import InputError
 from jobs.extractions import documents
 from jobs.extractions.progress import DocumentProgress, Progress, StageFiles
@@ -114,7 +115,7 @@ class Building:
         error = line.get("error") or body.get("error")
         if error is not None or not body:
             said = error or {"code": "no_result", "message": "the batch of this stage has no result"}
-            reason = f"{segment.num_documents} documents could not be cut: {said['message']}"
+            reason = f"{counted(segment.num_documents, 'document')} could not be cut: {said['message']}"
             raise IndexFailedError(f"{reason}; build the index anew")
         for failed in body["failed"]:
             found.fail(failed["id"], names.get(failed["id"], ""), failed["code"], failed["message"])

@@ -115,10 +115,11 @@ def test_an_empty_list_is_corrected_with_all_its_items(http: httpx.Client, extra
     for wrong in ("blue", [], ["blue", 7], ["a", "b", "c", "d"]):
         assert http.post(url, json={"verdict": "correct", "value": wrong}).status_code == 400
     assert change(http, extraction_id, "add", "tags[0]", value="blue").status_code == 200
-    for body in ({"verdict": "accept"}, {"verdict": "correct", "value": ["red"]}):
-        assert http.post(url, json=body).json()["error"]["code"] == "item_changed"
-    said = http.post(url, json={"verdict": "correct", "value": ["blue"]}).json()
-    assert (said["verdict"], said["value"]) == ("correct", ["blue"])
+    for body, said in (({"verdict": "accept"}, "1 added item:"), ({"verdict": "correct", "value": ["red"]}, "1 item ")):
+        error = http.post(url, json=body).json()["error"]
+        assert (error["code"], said in error["message"]) == ("item_changed", True)
+    decided = http.post(url, json={"verdict": "correct", "value": ["blue"]}).json()
+    assert (decided["verdict"], decided["value"]) == ("correct", ["blue"])
     assert result(http, extraction_id)["fields"]["tags"] == ["blue"]
     (line,) = map(json.loads, http.get(f"/v1/extractions/{extraction_id}/gold").text.splitlines())
     assert (line["fields"]["tags"], "tags" in line["known"]) == (["blue"], True)

@@ -12,6 +12,7 @@ from extraction.fields.allowed import problem_of
 from extraction.fields.paths import path_of
 from extraction.scoring.reviews import is_right
 from extraction.scoring.verdicts import Verdict
+from jobs.counted import counted
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.extractions.lifecycle import get_extraction, lock_own
 from jobs.extractions.reviewing import items
@@ -78,7 +79,7 @@ def _is_empty_list(session: Session, extraction: Extraction, review: Review, wis
         items.add_all(session, extraction, review, wish.correction, by=by)
     elif wish.verdict is Verdict.ACCEPT and (standing := items.added_to(session, review)[0]):
         raise ConflictError(
-            f"{review.path!r} has {len(standing):,} items that were added: correct it with all that it has.",
+            f"{review.path!r} has {counted(len(standing), 'added item')}: correct it with all that it has.",
             param="verdict",
             code="item_changed",
         )

@@ -19,6 +19,7 @@ from extraction.fields.paths import Place, path_of, place_of, spell
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.items import ItemChange, Items, at, item_of, lists_of
 from extraction.scoring.verdicts import Change, Verdict
+from jobs.counted import counted
 from jobs.errors import ConflictError, InputError
 from jobs.extractions.lifecycle import lock_own
 from jobs.extractions.reviewing import reviews
@@ -171,7 +172,8 @@ def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) ->
     num_left = _num_left(items, array)
     if max_items is not None and num_left >= max_items:
         raise InputError(
-            f"{spell(array)} has {num_left:,} items, and the schema allows {max_items:,}. Drop one that is wrong.",
+            f"{spell(array)} has {counted(num_left, 'item')}, and the schema allows {max_items:,}. "
+            "Drop one that is wrong.",
             param="path",
             code="invalid_value",
         )
@@ -201,7 +203,7 @@ def _drop(
         return
     if int(place[-1]) >= (num_items := _num_items(items, place[:-1])):
         raise InputError(
-            f"There is no {spell(place)!r}: {spell(place[:-1])} has {num_items:,} items, counted from 0.",
+            f"There is no {spell(place)!r}: {spell(place[:-1])} has {counted(num_items, 'item')}, counted from 0.",
             param="path",
             code="invalid_value",
         )
@@ -247,8 +249,8 @@ def add_all(session: Session, extraction: Extraction, review: Review, values: An
         return given
     if standing:
         raise ConflictError(
-            f"{review.path!r} has {len(standing):,} items by now, which were added meanwhile, and these are others. "
-            "Look at it again.",
+            f"{review.path!r} has {counted(len(standing), 'item')} by now, added meanwhile, and these are "
+            "others. Look at it again.",
             param="value",
             code="item_changed",
         )
@@ -256,7 +258,7 @@ def add_all(session: Session, extraction: Extraction, review: Review, values: An
     max_items = schema.containers[path_of(array)].max_items
     if max_items is not None and len(given) > max_items:
         raise InputError(
-            f"{review.path!r} cannot have {len(given):,} items: the schema allows {max_items:,}.",
+            f"{review.path!r} cannot have {counted(len(given), 'item')}: the schema allows {max_items:,}.",
             param="value",
             code="invalid_value",
         )
