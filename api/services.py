@@ -24,7 +24,7 @@ from jobs.telemetry.meters import Meters
 from jobs.webhooks.sending import Sender
 
 _MADE_AT_ONCE = 2
-"""Files that one tenant has made at once in one API process: half of the store's threads for it."""
+"""What one tenant has under way at once in one API process of all that uses `making_threads`: half of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Services:
     known_vectors: KnownVectors
 
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
-        """Wait for a tenant's turn to have a file made of what the store has, and hold it."""
-        return self.in_flight.turn(tenant_id, "made files", allowed=_MADE_AT_ONCE)
+        """Wait for a tenant's turn in `making_threads`, whatever it is for, and hold it; turns do not nest."""
+        return self.in_flight.turn(tenant_id, "making", allowed=_MADE_AT_ONCE)
 
 
 async def get_services(request: Request) -> Services:

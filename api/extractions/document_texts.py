@@ -75,7 +75,8 @@ async def read_text(services: Services, tenant_id: str, collection_id: str, docu
     """Return a document's text. Raises ConflictError where it was not read, or what was read is not kept any more."""
     async with services.session_slots:
         document = await run_sync(_find, services, tenant_id, collection_id, document_id)
-    read = await run_sync(_text, services, document, limiter=services.store.making_threads)
+    async with services.making_turn(tenant_id):
+        read = await run_sync(_text, services, document, limiter=services.store.making_threads)
     if read is None:
         why = "has not been read" if document.error is None else f"could not be read: {document.error['message']}"
         raise ConflictError(

@@ -88,7 +88,8 @@ async def _record(services: Services, tenant_id: str, extraction_id: str, docume
     async with services.session_slots:
         file = await run_sync(_in_transaction, services, find)
     storage = services.store.storage
-    return await run_sync(records.find_record, storage, file, document_id, limiter=services.store.making_threads)
+    async with services.making_turn(tenant_id):
+        return await run_sync(records.find_record, storage, file, document_id, limiter=services.store.making_threads)
 
 
 async def _told(services: Services, tenant_id: str, extraction_id: str, record: dict[str, Any]) -> DocumentLists:

@@ -46,10 +46,11 @@ async def records_page(
     if file is None:
         return records.no_page(query.after)
     storage = services.store.storage
-    page = await run_sync(
-        lambda: records.read_page(storage, file, after=query.after, limit=query.limit),
-        limiter=services.store.making_threads,
-    )
+    async with services.making_turn(tenant_id):
+        page = await run_sync(
+            lambda: records.read_page(storage, file, after=query.after, limit=query.limit),
+            limiter=services.store.making_threads,
+        )
     async with services.session_slots:
         content = await run_sync(
             _of_extraction,

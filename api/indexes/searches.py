@@ -30,9 +30,7 @@ from jobs.telemetry.declared import INDEX_SEARCH_SECONDS
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
 
 _AT_ONCE = 8
-"""Searches that one tenant may have under way in one API process."""
-_COMPUTED_AT_ONCE = 2
-"""Of these, half of the threads that all tenants share; the others wait for vectors, or their turn."""
+"""Searches that one tenant may have under way in one API process; most wait for vectors, or their turn."""
 
 
 class SearchQuery(StrictModel):
@@ -71,7 +69,7 @@ async def search(
             caller.require(Scope.SUBMIT)
             asker = Asker(services, tenant, key_id=caller.key_id, spending=spending)
             vector, batch_id = await asker.vector(parts, query.query, timeout_seconds=query.timeout_seconds)
-        async with services.in_flight.turn(tenant.id, "computed searches", allowed=_COMPUTED_AT_ONCE):
+        async with services.making_turn(tenant.id):
             found = await run_sync(_found, services, parts, query, vector, limiter=services.store.making_threads)
     return SearchObject.of(found, index_id=index_id, query=query.query, mode=mode, batch_id=batch_id, order=query.order)
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from api.extractions import document_texts
 from jobs import served_models
 from jobs.accounts import keys
 from jobs.audit.audit import audit
@@ -264,14 +265,15 @@ def test_a_key_that_only_reads_searches_by_words_alone(http: httpx.Client, deplo
         assert client.get(url, params={"query": "ferry", "mode": "bm25"}).status_code == 200
 
 
-def test_searches_of_one_tenant_leave_threads_to_others(
+def test_searches_and_texts_of_one_tenant_leave_threads_to_others(
     http: httpx.Client, other: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, theirs = create(http)["id"], create(other)["id"]
+    made, theirs = create(http), create(other)["id"]
+    mine = made["id"]
     for index_id in (mine, theirs):
         build(deployment, index_id)
     asked, goes_on = threading.Semaphore(0), threading.Event()
-    find = Searcher.search
+    find, find_text = Searcher.search, document_texts._text
 
     def asked_parts_of(session: Session, index: PassageIndex) -> IndexParts:
         asked.release()
@@ -281,11 +283,22 @@ def test_searches_of_one_tenant_leave_threads_to_others(
         assert parts.id == theirs or goes_on.wait(60)
         return find(searcher, parts, *given, **options)
 
+    def read_text(*given: Any) -> str | None:
+        asked.release()
+        assert goes_on.wait(60)
+        return find_text(*given)
+
+    monkeypatch.setattr(document_texts, "_text", read_text)
     monkeypatch.setattr("api.indexes.searches.parts_of", asked_parts_of)
     monkeypatch.setattr(Searcher, "search", search)
-    with ThreadPoolExecutor(8) as executor:
+    documents = f"/v1/collections/{made['collection_id']}/documents"
+    text_url = f"{documents}/{http.get(documents).json()['data'][0]['id']}/text"
+    with ThreadPoolExecutor(10) as executor:
+        texts = [executor.submit(http.get, text_url) for _ in range(2)]
+        assert all(asked.acquire(timeout=60) for _ in texts)
         answers = [executor.submit(http.get, f"/v1/indexes/{mine}/search?query=ferry") for _ in range(8)]
         assert all(asked.acquire(timeout=60) for _ in answers)
         assert other.get(f"/v1/indexes/{theirs}/search?query=ferry", timeout=30).status_code == 200
         goes_on.set()
         assert [answer.result().status_code for answer in answers] == [200] * 8
+        assert [answer.result().status_code for answer in texts] == [200] * 2
