@@ -156,7 +156,7 @@ def test_a_polars_frame_comes_back_as_one() -> None:
         (pa.table({"text": pa.array([10**9], pa.date32())}), "column 'text' of type date32[day] holds what cannot be"),
         (pa.dataset.dataset(pa.table({"text": ["a"]})), "rows is a InMemoryDataset. Give a list of dicts"),
         ([], "the table holds no rows"),
-        ([{"words": "a"}], "none of the 1 rows of the table fits the prompt. Row 1: line 1, column 4 of the prompt"),
+        ([{"words": "a"}], "the only row of the table does not fit the prompt. Row 1: line 1, column 4 of the prompt"),
         (pa.table([[1], [2]], names=["a", "a"]), "the table has the column 'a' twice"),
         (pa.table({"words": ["a"]}), "the prompt takes {{ text }}, and the source has no such column"),
         (pa.table({"text": ["a"], "error": ["b"]}), "already has the column error, which the answers would replace"),

@@ -207,7 +207,7 @@ def test_lists_show_what_a_verdict_was_refused_for(
     go_to(page, deployment, extraction_id, "lines")
     add_item(http, extraction_id, "lines[0]", {"name": "Nut", "count": 3})
     page.keyboard.press("a")
-    expect(page.get_by_role("alert")).to_contain_text("that were added")
+    expect(page.get_by_role("alert")).to_contain_text("has 1 added item")
     expect(page.get_by_role("list", name="Items of lines")).to_contain_text("name Nut")
     expect(page.locator("#path")).to_have_text("lines")
 
