@@ -5,6 +5,8 @@ They are written on the host while the device computes the step, and applied to 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +23,8 @@ from engine.scheduling.request import Sequence
 from kernels.token_mask import apply_token_mask
 
 _Words = npt.NDArray[np.int32]
+_Wanted = tuple[GrammarMatcher, int, list[int]]
+"""Whose mask, the row in which it is to be written, and the drafts after which further rows follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,18 @@ class MaskWriter:
     has copied it.
     """
 
-    def __init__(self, *, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, *, vocab_size: int, device: torch.device, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._num_words = -(-vocab_size // 32)
         self._device = device
+        self._clock = clock
         self._filler: MaskFiller | None = None
         self._buffer = self._allocate(0)
 
     def write(self, plan: StepPlan) -> RowMasks | None:
-        """Return the masks of the plan's sampled rows, None when no sequence has a grammar."""
-        wanted: list[tuple[GrammarMatcher, int, list[int]]] = []
+        """Return the masks of the plan's sampled rows, None when no sequence has a grammar; note how long they took."""
+        wanted: dict[Sequence, _Wanted] = {}
         early: list[tuple[int, frozenset[int]]] = []
         rows: list[int] = []
         row = 0
@@ -64,24 +71,41 @@ class MaskWriter:
             if (matcher := cast("GrammarMatcher | None", sequence.matcher)) is not None:
                 drafts = sequence.draft_token_ids[: num_sampled - 1]
                 drafts = drafts[: matcher.num_allowed(drafts)] if drafts else drafts
-                wanted.append((matcher, len(rows), drafts))
+                wanted[sequence] = matcher, len(rows), drafts
                 early += _early_rows(sequence, len(rows), num_sampled)
                 rows += range(row, row + num_sampled)
             row += num_sampled
         if not wanted:
             return None
         words = self._mask_rows(len(rows))
-        if any(drafts for _, _, drafts in wanted):
+        if any(drafts for _, _, drafts in wanted.values()):
             words.fill(-1)  # rows after a draft that the grammar does not allow are not written, and not used
-        self._fill(wanted, words)
+        plan.grammar_seconds = self._fill(wanted, words)
         for mask_row, stop_token_ids in early:
             _hold_off_stops(words[mask_row], stop_token_ids)
         return self._upload(rows)
 
-    def _fill(self, wanted: list[tuple[GrammarMatcher, int, list[int]]], words: _Words) -> None:
+    def _fill(self, wanted: dict[Sequence, _Wanted], words: _Words) -> dict[Sequence, float]:
+        """Write the masks; return how long each sequence's grammar kept the device waiting since its last mask.
+
+        Those of a tenant may be written on several threads, and share the time; those of another wait for them.
+        """
         if self._filler is None:
             self._filler = MaskFiller()
-        self._filler.fill(wanted, words)
+        seconds: dict[Sequence, float] = {}
+        for group in _by_tenant(wanted):
+            start = self._clock()
+            self._filler.fill([wanted[sequence] for sequence in group], words)
+            mean = (self._clock() - start) / len(group)
+            for sequence in group:
+                matcher = wanted[sequence][0]
+                seconds[sequence] = mean + matcher.seconds
+                matcher.seconds = 0.0
+        return {} if self._device_is_busy() else seconds
+
+    def _device_is_busy(self) -> bool:
+        """Tell whether the device still computes the step: then nothing has waited for masks."""
+        return self._device.type == "cuda" and not torch.cuda.current_stream(self._device).query()
 
     def _mask_rows(self, count: int) -> _Words:
         if count > self._buffer.shape[0]:
@@ -96,6 +120,13 @@ class MaskWriter:
     def _upload(self, rows: list[int]) -> RowMasks:
         words = self._buffer[: len(rows)]
         return RowMasks(words.to(self._device, non_blocking=True), upload(np.array(rows), self._device))
+
+
+def _by_tenant(sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:
+    groups: dict[tuple[int, str], list[Sequence]] = {}
+    for sequence in sequences:
+        groups.setdefault((sequence.request.priority, sequence.request.tenant), []).append(sequence)
+    return groups.values()
 
 
 def _early_rows(sequence: Sequence, mask_row: int, num_sampled: int) -> list[tuple[int, frozenset[int]]]:

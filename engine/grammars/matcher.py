@@ -8,8 +8,10 @@ mask costs, however long the text that must follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _MAX_FORCED = 1024
 """Forced tokens that a matcher keeps."""
@@ -24,10 +26,30 @@ _MAX_SHOWN = 400
 """Characters of llguidance's own message that an error quotes."""
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _timed(
+    work: Callable[Concatenate[GrammarMatcher, _P], _R],
+) -> Callable[Concatenate[GrammarMatcher, _P], _R]:
+    """Count how long a method works."""
+
+    @functools.wraps(work)
+    def timed(matcher: GrammarMatcher, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        start = time.perf_counter()
+        try:
+            return work(matcher, *args, **kwargs)
+        finally:
+            matcher.seconds += time.perf_counter() - start
+
+    return timed
+
+
 class GrammarMatcher:
     """Where one sequence's output stands in its grammar. Not thread-safe."""
 
-    __slots__ = ("_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner")
+    __slots__ = ("_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner", "seconds")
 
     def __init__(self, matcher: Any, eos_token_ids: tuple[int, ...], *, unforced: Any = None) -> None:
         """Take llguidance's matcher at the start, and `unforced` as the one to go on with where its limits end it."""
@@ -37,6 +59,8 @@ class GrammarMatcher:
         self._followed: list[int] = []
         self._forced: list[int] = []  # as they were found last, of which so many were followed; copies share it
         self._num_followed = 0
+        self.seconds = 0.0
+        """How long it has worked since this was last set to 0, masks not counted."""
 
     def copy(self) -> GrammarMatcher:
         """Return a matcher at the same place. Of llguidance's limits the copies share those of the regexes.
@@ -55,6 +79,7 @@ class GrammarMatcher:
             self.inner.compute_bitmask()
         self.forced_tokens()
 
+    @_timed
     def accept(self, token_id: int) -> bool:
         """Go on by a token; False, and an `error` from then on, if the grammar does not allow it here.
 
@@ -82,11 +107,15 @@ class GrammarMatcher:
         """Return why nothing can be matched any more: a token that was not allowed, or a limit of llguidance."""
         return shortened(self.inner.get_error()) if self.inner.is_error() else None
 
+    @_timed
     def forced_tokens(self) -> list[int]:
         """Return the next tokens that must follow, an end-of-sequence token where the text can only end; often none.
 
         They are found once for as long as they are followed.
         """
+        return self._find_forced()
+
+    def _find_forced(self) -> list[int]:
         if self.inner.is_error():
             return []
         if self.inner.is_stopped():
@@ -94,10 +123,11 @@ class GrammarMatcher:
         if self._num_followed == len(self._forced):
             forced = self.inner.compute_ff_tokens()[:_MAX_FORCED]
             if self.inner.is_error() and self.fall_back():
-                return self.forced_tokens()
+                return self._find_forced()
             self._forced, self._num_followed = forced, 0
         return self._forced[self._num_followed :]
 
+    @_timed
     def num_allowed(self, token_ids: list[int]) -> int:
         """Return how many of these tokens, one after the other, could follow before an end-of-sequence token."""
         for index, token_id in enumerate(token_ids):

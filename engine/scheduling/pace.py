@@ -25,19 +25,32 @@ class Pace:
         self._forecast = forecast
         self._budget = max_num_batched_tokens
         self._last_step: float | None = None
+        self._step_tokens = 0.0
+        self._grammar_seconds = 0.0
         self.step_seconds = 0.0
+        self.last_step_seconds = 0.0
+        """Of the last step alone; 0 after a pause."""
 
     def now(self) -> float:
         """Return the time."""
         return self._clock()
 
-    def observe_step(self) -> None:
-        """Take the time since the last step into the mean."""
+    @property
+    def tokens_per_second(self) -> float:
+        """Return how many tokens are computed in the time that steps take beside grammars; 0 before two were seen."""
+        seconds = self.step_seconds - self._grammar_seconds
+        return self._step_tokens / seconds if seconds > 0.0 else 0.0
+
+    def observe_step(self, *, num_tokens: int, grammar_seconds: float) -> None:
+        """Take the time since the last step into the mean, what it computed, and how much of it was for grammars."""
         now = self._clock()
+        self.last_step_seconds = 0.0
         if self._last_step is not None:
-            took = now - self._last_step
+            took = self.last_step_seconds = now - self._last_step
             weight = _SMOOTHING if self.step_seconds else 1.0
             self.step_seconds += weight * (took - self.step_seconds)
+            self._step_tokens += weight * (num_tokens - self._step_tokens)
+            self._grammar_seconds += weight * (min(grammar_seconds, took) - self._grammar_seconds)
         self._last_step = now
 
     def pause(self) -> None:

@@ -30,6 +30,8 @@ class StepPlan:
     num_sampled: list[int] = field(default_factory=list)
     copies_out: list[BlockCopy] = field(default_factory=list)
     copies_in: list[BlockCopy] = field(default_factory=list)
+    grammar_seconds: dict[Sequence, float] = field(default_factory=dict)
+    """How long the grammars of its sequences kept the others waiting; whoever writes their masks measures it."""
 
     def add(self, sequence: Sequence, count: int) -> None:
         """Give a sequence its next `count` tokens."""

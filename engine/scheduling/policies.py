@@ -62,6 +62,9 @@ class PriorityPolicy(Policy):
     def rank(self, sequence: Sequence) -> Key:
         return (sequence.request.priority, *age(sequence))
 
+    def class_of(self, sequence: Sequence) -> int | None:
+        return sequence.request.priority
+
     def may_preempt(self, waiting: Sequence, running: Sequence) -> bool:
         return waiting.request.priority < running.request.priority
 
@@ -91,6 +94,10 @@ class PriorityPolicy(Policy):
                 turns.charge_output(sequence)
             else:
                 sequence.num_charged_tokens = sequence.num_tokens
+        for sequence, seconds in plan.grammar_seconds.items():
+            turns = self._classes.get(sequence.request.priority)
+            if turns:
+                turns.charge_time(sequence, seconds * self.view.pace.tokens_per_second)
 
     def _new_turns(self) -> TenantTurns:
         if self.view.has_prefix_cache:
@@ -180,12 +187,17 @@ class FairPolicy(Policy):
     def rank(self, sequence: Sequence) -> Key:
         return (self._turns.served(sequence.request.tenant), *age(sequence))
 
+    def class_of(self, sequence: Sequence) -> int | None:
+        return 0
+
     def on_seat(self, sequence: Sequence) -> None:
         self._turns.charge_start(sequence)
 
     def on_step(self, plan: StepPlan) -> None:
         for sequence, _ in plan.sampling():
             self._turns.charge_output(sequence)
+        for sequence, seconds in plan.grammar_seconds.items():
+            self._turns.charge_time(sequence, seconds * self.view.pace.tokens_per_second)
 
 
 class PrefixPolicy(Policy):

@@ -62,6 +62,10 @@ class Policy(ABC):
         """Return the tenant that has to give one seat of the same priority to a sequence that cannot start."""
         return None
 
+    def class_of(self, sequence: Sequence) -> int | None:
+        """Return the number of the class in which its tenant takes turns, the most urgent the least; None for none."""
+        return None
+
     def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
         """Learn that a sequence starts."""
 

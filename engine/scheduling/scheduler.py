@@ -5,6 +5,7 @@ budget, to running sequences first, then to waiting ones, and long prompts are c
 needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
 tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
 So does a sequence that has become so long that its model turns all of its keys by other angles (longrope).
+Beside other tenants, a sequence sits a step out where its tenant's grammars have had their share of the time.
 
 A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
 """
@@ -21,6 +22,7 @@ from engine.config import SchedulerConfig
 from engine.scheduling.admission import Gate, Shortage
 from engine.scheduling.blocks import BlockPool, num_blocks_for
 from engine.scheduling.decisions import Decision, Reason
+from engine.scheduling.grammar_shares import GrammarShares
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.roster import Roster
@@ -59,6 +61,7 @@ class Scheduler:
         self._gate = Gate(pool, self.forecast, admission=config.admission)
         victims = VictimChoice(pool, self._seats, self._gate, max_num_batched_tokens=config.max_num_batched_tokens)
         self._yielding = Yielding(roster, victims, max_num_seqs=config.max_num_seqs)
+        self._grammar_shares = GrammarShares(self.policy.class_of)
         self._swap = swap
         self.last_plan = StepPlan()
         self._refused: tuple[Sequence, int] | None = None
@@ -177,12 +180,15 @@ class Scheduler:
         counters, cache = self.counters, self.cache_counters
         counters.num_steps += 1
         counters.num_seqs += len(plan.sequences)
-        counters.num_computed_tokens += sum(plan.counts)
+        num_tokens = sum(plan.counts)
+        counters.num_computed_tokens += num_tokens
         self.sizes.step_sequences.add(len(plan.sequences))
         cache.num_block_steps += self.pool.num_used
         cache.num_slot_steps += num_blocks * block_size
         cache.num_written_slot_steps += num_written
-        self.pace.observe_step()
+        seconds = plan.grammar_seconds
+        self.pace.observe_step(num_tokens=num_tokens, grammar_seconds=sum(seconds.values()))
+        self._grammar_shares.observe(seconds, self._running, step_seconds=self.pace.last_step_seconds)
         self.policy.on_step(plan)
 
     def expect_tokens(self, plan: StepPlan) -> None:
@@ -203,12 +209,15 @@ class Scheduler:
         return self._running
 
     def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
+        running = self._awake()
         self._cut_drafts()
         has_preempted = False
-        index = self._schedule_decodes(plan, budget)
+        index = self._schedule_decodes(plan, running[:budget])
         budget -= index
-        while index < len(self._running) and budget > 0:
-            sequence = self._running[index]
+        while index < len(running) and budget > 0:
+            sequence = running[index]
+            if sequence.seat is None:
+                break  # preempted for one before, as were all behind
             count = min(sequence.num_uncomputed_tokens, budget)
             missing = self._seats.num_missing_blocks(sequence, count)
             if missing > self.pool.num_available and sequence.draft_token_ids:
@@ -228,14 +237,21 @@ class Scheduler:
             index += 1
         return budget, has_preempted
 
-    def _schedule_decodes(self, plan: StepPlan, budget: int) -> int:
-        """Plan the first running sequences as far as each computes just its newest token; return how many.
+    def _awake(self) -> list[Sequence]:
+        """Return the running sequences but those that sit this step out; their drafts are dropped."""
+        resting = self._grammar_shares.resting(self._running)
+        for sequence in resting:
+            sequence.draft_token_ids = []
+        return [running for running in self._running if running not in resting] if resting else self._running
+
+    def _schedule_decodes(self, plan: StepPlan, running: list[Sequence]) -> int:
+        """Plan the first of these sequences as far as each computes just its newest token; return how many.
 
         In most steps these are all or nearly all, and the general way takes several times as long for each.
         """
         block_size = self.pool.block_size
         starts = []
-        for sequence in self._running[:budget]:
+        for sequence in running:
             start = sequence.num_computed_tokens
             if sequence.num_tokens - start != 1 or sequence.draft_token_ids:
                 break
@@ -244,7 +260,7 @@ class Scheduler:
                     break
                 self._seats.grow(sequence, 1)
             starts.append(start)
-        plan.sequences = self._running[: len(starts)]
+        plan.sequences = running[: len(starts)]
         plan.starts = starts
         plan.counts = [1] * len(starts)
         plan.num_sampled = [1] * len(starts)

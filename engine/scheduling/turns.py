@@ -16,8 +16,9 @@ class TenantTurns:
     """Waiting sequences of several tenants, and what each tenant was served so far.
 
     A tenant is charged the prompt tokens not found in the cache when its request first starts, so that a burst of
-    starts is spread too, and its output tokens as they come, each divided by its weight; what a preemption makes the
-    engine compute again is not charged. A tenant that comes back after a pause is counted as if it had been served as
+    starts is spread too, its output tokens as they come, and for the time that its grammars take the tokens that could
+    be computed in it, each divided by its weight; what a preemption makes the engine compute again is not charged. A
+    tenant that comes back after a pause is counted as if it had been served as
     much as the last one that was picked: idle time earns nothing.
     """
 
@@ -75,7 +76,11 @@ class TenantTurns:
         """Charge what a sequence has got since it was last charged."""
         self._charge(sequence, sequence.num_tokens - sequence.num_charged_tokens)
 
-    def _charge(self, sequence: Sequence, num_tokens: int) -> None:
+    def charge_time(self, sequence: Sequence, num_tokens: float) -> None:
+        """Charge time that a sequence took for itself, as the tokens that could be computed in it."""
         request = sequence.request
         self._served[request.tenant] = self.served(request.tenant) + num_tokens / request.weight
+
+    def _charge(self, sequence: Sequence, num_tokens: int) -> None:
+        self.charge_time(sequence, num_tokens)
         sequence.num_charged_tokens = sequence.num_tokens

@@ -188,6 +188,7 @@ def emulated_cuda() -> Iterator[EmulatedCuda]:
         "mem_get_info": lambda device=None: (MEMORY_BYTES, MEMORY_BYTES),
         "get_device_properties": lambda device=None: SimpleNamespace(multi_processor_count=4, name="emulated"),
         "Event": Event,
+        "current_stream": lambda device=None: SimpleNamespace(query=lambda: True),
     }
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema_rs
+import pytest
+import torch
 
 from engine.build import build_engine
 from engine.config import EngineConfig
+from engine.grammars.masks import MaskWriter
 from engine.llm import LLM
 from engine.params import SamplingParams
 from engine.structured import StructuredOutput
-from tests.engine.builders import new_request
-from tests.engine.grammars.builders import MIXED, PERSON, TEXT, run, run_to_end, structured, tokens
+from tests.engine.builders import new_request, runner_of
+from tests.engine.grammars.builders import MIXED, PERSON, TEXT, VOCAB_SIZE, run, run_to_end, structured, tokens
 
 
 def test_a_sequence_gets_the_same_tokens_alone_in_a_batch_and_after_preemption(grammar_model: Path) -> None:
@@ -48,6 +53,39 @@ def test_sequences_without_a_grammar_are_not_touched_by_those_with_one(grammar_m
     alone, _ = run(grammar_model, free)
     mixed, _ = run(grammar_model, [*free, *MIXED[:4]])
     assert mixed[:4] == alone
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_sitting_steps_out_for_another_tenant_changes_no_token(grammar_model: Path, *, overlap: bool) -> None:
+    limits: dict[str, Any] = {
+        "dtype": "float32",
+        "num_kv_blocks": 600,
+        "max_num_seqs": 64,
+        "warm_up": False,
+        "overlap": overlap,
+    }
+    engine = build_engine(EngineConfig(model=str(grammar_model), **limits))
+    runner_of(engine)._masks = MaskWriter(
+        vocab_size=VOCAB_SIZE, device=torch.device("cpu"), clock=itertools.count().__next__
+    )  # by which the masks of a step take a second
+    wanted = [*MIXED, SamplingParams(seed=1, logprobs=1, structured=StructuredOutput(json=PERSON))]
+    for index, params in enumerate(wanted):
+        engine.add(new_request(index, [index + 5, 6, 7], params, tenant="costly"))
+        engine.add(new_request(index + 100, [index + 9, 6], SamplingParams(max_tokens=30, ignore_eos=True)))
+    found: dict[int, list[int]] = {}
+    num_sat_out = 0
+    while engine.has_work:
+        for delta in engine.step():
+            found.setdefault(delta.request_id, []).extend(delta.token_ids)
+        sat_out = set(engine.scheduler.running_sequences()) - set(engine.scheduler.last_plan.sequences)
+        num_sat_out += len(sat_out)
+        assert all(sequence.matcher is not None for sequence in sat_out)
+        measured = engine.scheduler.last_plan.grammar_seconds
+        assert all(sequence.matcher is not None and seconds > 0.0 for sequence, seconds in measured.items())
+    assert num_sat_out > 100
+    alone = LLM(grammar_model, dtype="float32", num_kv_blocks=600, warm_up=False)
+    outputs = alone.generate([[index + 5, 6, 7] for index in range(len(wanted))], wanted)
+    assert [found[index] for index in range(len(wanted))] == tokens(outputs)
 
 
 def test_children_of_a_request_follow_the_grammar_each_by_itself(llm: LLM) -> None:
