@@ -21,7 +21,9 @@ from api.spending import ITEM_CHANGE_TURN, ONE_LISTING
 from extraction.scoring.verdicts import Change
 from jobs.database import transaction
 from jobs.errors import InputError
-from jobs.extractions import records
+from jobs.extractions import record_ranges, records
+from jobs.extractions.record_ranges import ByteRange, range_of
+from jobs.extractions.records import RecordsFile
 from jobs.extractions.reviewing import items, reviewed, reviews
 from jobs.extractions.reviewing.items import ChangeItem
 from jobs.tables import Extraction
@@ -82,14 +84,37 @@ def _check_value(body: ItemBody) -> None:
 
 
 async def _record(services: Services, tenant_id: str, extraction_id: str, document_id: str) -> dict[str, Any]:
-    def find(session: Session) -> records.RecordsFile:
-        return records.records_file(session, reviews.completed(session, tenant_id, extraction_id))
+    def look(session: Session) -> tuple[RecordsFile, ByteRange | None]:
+        extraction = reviews.completed(session, tenant_id, extraction_id)
+        file = records.records_file(session, extraction)
+        return file, record_ranges.find(session, extraction_id, document_id)
 
     async with services.session_slots:
-        file = await run_sync(_in_transaction, services, find)
-    storage = services.store.storage
+        file, where = await run_sync(_in_transaction, services, look)
+    if where is None:
+        where = range_of(await _noted_late(services, tenant_id, extraction_id, file), document_id)
+    return await _from_store(
+        services, tenant_id, lambda: record_ranges.read_record(services.store.storage, file, where)
+    )
+
+
+async def _noted_late(
+    services: Services, tenant_id: str, extraction_id: str, file: RecordsFile
+) -> dict[str, ByteRange]:
+    """Return where the records of a file lie, and note it: an earlier release wrote the file."""
+    ranges = await _from_store(services, tenant_id, lambda: record_ranges.read_all(services.store.storage, file))
+    async with services.session_slots:
+        await run_sync(
+            _in_transaction,
+            services,
+            lambda session: record_ranges.note_late(session, tenant_id, extraction_id, ranges),
+        )
+    return ranges
+
+
+async def _from_store(services: Services, tenant_id: str, read: Callable[[], Found]) -> Found:
     async with services.making_turn(tenant_id):
-        return await run_sync(records.find_record, storage, file, document_id, limiter=services.store.making_threads)
+        return await run_sync(read, limiter=services.store.making_threads)
 
 
 async def _told(services: Services, tenant_id: str, extraction_id: str, record: dict[str, Any]) -> DocumentLists:

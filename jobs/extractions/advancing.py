@@ -17,7 +17,7 @@ from jobs.courses import stages as course_stages
 from jobs.courses.advancing import CourseAdvancer
 from jobs.courses.counted_lines import CountedLines
 from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError, TooLargeError
-from jobs.extractions import lifecycle, outputs, stages
+from jobs.extractions import lifecycle, outputs, record_ranges, stages
 from jobs.extractions.claims import EXTRACTIONS, ExtractionWork
 from jobs.extractions.read_notes import note_read
 from jobs.extractions.reviewing import reviews
@@ -160,6 +160,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
             extraction.num_done = written.num_done
             extraction.failed_codes = dict(written.codes)
             extraction.num_to_review = written.num_to_review
+            record_ranges.note(session, extraction.id, written.ranges)
             note_reason(extraction, reason)
             lifecycle.move(session, extraction, ExtractionState.COMPLETED)
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from extraction.fields.schema import FieldSchema
+from jobs.extractions.record_ranges import ByteRange
 from jobs.extractions.record_table import open_parquet, row_of, table_columns
 from jobs.files import NewFile, Purpose, new_object_key
 from jobs.settings import MIB
@@ -32,6 +33,8 @@ class Written:
     """How many documents failed, by code."""
     num_to_review: int = 0
     """Values, null among them, that a person should look at."""
+    ranges: dict[str, ByteRange] = field(default_factory=dict)
+    """Where the records lie, by the ids of their documents."""
 
     def count(self, record: dict[str, Any]) -> None:
         if record["error"] is None:
@@ -55,7 +58,9 @@ def write(
             lines = writing.enter_context(storage.writer(key))
             for record in records:
                 counts.count(record)
+                start = lines.size_bytes
                 lines.write(orjson.dumps(record) + b"\n")
+                counts.ranges[record["document_id"]] = (start, lines.size_bytes)
                 if rows is not None:
                     rows.write(row_of(record, columns))
         counts.records = _file(extraction, key, "jsonl", lines.size_bytes)

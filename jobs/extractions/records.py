@@ -7,15 +7,12 @@ file of the end: what stands behind one is another record there.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import orjson
 from sqlalchemy.orm import Session
 
 from jobs import files
-from jobs.errors import ConflictError, GoneError, InputError, NotFoundError
+from jobs.errors import ConflictError, GoneError, InputError
 from jobs.extractions.stages import Stage, stage_of, stages_of
-from jobs.lines.reading import iter_lines
 from jobs.settings import MIB
 from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
@@ -113,16 +110,6 @@ def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) ->
         )
     page = _read(storage, file, after=after and after - file.cursors_from, limit=limit)
     return replace(page, after=page.after + file.cursors_from)
-
-
-def find_record(storage: Storage, file: RecordsFile, document_id: str) -> dict[str, Any]:
-    """Return the record of a document. Raises NotFoundError."""
-    named = orjson.dumps({"document_id": document_id})[1:-1]
-    for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=MAX_RECORD_BYTES):
-        assert line.content is not None, "records are shorter"
-        if named in line.content and (record := orjson.loads(line.content))["document_id"] == document_id:
-            return dict(record)
-    raise NotFoundError(f"The extraction has no document {document_id[:100]!r}.", param="document_id")
 
 
 def _read(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:

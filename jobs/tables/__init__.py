@@ -9,7 +9,15 @@ from jobs.tables.accounts import ApiKey, Budget, CookieSecret, Tenant, WindowBud
 from jobs.tables.base import Base
 from jobs.tables.batches import Batch, BatchStage, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
-from jobs.tables.extractions import Collection, CollectionDocument, Extraction, ExtractionStage, ItemChangeRow, Review
+from jobs.tables.extractions import (
+    Collection,
+    CollectionDocument,
+    Extraction,
+    ExtractionStage,
+    ItemChangeRow,
+    RecordRanges,
+    Review,
+)
 from jobs.tables.files import File, Upload, UploadPart
 from jobs.tables.indexes import IndexSegment, PassageIndex, PassageIndexStage
 from jobs.tables.pipelines import DatasetFile, Pipeline, Run, RunStep, Schedule, Store
@@ -59,6 +67,7 @@ __all__ = [
     "PlotMark",
     "PlotPoint",
     "QueueCount",
+    "RecordRanges",
     "Result",
     "Review",
     "Run",

@@ -166,3 +166,13 @@ class ItemChangeRow(Base):
     value: Mapped[Any] = mapped_column(JSON)  # of an added item
     changed_by: Mapped[str]  # a key
     changed_at: Mapped[datetime]
+
+
+class RecordRanges(Base):
+    """Where records of a completed extraction lie in their file; see `jobs.extractions.record_ranges`."""
+
+    __tablename__ = "record_ranges"
+
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"), primary_key=True)
+    bucket: Mapped[int] = mapped_column(primary_key=True)
+    ranges: Mapped[dict[str, Any]]  # from and to which byte, by the id of the document

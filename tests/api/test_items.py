@@ -15,7 +15,8 @@ from sqlalchemy import text
 
 from api import in_flight
 from extraction.scoring import reviews
-from jobs.extractions import records
+from jobs.extractions import record_ranges
+from jobs.storage import Storage
 from tests.api.extracting import completed_extraction
 
 TAGS = {"type": "array", "maxItems": 3, "items": {"type": "string"}}
@@ -182,7 +183,7 @@ def test_a_third_change_at_once_waits_for_its_turn(
 ) -> None:
     of = {"extraction_id": extraction_id, "document_id": result(http, extraction_id)["document_id"]}
     body = {**of, "change": "add", "path": "tags[0]", "value": "blue"}
-    find, has_waited = records.find_record, threading.Event()
+    read, has_waited = record_ranges.read_record, threading.Event()
 
     async def noted(seconds: float) -> None:
         has_waited.set()
@@ -190,10 +191,10 @@ def test_a_third_change_at_once_waits_for_its_turn(
 
     def slow(*arguments: Any) -> dict[str, Any]:
         assert has_waited.wait(20)
-        return find(*arguments)
+        return read(*arguments)
 
     monkeypatch.setattr(in_flight, "anyio", SimpleNamespace(sleep=noted))
-    monkeypatch.setattr(records, "find_record", slow)
+    monkeypatch.setattr(record_ranges, "read_record", slow)
     with ThreadPoolExecutor(3) as executor:
         adds = [executor.submit(http.post, "/v1/reviews/items", json=body) for _ in range(3)]
     assert [add.result().status_code for add in adds] == [200] * 3
@@ -224,6 +225,34 @@ def test_what_is_looked_at_in_a_dropped_item_is_decided_with_it(
     assert result(http, extraction_id)["fields"]["tags"] == []
     measured = http.get(f"/v1/extractions/{extraction_id}/evaluation").json()
     assert counts(measured["fields"]["tags[]"]) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("is_of_earlier_release", [False, True])
+def test_items_of_a_document_are_read_without_the_records_of_others(
+    http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_release: bool
+) -> None:
+    extraction_id = completed_extraction(
+        http, deployment, SCHEMA, *(PAPER + f"\ntags: t{n}".encode() for n in range(3))
+    )
+    *_, last = map(json.loads, http.get(f"/v1/extractions/{extraction_id}/results").text.splitlines())
+    of = {"extraction_id": extraction_id, "document_id": last["document_id"]}
+    if is_of_earlier_release:
+        with deployment.engine.begin() as connection:
+            connection.execute(text("DELETE FROM record_ranges WHERE extraction_id = :id"), {"id": extraction_id})
+        assert http.get("/v1/reviews/items", params=of).status_code == 200
+        assert http.get("/v1/reviews/items", params={**of, "document_id": "doc_x"}).status_code == 404
+    read: list[int] = []
+    read_range = Storage.read_range
+
+    def noted(storage: Storage, key: str, start: int, end: int) -> bytes:
+        found = read_range(storage, key, start, end)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Storage, "read_range", noted)
+    (tags,) = http.get("/v1/reviews/items", params=of).json()["data"]
+    assert [each["value"] for each in tags["items"]] == ["t2"]
+    assert read == [len(json.dumps(last, separators=(",", ":"), ensure_ascii=False).encode()) + 1]
 
 
 def test_changes_go_with_their_extraction(http: httpx.Client, extraction_id: str, deployment: Any) -> None:
