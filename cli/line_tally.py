@@ -1,4 +1,4 @@
-"""Counts finished lines as they pass: which are done, why others failed, which answers were cut short. No HTTP."""
+"""Counts finished lines as they pass: which are done, why others failed, which answers were truncated. No HTTP."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def by_code(codes: Mapping[str, int]) -> str:
 
 
 def truncated(count: int) -> str:
-    """Return what is to be said of answers that were cut short; nothing where there are none."""
+    """Return what is to be said of answers that were truncated; nothing where there are none."""
     if not count:
         return ""
     was = "answer was" if count == 1 else "answers were"
-    return f"{count:,} {was} cut short by max_tokens or the context (finish_reason length)"
+    return f"{count:,} {was} truncated: ended by max_tokens or the context (finish_reason length)"

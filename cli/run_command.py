@@ -141,7 +141,7 @@ def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
 
 
 def _end(tally: LineTally, results: ResultFiles, *, fail_on_errors: bool) -> None:
-    """Say which lines failed and which answers were cut short, and exit as that asks."""
+    """Say which lines failed and which answers were truncated, and exit as that asks."""
     from cli.line_tally import SOME_LINES_FAILED, by_code, truncated
     from cli.places.options import say
 

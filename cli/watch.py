@@ -151,7 +151,7 @@ def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def num_truncated(batch: Any) -> int:
-    """Return how many answers were cut short; other servers do not tell."""
+    """Return how many answers were truncated; other servers do not tell."""
     return getattr(batch.request_counts, "truncated", None) or 0
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
-_FEW_DIGITS, _MANY_DIGITS, _MUCH = 2, 6, 100
-"""A terminal shows costs in hundredths from 100 units of currency on, below in micro-units: a small bill is not 0."""
 _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
 
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
@@ -146,12 +144,11 @@ def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any
     numbers = ("lines", "input", "cached", "output", "truncated", f"cost {page['currency']}", "gpu seconds")
     amounts = [_Amounts.of(row) for row in rows]
     total = sum(amounts, start=_Amounts())
-    digits = _MANY_DIGITS if total.cost < _MUCH else _FEW_DIGITS
     print_table(
         (*groups, *numbers),
-        [(*(row[name] for name in groups), *own.shown(digits)) for row, own in zip(rows, amounts, strict=True)],
+        [(*(row[name] for name in groups), *own.shown()) for row, own in zip(rows, amounts, strict=True)],
         numbers=numbers,
-        total=("total", *[""] * (len(groups) - 1), *total.shown(digits)) if rows else None,
+        total=("total", *[""] * (len(groups) - 1), *total.shown()) if rows else None,
     )
     if sys.stdout.isatty() and not rows:
         print(f"nothing was used from {page['since']} to {page['until']} (UTC)")
@@ -182,9 +179,12 @@ class _Amounts:
             gpu_seconds=self.gpu_seconds + other.gpu_seconds,
         )
 
-    def shown(self, digits: int) -> list[str]:
-        """Return the numbers as people read them in a terminal, and as programs do elsewhere."""
+    def shown(self) -> list[str]:
+        """Return the numbers as people read them in a terminal, and as programs do elsewhere; costs are exact."""
+        from jobs.accounts.money import PICOS_A_UNIT, in_currency
+
         counts = map(_number, (*self.counts, self.truncated))
+        cost = in_currency(int(self.cost * PICOS_A_UNIT))
         if not sys.stdout.isatty():
-            return [*counts, f"{self.cost:f}", str(self.gpu_seconds)]
-        return [*counts, f"{self.cost:,.{digits}f}", f"{self.gpu_seconds:,.1f}"]
+            return [*counts, cost, str(self.gpu_seconds)]
+        return [*counts, f"{Decimal(cost):,f}", f"{self.gpu_seconds:,.1f}"]

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from jobs.accounts.money import in_currency
 from jobs.accounts.windows import zone_of
+from jobs.counted import counted
 from jobs.states import BudgetUnit, BudgetWindow
 
 _OF_WINDOW = {BudgetWindow.DAY: "of the day", BudgetWindow.MONTH: "of the month", BudgetWindow.TOTAL: "in all"}
@@ -46,14 +47,14 @@ class Allowance:
 
     def amount(self, value: int, currency: str) -> str:
         """Return an amount of it as text, with its unit."""
-        return f"{value:,} tokens" if self.unit is BudgetUnit.TOKENS else f"{in_currency(value)} {currency}"
+        return counted(value, "token") if self.unit is BudgetUnit.TOKENS else f"{in_currency(value)} {currency}"
 
     def described(self, currency: str) -> str:
         """Return what it is, with its numbers, and when there is more: the end of a sentence for its owner."""
         whose = "your budget" if self.key_id is None else f"the budget of key {self.key_id}"
         numbers = (
             f"{whose} {_OF_WINDOW[self.window]} is {self.amount(self.limit, currency)}, "
-            f"{self.amount(self.spent, currency)} are spent and {self.amount(self.reserved, currency)} reserved"
+            f"{self.amount(self.spent, currency)} spent and {self.amount(self.reserved, currency)} reserved"
         )
         if self.turns_at is None:
             return f"{numbers}; it can be raised by your operator"

@@ -37,7 +37,7 @@ class BatchCap(Allowance):
     def described(self, currency: str) -> str:
         return (
             f"its run has {self.amount(self.limit, currency)} left for this batch, {self.amount(self.spent, currency)} "
-            f"are spent and {self.amount(self.reserved, currency)} reserved; change the pipeline's caps"
+            f"spent and {self.amount(self.reserved, currency)} reserved; change the pipeline's caps"
         )
 
 

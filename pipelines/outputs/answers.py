@@ -46,7 +46,7 @@ def _text_of(line: Mapping[str, Any], *, needs_end: bool) -> str:
     if not choices:
         raise UnfitAnswerError("there is no answer (empty)")
     if needs_end and choices[0].get("finish_reason") == "length":
-        raise UnfitAnswerError("the answer was cut short by max_tokens or the context (length)")
+        raise UnfitAnswerError("the answer was truncated: ended by max_tokens or the context (length)")
     message = choices[0].get("message") or {}
     if message.get("content") is None:
         raise UnfitAnswerError(f"there is no answer ({message.get('refusal') or 'empty'})")

@@ -1,4 +1,4 @@
-"""How a command ends that waits for a batch or reads it: what failed, what was cut short, and the exit status."""
+"""How a command ends that waits for a batch or reads it: what failed, what was truncated, and the exit status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from jobs.chunks.recording import LineResult
 from tests.cli.service import Service, completed, failed, typed, write_lines
 
-CUT = "2 answers were cut short by max_tokens or the context (finish_reason length)"
+CUT = "2 answers were truncated: ended by max_tokens or the context (finish_reason length)"
 
 
 @pytest.fixture(scope="module")

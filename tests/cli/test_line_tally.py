@@ -43,4 +43,4 @@ def test_codes_are_shown_most_frequent_first() -> None:
 
 def test_nothing_is_said_of_answers_that_were_not_cut() -> None:
     assert truncated(0) == ""
-    assert truncated(1).startswith("1 answer was cut short")
+    assert truncated(1).startswith("1 answer was truncated")

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -102,13 +103,19 @@ def test_a_terminal_shows_numbers_flush_right_and_their_total(
         monkeypatch.setenv(name, value)
     usage_commands.usage(by="day,model")
     *rows, total = [line.rstrip() for line in terminal.getvalue().splitlines()]
-    assert total.split() == ["total", "2,400", "3,000,000", "40", "14", "6", "0.000003", "2,469.1"]
+    assert total.split() == ["total", "2,400", "3,000,000", "40", "14", "6", "0.000003000002", "2,469.1"]
     assert [line.index("1,200") + len("1,200") for line in rows if "1,200" in line] == [
         total.index("2,400") + len("2,400")
     ] * 2
 
 
-def test_cut_answers_are_blank_where_the_server_does_not_know_them_of_every_line(
+@pytest.mark.parametrize(("cost", "shown"), [("0.00", "0.00"), ("1234.5", "1,234.50"), ("0.000045", "0.000045")])
+def test_a_terminal_shows_costs_as_the_api_has_them(cost: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert usage_commands._Amounts(cost=Decimal(cost)).shown()[-2] == shown
+
+
+def test_truncated_answers_are_blank_where_the_server_does_not_know_them_of_every_line(
     asked: list[dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PAGES["two"], "data", [row(day="2026-03-02", truncated=None)])

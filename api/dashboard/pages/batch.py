@@ -79,7 +79,7 @@ def _look_of(batch: BatchObject) -> Look:
     counts = batch.request_counts
     values = places("b", batch) | {
         "b.completed": f"{counts.completed:,}",
-        "b.truncated": f"{counts.truncated:,} cut at a limit" if counts.truncated else "",
+        "b.truncated": f"{counts.truncated:,} truncated" if counts.truncated else "",
         "b.failed": f"{counts.failed:,}",
         "b.input": f"{batch.usage.input_tokens:,}",
         "b.cached": f"{batch.usage.input_tokens_details.cached_tokens:,}",

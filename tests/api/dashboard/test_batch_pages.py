@@ -70,7 +70,7 @@ def test_counts_and_a_warning_have_places_on_an_open_page(
     with Session(deployment.engine) as session, session.begin():
         session.execute(text("UPDATE batch SET num_completed = 1, num_truncated = 1 WHERE id = :id"), {"id": batch_id})
     changed = next(told)["values"]
-    assert (changed["b.completed"], changed["b.truncated"]) == ("1", "1 cut at a limit")
+    assert (changed["b.completed"], changed["b.truncated"]) == ("1", "1 truncated")
     assert "b.state" not in changed, "only what has changed is told"
     page = browser.get(f"/batches/{batch_id}").text
     for name in ("completed", "truncated", "failed", "warning"):

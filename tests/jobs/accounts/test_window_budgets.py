@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,7 +165,8 @@ def test_reaching_the_threshold_is_logged_once_a_window(
     [found] = window_budgets.allowances(session, tenant.id)
     said = window_budgets.warning([found], None, currency="EUR")
     assert said is not None
-    assert said.startswith("40 % or more are spent: your budget of the day is 40 tokens, 24 tokens are spent")
+    assert said.startswith("40 % or more are spent: your budget of the day is 40 tokens, 24 tokens spent")
+    assert "is 40 tokens, 1 token spent and 0 tokens reserved" in replace(found, spent=1).described("EUR")
 
 
 def test_a_total_refuses_a_submit_that_does_not_fit_and_a_day_does_not(

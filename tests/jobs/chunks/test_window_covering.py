@@ -302,7 +302,7 @@ def test_a_batch_is_shown_what_it_waits_for_in_money(session: Session, run: Run,
     session.refresh(batch)
     said = waits_for(session, batch)
     assert said is not None
-    assert "room for 0.20 EUR: your budget of the day is 1.00 EUR, 0.90 EUR are spent and 0.00 EUR reserved" in said
+    assert "room for 0.20 EUR: your budget of the day is 1.00 EUR, 0.90 EUR spent and 0.00 EUR reserved" in said
 
 
 def lay_two_aside(session: Session, run: Run, tenant: Tenant, **more: Any) -> Batch:

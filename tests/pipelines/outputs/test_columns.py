@@ -115,7 +115,7 @@ def test_an_answer_fills_its_columns_and_what_it_lacks_is_null() -> None:
     [
         (
             result('{"label": "go', finish_reason="length"),
-            "the answer was cut short by max_tokens or the context (length)",
+            "the answer was truncated: ended by max_tokens or the context (length)",
         ),
         (result("Sure!"), "the answer is no JSON: "),
         (result("[1]"), "the answer is no JSON object (invalid_json)"),
