@@ -6,9 +6,11 @@ Knows no answer of a model: what of such speaks against a value, `extraction.pas
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
+import orjson
 
 from extraction.fields.leaf import Leaf, LeafType
 
@@ -46,9 +48,15 @@ def value_schema(leaf: Leaf) -> dict[str, Any]:
 def problem_of(leaf: Leaf, value: Any) -> str | None:
     """Return why a leaf cannot have a value other than null, with what is allowed; None where it can."""
     is_of_type = isinstance(value, _TYPES[leaf.type]) and isinstance(value, bool) == (leaf.type is LeafType.BOOLEAN)
-    if is_of_type and jsonschema_rs.validator_for(value_schema(leaf), validate_formats=True).is_valid(value):
+    if is_of_type and _validator(orjson.dumps(value_schema(leaf))).is_valid(value):
         return None
     return f"it must be {_in_words(leaf)}"
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Any:
+    """Return what checks values, made once: a long pattern takes 10 ms, and a list may have thousands of its values."""
+    return jsonschema_rs.validator_for(schema.decode(), validate_formats=True)
 
 
 def _in_words(leaf: Leaf) -> str:

@@ -36,9 +36,9 @@ def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) 
 
 
 def list_schema(array: Path, leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
-    """Return the schema of an array as a person may give it: what is in an item may be null, and no item is."""
+    """Return the schema of an array as a person may give it: what is in an item may be null, and no item as a whole."""
     inside = [leaf for leaf in leaves if leaf.path[: len(array)] == array]
-    return _shape(array, inside, containers, _given_schema)
+    return _shape(array, inside, containers, _given_schema, item_schema=_with_value)
 
 
 def plain_schema(
@@ -60,17 +60,22 @@ def _shape(
     leaves: Sequence[Leaf],
     containers: Mapping[Path, Container],
     leaf_schema: Callable[[Leaf], dict[str, Any]],
+    *,
+    item_schema: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
     if leaves[0].path == path:
         return leaf_schema(leaves[0])
     parts = dict.fromkeys(leaf.path[len(path)] for leaf in leaves)
+    of_part = {part: [leaf for leaf in leaves if leaf.path[len(path)] == part] for part in parts}
     inner = {
-        part: _shape((*path, part), [leaf for leaf in leaves if leaf.path[len(path)] == part], containers, leaf_schema)
-        for part in parts
+        part: _shape((*path, part), inside, containers, leaf_schema, item_schema=item_schema)
+        for part, inside in of_part.items()
     }
     if ITEM in inner:
         max_items = containers[path].max_items
-        return {"type": "array", "items": inner[ITEM]} | ({} if max_items is None else {"maxItems": max_items})
+        return {"type": "array", "items": item_schema(inner[ITEM])} | (
+            {} if max_items is None else {"maxItems": max_items}
+        )
     return {"type": "object", "properties": inner, "required": list(inner), "additionalProperties": False}
 
 
@@ -100,6 +105,27 @@ def _is_free_text(leaf: Leaf) -> bool:
 def _given_schema(leaf: Leaf) -> dict[str, Any]:
     is_item = leaf.path[-1] == ITEM
     return value_schema(leaf) if is_item else _or_null(value_schema(leaf))
+
+
+def _with_value(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an item that says something: an empty text does where it is one of its choices."""
+    if schema.get("type") == "object":
+        return schema | {"not": _without_value(schema)}
+    if schema.get("type") == "array":
+        return schema | {"minItems": 1}
+    if schema.get("type") != "string" or "enum" in schema:
+        return schema
+    return schema | {"minLength": max(1, schema.get("minLength", 0))}
+
+
+def _without_value(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of what says nothing, of all that another one allows."""
+    if schema.get("type") == "object":
+        return {"properties": {name: _without_value(inner) for name, inner in schema["properties"].items()}}
+    if schema.get("type") == "array":
+        return {"maxItems": 0}
+    choices = schema.get("anyOf", [schema])[0].get("enum", ())
+    return {"enum": [None] if "" in choices else [None, ""]}
 
 
 def _quoted(leaf: Leaf, max_characters: int | None) -> dict[str, Any]:

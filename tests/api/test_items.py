@@ -64,7 +64,10 @@ def test_items_are_added_and_dropped_under_numbers_that_they_keep(http: httpx.Cl
         ("tags[1]", "read", True),
         ("tags[2]", "green", False),
     ]
-    assert (tags["next_path"], tags["value_schema"]) == ("tags[3]", TAGS)
+    assert (tags["next_path"], tags["value_schema"]) == (
+        "tags[3]",
+        {**TAGS, "items": {"type": "string", "minLength": 1}},
+    )
     assert change(http, extraction_id, "add", "tags[3]", value="red").status_code == 200
     told = result(http, extraction_id)
     assert told["fields"]["tags"] == ["blue", "green", "red"]

@@ -13,6 +13,7 @@ from extraction.fields.schema import FieldSchema
 from extraction.scoring.items import item_of
 
 NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 100}
+SIZE = {"type": "object", "properties": {"size": {"type": "integer"}}}
 NAMES = {"type": "array", "items": {"type": "string"}}
 SCHEMA = FieldSchema.parse(
     {
@@ -64,7 +65,7 @@ def test_what_a_person_may_give_is_told_as_a_schema() -> None:
     assert SCHEMA.value_schema(("currency",)) == {"type": "string", "enum": ["EUR", "USD"]}
     lines = jsonschema_rs.validator_for(SCHEMA.value_schema(("lines",)))
     given = ([{"price": 3}], [{"price": None}], [{"price": "3"}], [None], [{"price": 3}] * 10)
-    assert [lines.is_valid(items) for items in given] == [True, True, False, False, False]
+    assert [lines.is_valid(items) for items in given] == [True, False, False, False, False]
     tags = jsonschema_rs.validator_for(SCHEMA.value_schema(("tags",)))
     assert [tags.is_valid(items) for items in (["a"], [None], [3])] == [True, False, False]
 
@@ -74,3 +75,59 @@ def test_an_item_of_a_list_in_an_item_is_not_null_by_its_schema_nor_as_it_is_rea
     assert [boxes.is_valid([{"names": names}]) for names in (["a"], ["a", None])] == [True, False]
     with pytest.raises(ExtractionError, match="has no value"):
         item_of(SCHEMA, ("boxes",), {"names": ["a", None]}, name="boxes[0]")
+
+
+CHOICE = {"enum": ["", "EUR"], "type": "string"}
+LISTS = FieldSchema.parse(
+    {
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "signs": {"type": "array", "items": CHOICE},
+            "lines": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}, "sign": CHOICE, "parts": NAMES, "of": SIZE},
+                },
+            },
+        },
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("array", "item"),
+    [
+        *(("tags", item) for item in ("a", "", None, 3)),
+        *(("signs", item) for item in ("", "EUR", "USD")),
+        *(("lines", {"name": item}) for item in ("a", "", None)),
+        *(("lines", {"sign": item}) for item in ("", None)),
+        *(("lines", {"parts": item}) for item in (["a"], [], [""])),
+        *(("lines", {"of": {"size": item}}) for item in (0, None)),
+    ],
+)
+def test_an_item_may_be_given_if_and_only_if_its_schema_allows_it(array: str, item: Any) -> None:
+    whole = {"name": None, "sign": None, "parts": [], "of": {"size": None}} | item if array == "lines" else item
+    schema = jsonschema_rs.validator_for(LISTS.value_schema((array,)))
+    try:
+        item_of(LISTS, (array,), item, name="item")
+    except ExtractionError:
+        assert not schema.is_valid([whole])
+    else:
+        assert schema.is_valid([whole])
+
+
+def test_what_checks_a_value_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = FieldSchema.parse({"type": "object", "properties": {"a": {"type": "string", "pattern": "^once$"}}}).leaf(
+        ("a",)
+    )
+    make, made = jsonschema_rs.validator_for, []
+
+    def noted(schema: Any, **options: Any) -> Any:
+        made.append(schema)
+        return make(schema, **options)
+
+    monkeypatch.setattr(jsonschema_rs, "validator_for", noted)
+    assert [problem_of(leaf, value) is None for value in ("once", "twice", "once")] == [True, False, True]
+    assert len(made) == 1
