@@ -10,6 +10,8 @@ import numpy.typing as npt
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence, row_of
 
+_COLUMNS_AT_ONCE = 8
+
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
 
@@ -44,6 +46,45 @@ def build_arrays(
 
     With `angles_change_after` the table of angles has so many rows for short sequences, and then those of long ones.
     """
+    token_ids, pending_rows, pending_sequences = _flat_tokens(plan)
+    starts = np.array(plan.starts, dtype=np.int64)
+    rows = np.array(list(map(row_of, plan.sequences)), dtype=np.int64)
+    max_query_len = max(plan.counts)
+    if max_query_len == 1:  # in most steps: the newest token of each sequence
+        counts: _Int64 | int = 1
+        num_decodes, owners, positions = len(rows), rows, starts
+        query_start = np.arange(num_decodes + 1, dtype=np.int32)
+    else:
+        counts = np.array(plan.counts, dtype=np.int64)
+        query_start = np.zeros(len(counts) + 1, dtype=np.int32)
+        np.cumsum(counts, out=query_start[1:])
+        num_decodes, owners = int(np.argmax(counts > 1)), np.repeat(rows, counts)
+        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
+    columns, offsets = np.divmod(positions, block_size)
+    slots = block_tables[owners, columns].astype(np.int64) * block_size + offsets
+    if angles_change_after is not None:
+        firsts = [angles_change_after if sequence.has_long_angles else 0 for sequence in plan.sequences]
+        positions = positions + np.repeat(firsts, counts)
+    context_lens = (starts + counts).astype(np.int32)
+    max_context_len = int(context_lens.max())
+    return StepArrays(
+        token_ids=np.array(token_ids, dtype=np.int64),
+        positions=positions,
+        slots=slots,
+        block_tables=block_tables[rows, : _num_columns(-(-max_context_len // block_size))],
+        query_start=query_start,
+        context_lens=context_lens,
+        max_query_len=max_query_len,
+        max_context_len=max_context_len,
+        num_decodes=num_decodes,
+        sampled_rows=_sampled_rows(plan, query_start),
+        pending_rows=pending_rows,
+        pending_sequences=pending_sequences,
+    )
+
+
+def _flat_tokens(plan: StepPlan) -> tuple[list[int], list[int], list[Sequence]]:
+    """Return the plan's tokens, the rows of those that are still on the device, and whose these are."""
     token_ids: list[int] = []
     pending_rows: list[int] = []
     pending_sequences: list[Sequence] = []
@@ -58,39 +99,19 @@ def build_arrays(
         else:
             token_ids.extend(sequence.token_ids[start : start + count])
             token_ids.extend(sequence.draft_token_ids[: max(0, start + count - sequence.num_tokens)])
-    starts = np.array(plan.starts, dtype=np.int64)
-    counts = np.array(plan.counts, dtype=np.int64)
-    rows = np.array(list(map(row_of, plan.sequences)), dtype=np.int64)
-    query_start = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=query_start[1:])
-    num_tokens = int(query_start[-1])
-    if num_tokens == len(counts):  # only decodes: one token each
-        num_decodes, owners, positions = num_tokens, rows, starts
-    else:
-        num_decodes = int(np.argmax(counts > 1))
-        owners = np.repeat(rows, counts)
-        positions = np.arange(num_tokens) + np.repeat(starts - query_start[:-1], counts)
-    slots = block_tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    if angles_change_after is not None:
-        firsts = [angles_change_after if sequence.has_long_angles else 0 for sequence in plan.sequences]
-        positions = positions + np.repeat(firsts, counts)
-    context_lens = (starts + counts).astype(np.int32)
-    max_context_len = int(context_lens.max())
-    num_sampled = np.array(plan.num_sampled, dtype=np.int64)
-    return StepArrays(
-        token_ids=np.array(token_ids, dtype=np.int64),
-        positions=positions,
-        slots=slots,
-        block_tables=block_tables[rows, : -(-max_context_len // block_size)],
-        query_start=query_start,
-        context_lens=context_lens,
-        max_query_len=int(counts.max()),
-        max_context_len=max_context_len,
-        num_decodes=num_decodes,
-        sampled_rows=_last_rows(query_start[1:].astype(np.int64), num_sampled),
-        pending_rows=pending_rows,
-        pending_sequences=pending_sequences,
-    )
+    return token_ids, pending_rows, pending_sequences
+
+
+def _num_columns(num_blocks: int) -> int:
+    """Round up what the longest context needs of the block tables: a shape that rarely changes is a recording kept."""
+    return -(-num_blocks // _COLUMNS_AT_ONCE) * _COLUMNS_AT_ONCE
+
+
+def _sampled_rows(plan: StepPlan, query_start: _Int32) -> _Int64:
+    """Return the last `num_sampled` rows of each sequence, in order."""
+    if sum(plan.num_sampled) == query_start[-1]:
+        return np.arange(query_start[-1], dtype=np.int64)
+    return _last_rows(query_start[1:].astype(np.int64), np.array(plan.num_sampled, dtype=np.int64))
 
 
 def _last_rows(ends: _Int64, counts: _Int64) -> _Int64:

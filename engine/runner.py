@@ -123,9 +123,9 @@ class Runner:
         parts = prompt_parts(plan, arrays.query_start, max_rows=max(_MIN_SCORED_ROWS, self._limits.max_num_seqs))
         if not parts:
             logits = self._model.run(step, self._cache, sampled_rows)
-            return logits if len(sampled_rows) else None
+            return logits if sampled_rows.shape[0] else None
         wanted = [upload(part.rows, self.device) for part in parts]
-        if len(sampled_rows):
+        if sampled_rows.shape[0]:
             wanted.append(sampled_rows)
         several = self._model.run_in_parts(step, self._cache, wanted)
         for part in parts:

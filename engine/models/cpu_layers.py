@@ -77,17 +77,19 @@ class CpuLayers:
 
         None where the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or
         at an index out of range. The op that is at fault will say so. `forward` must be the same in all calls.
+
+        Recorded are calls for contexts of any length that the block tables have room for, which is a shape.
         """
         if cache[0].keys.dtype not in DTYPES:
             return None
-        step = _with_the_longest_context(step, block_size=cache[0].keys.shape[2])
-        key, recorded = _shape_of(x, step), self._recorded
+        max_context_len = max(step.block_tables.shape[1] * cache[0].keys.shape[2], step.max_context_len)
+        key, recorded = (_shape_of(x, step), max_context_len), self._recorded
         if recorded is not None and recorded.key == key and recorded.cache is cache:
             recorded.fill(x, step)
         else:
-            recorded = self._record(forward, x, step, cache, key=key)
+            recorded = self._record(forward, x, replace(step, max_context_len=max_context_len), cache, key=key)
         has_failed = self._program.run()
-        self._recorded = recorded if len(x) <= _MOST_KEPT_TOKENS and not has_failed else None
+        self._recorded = recorded if x.shape[0] <= _MOST_KEPT_TOKENS and not has_failed else None
         return None if has_failed else (recorded.x, recorded.residual)
 
     def _record(
@@ -107,15 +109,10 @@ class CpuLayers:
         return _Recorded(key=key, cache=cache, x=x, residual=residual, step=step, recordings=recordings)
 
 
-def _with_the_longest_context(step: PagedStep, *, block_size: int) -> PagedStep:
-    """Return the step for contexts of any length that its block tables have room for, which is a shape."""
-    return replace(step, max_context_len=max(step.block_tables.shape[1] * block_size, step.max_context_len))
-
-
 def _shape_of(x: Tensor, step: PagedStep) -> tuple[object, ...]:
-    """Return all that calls over a step depend on, but for the numbers in its tensors."""
+    """Return all that calls over a step depend on, but for the longest context and the numbers in its tensors."""
     tensors = [x, *(getattr(step, name) for name in _STEP_TENSORS)]
-    numbers = step.max_query_len, step.max_context_len, step.num_decodes, torch.get_num_threads()
+    numbers = step.max_query_len, step.num_decodes, torch.get_num_threads()
     return *((tensor.shape, tensor.stride()) for tensor in tensors), *numbers
 
 

@@ -86,7 +86,11 @@ class Decoder:
         """Run a step as `StepModel` says."""
         hidden = None if self._graphs is None else self._graphs.run(step)
         x, residual = self.forward(step, cache) if hidden is None else hidden
-        return self.logits(x[rows], residual[rows]) if rows.shape[0] else x.new_empty((0, self.config.vocab_size))
+        if not rows.shape[0]:
+            return x.new_empty((0, self.config.vocab_size))
+        if rows.shape[0] < x.shape[0]:
+            x, residual = x.index_select(0, rows), residual.index_select(0, rows)
+        return self.logits(x, residual)
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
         """Run a step as `StepModel` says."""

@@ -74,7 +74,7 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
     if shifted is not None:
         tokens[_index(shifted.rows, logits)] = best_tokens(shifted.logits)
     random = np.flatnonzero(~rows.is_greedy)
-    if not logits.is_cuda:
+    if random.size and not logits.is_cuda:
         is_plain = (rows.top_k[random] == 0) & (rows.top_p[random] >= 1.0) & (rows.min_p[random] == 0.0)
         plain, random = random[is_plain], random[~is_plain]
         if plain.size:

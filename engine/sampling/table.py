@@ -89,6 +89,17 @@ def _neutral_columns(count: int) -> dict[str, Any]:
     return {name: np.full(count, column.neutral, dtype=column.dtype) for name, column in _COLUMNS.items()}
 
 
+@dataclass(slots=True, kw_only=True)
+class _Gathered:
+    """What sampled rows ask for, which stays as long as the same sequences are sampled in the same seats."""
+
+    sampled: list[Sequence]
+    seats: list[int]
+    first_free_output: npt.NDArray[np.int64]
+    has_early_rows: bool
+    columns: dict[str, Any]
+
+
 class SamplingTable:
     """The sampling parameters of each running sequence, in arrays by seat."""
 
@@ -97,21 +108,30 @@ class SamplingTable:
         self._columns = _neutral_columns(num_seats)
         self._first_free_output = np.zeros(num_seats, dtype=np.int64)
         self._edits = EditBook()
+        self._last = self._gather([], [])
 
     def gather(self, plan: StepPlan) -> SamplingRows:
-        """Return the parameters of the plan's sampled rows, in order."""
+        """Return the parameters of the plan's sampled rows, in order. Not to be changed: the next step has them too."""
         sampled, offsets = _rows_to_sample(plan)
-        rows = list(map(row_of, sampled))
-        for row, sequence in zip(rows, sampled, strict=True):
-            if self._owners[row] is not sequence:
-                self._write(sequence)
-        seats = np.array(rows, dtype=np.int64)
+        seats, last = list(map(row_of, sampled)), self._last
+        if seats != last.seats or sampled != last.sampled:
+            last = self._last = self._gather(sampled, seats)
         positions = np.array([sequence.num_output_tokens for sequence in sampled], dtype=np.int64) + offsets
-        early = np.flatnonzero(positions < self._first_free_output[seats])
-        return SamplingRows(
-            positions=positions,
-            edits=self._edits.edits(sampled, offsets, early.tolist()),
-            **{name: values[seats] for name, values in self._columns.items()},
+        early = np.flatnonzero(positions < last.first_free_output).tolist() if last.has_early_rows else []
+        return SamplingRows(positions=positions, edits=self._edits.edits(sampled, offsets, early), **last.columns)
+
+    def _gather(self, sampled: list[Sequence], seats: list[int]) -> _Gathered:
+        for seat, sequence in zip(seats, sampled, strict=True):
+            if self._owners[seat] is not sequence:
+                self._write(sequence)
+        index = np.array(seats, dtype=np.int64)
+        first_free_output = self._first_free_output[index]
+        return _Gathered(
+            sampled=sampled,
+            seats=seats,
+            first_free_output=first_free_output,
+            has_early_rows=bool(first_free_output.any()),
+            columns={name: values[index] for name, values in self._columns.items()},
         )
 
     def _write(self, sequence: Sequence) -> None:
@@ -127,9 +147,8 @@ class SamplingTable:
 
 def _rows_to_sample(plan: StepPlan) -> tuple[list[Sequence], npt.NDArray[np.int64]]:
     """Return the owner of each sampled row, and how many drafts of its own come before it."""
-    owners: list[Sequence] = []
-    offsets: list[int] = []
-    for sequence, num_sampled in plan.sampling():
-        owners += [sequence] * num_sampled
-        offsets += range(num_sampled)
-    return owners, np.array(offsets, dtype=np.int64)
+    if max(plan.num_sampled) == 1:
+        owners = [sequence for sequence, _ in plan.sampling()]
+        return owners, np.zeros(len(owners), dtype=np.int64)
+    pairs = [(sequence, offset) for sequence, num_sampled in plan.sampling() for offset in range(num_sampled)]
+    return [sequence for sequence, _ in pairs], np.array([offset for _, offset in pairs], dtype=np.int64)

@@ -184,7 +184,7 @@ _ADD_RMS_NORM = {
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Run `add_rms_norm` for 2-D tensors, only the last axis contiguous."""
     rows, dim = x.shape
-    normed, total = (keep(torch.empty((rows, dim), dtype=x.dtype)) for _ in range(2))
+    normed, total = keep(torch.empty((rows, dim), dtype=x.dtype)), keep(torch.empty((rows, dim), dtype=x.dtype))
     per_task = _rows_per_task(rows, dim)
     words = (
         x.data_ptr(), residual.data_ptr(), weight.data_ptr(), normed.data_ptr(), total.data_ptr(),

@@ -99,11 +99,9 @@ def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
     """
     width, depth = shape
     ids = ids.to(torch.int64).contiguous()
-    out = torch.empty((ids.shape[0], depth), dtype=packed.dtype)
-    fault = _GATHER_ROWS[packed.dtype](
-        ids.shape[0],
-        (packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width),
-        parallel=ids.shape[0] >= 64,
-    )
+    rows = ids.shape[0]
+    out = torch.empty((rows, depth), dtype=packed.dtype)
+    words = packed.data_ptr(), ids.data_ptr(), out.data_ptr(), depth, width
+    fault = _GATHER_ROWS[packed.dtype](rows, words, parallel=rows >= 64)
     require(not fault, f"an id points out of range: ids must lie in [0, {width})")
     return out

@@ -121,7 +121,8 @@ class CpuProgram:
 
     def run(self) -> bool:
         """Run every layer's calls in order; return whether any met an index out of range. May be called again."""
-        self._table[:, :, [_BLOCK + COUNTER, _BLOCK + FAULT]] = 0
+        self._table[:, :, _BLOCK + COUNTER] = 0
+        self._table[:, :, _BLOCK + FAULT] = 0
         num_stages = self._table.shape[0] * self._table.shape[1]
         words = self._table.ctypes.data, num_stages
         _RUN_STAGES(torch.get_num_threads(), words, parallel=self._is_parallel)
