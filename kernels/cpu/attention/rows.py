@@ -23,6 +23,7 @@ from kernels.cpu.attention.tasks import (
     first_turn,
     keys_of_turn,
     member_of,
+    members_alike,
     next_turn,
     tile_of,
 )
@@ -115,8 +116,10 @@ def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
     turn, next_task = first_turn(p, tile), np.int64(-1)
     is_right = is_plain or turn[0] == tile.end or find_groups(p, _place_of(p, tile, turn), int64_at(offsets))
     _begin_rows(p, (query, keys), tile, scratch)
+    most = rows_at_once(scratch.unit, ()) // p[AT.heads_per_kv]
     while is_right and turn[0] < tile.end:
-        coming = next_turn(p, tile, turn)
+        members = members_alike(p, tile, turn, most)
+        coming = next_turn(p, tile, turn, members)
         is_ahead = False
         if coming[0] == tile.end:
             next_task = fetch_add(p, 1)
@@ -128,7 +131,7 @@ def attend_tile(p: Any, pointers: Any, tile: Any, scratch: Any) -> Any:
             is_right = arrange_groups(p, place, (keys, values), (held_keys, held_values), int64_at(offsets))
         if is_right:
             rounds = int64_at(offsets), int64_at(ahead if is_ahead else offsets)
-            _fold_turn(p, (query, held_keys, held_values), (tile, turn), rounds, scratch)
+            _fold_turn(p, (query, held_keys, held_values), (tile, turn, members), rounds, scratch)
         turn, offsets, ahead = coming, ahead, offsets
     _end_rows(p, out, tile, scratch)
     if next_task < 0:
@@ -178,10 +181,12 @@ def _begin_rows(p: Any, pointers: Any, tile: Any, scratch: Any) -> None:
 
 @jit_once
 def _fold_turn(p: Any, pointers: Any, place: Any, rounds: Any, scratch: Any) -> None:
-    """Fold the keys of a turn into the member's rows, some at a time; rounds = (offsets, those of the next)."""
-    tile, turn = place
+    """Fold the keys of a turn into its members' rows, some at a time; rounds = (offsets, those of the next)."""
+    tile, turn, members = place
     _, first, last, position = member_of(p, tile, turn[1])
     start, stop = keys_of_turn(p, tile, turn)
+    if members > 1:  # each sees the whole round, as the last tokens of one sequence would from its last key on
+        last, position = first + members, stop - 1
     group, before = p[AT.heads_per_kv], first - tile.first
     most = rows_at_once(scratch.unit, ())
     together, parts = max(most // group, 1), (group + most - 1) // most

@@ -2,8 +2,8 @@
 
 A task is a tile of queries under one KV head: the next tokens of one sequence, or one token each of several sequences
 (its members, of which a prefill tile has one). A tile goes over its keys in rounds of up to 128, and in each round the
-members take turns: keys that they share are then read from memory once. Rounds begin at multiples of 128 keys, whoever
-attends them.
+members take turns: keys that they share are then read from memory once. Neighbours that share all keys of a round take
+one turn together, as many as have room in the registers. Rounds begin at multiples of 128 keys, whoever attends them.
 """
 
 from __future__ import annotations
@@ -113,9 +113,37 @@ def first_turn(p: Any, tile: Any) -> Any:
 
 
 @jit
-def next_turn(p: Any, tile: Any, turn: Any) -> Any:
-    """Return the turn after this one; its round is `tile.end` where this was the last."""
-    return _turn_from(p, tile, turn[0], turn[1] + 1)
+def next_turn(p: Any, tile: Any, turn: Any, members: int) -> Any:
+    """Return the turn after this one of so many members; its round is `tile.end` where this was the last."""
+    return _turn_from(p, tile, turn[0], turn[1] + members)
+
+
+@jit
+def members_alike(p: Any, tile: Any, turn: Any, most: int) -> int:
+    """Count the members, from a turn's own on and at most so many, whose keys of its round are in the same blocks.
+
+    Each sees all 128 of them. With a window that may begin in a round, every member has its own turn.
+    """
+    start, member = turn[0] * ROUND_KEYS, turn[1]
+    last = min(tile.members, member + most)
+    if p[AT.window] < 2 * ROUND_KEYS or not _sees_all(p, tile, member, start):
+        return 1
+    tables, stride, block_size = int32_at(p[AT.block_tables]), p[AT.table_stride], p[AT.block_size]
+    row = (tile.sequence + member) * stride
+    end = member + 1
+    while end < last and _sees_all(p, tile, end, start):
+        other = (tile.sequence + end) * stride
+        for block in range(start // block_size, (start + ROUND_KEYS - 1) // block_size + 1):
+            if tables[other + block] != tables[row + block]:
+                return end - member
+        end += 1
+    return end - member
+
+
+@jit
+def _sees_all(p: Any, tile: Any, member: int, start: int) -> bool:
+    _, _, _, position = member_of(p, tile, member)
+    return first_key(p, position) <= start and position + 1 >= start + ROUND_KEYS
 
 
 @jit

@@ -187,6 +187,22 @@ def test_decodes_that_share_blocks_equal_their_twin(attention_case: Any, num_dec
     close(case.run(paged_attention, num_decodes=num_decodes), case.run(paged_attention_reference))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 200, 300])
+@pytest.mark.parametrize(("kv_heads", "block_size"), [(1, 16), (2, 4), (3, 16), (6, 256)])
+def test_decodes_that_share_blocks_have_the_bits_that_each_has_alone(
+    attention_case: Any, kv_heads: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> None:
+    lengths = [(1, length) for length in (400, 400, 399, 384, 383, 300, 257, 256, 255, 128, 127, 40, 512)]
+    case = attention_case(lengths, heads=6, kv_heads=kv_heads, block_size=block_size, dtype=dtype)
+    case, tables = replace(case, rule=replace(case.rule, window=window)), case.step.block_tables
+    tables[:12, : 256 // block_size] = tables[0, : 256 // block_size].clone()
+    tables[6, 128 // block_size] = tables[12, 0]  # one that has another second round than its neighbours
+    cache, whole = case.as_written(), case.run(paged_attention, num_decodes=len(lengths))
+    for row, (_, context) in enumerate(lengths):
+        assert torch.equal(whole[row : row + 1], alone(case, cache, (row, row, context), None))
+
+
 @pytest.mark.parametrize("group", range(1, 10))
 @pytest.mark.parametrize(("dtype", "cache_dtype"), PAIRS)
 def test_decodes_of_any_group_and_length_equal_their_twin(
