@@ -65,8 +65,8 @@ class StepModel(Protocol):
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Compute every token of the step, write its keys and values, return the logits of some rows.
 
-        `rows` `[rows]` int64 on the device numbers flat tokens, ascending and no two alike, and may be empty; the result
-        is `[rows, vocab]` in the model's dtype. `cache` has one pair for each of `kv_shapes`.
+        `rows` `[rows]` int64 on the device numbers flat tokens, ascending, no two alike, perhaps none; the result is
+        `[rows, vocab]` in the model's dtype. `cache` has one pair for each of `kv_shapes`.
         """
         ...
 

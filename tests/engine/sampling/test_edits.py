@@ -13,28 +13,10 @@ from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProce
 from engine.errors import InvalidParamsError
 from engine.params import SamplingParams
 from engine.sampling.edits import EditBook
-from engine.scheduling.blocks import NO_PARENT, BlockPool
-from engine.scheduling.request import Request, Seat, Sequence
+from engine.scheduling.request import Sequence
+from tests.engine.sampling.builders import seated
 
 VOCAB = 40
-
-
-def seated(prompt: list[int], output: list[int], *, row: int = 0, **params: Any) -> Sequence:
-    """Return a running sequence that has generated `output`."""
-    request = Request(
-        request_id=row,
-        prompt_token_ids=prompt,
-        params=SamplingParams(max_tokens=100, **params),
-        max_tokens=100,
-        seed=0,
-        eos_token_ids=frozenset(),
-        arrival=row,
-    )
-    sequence = Sequence(request, 0, BlockPool(4, 4).chain(""))
-    sequence.seat = Seat(row, [], 0, NO_PARENT)
-    for token_id in output:
-        sequence.append(token_id)
-    return sequence
 
 
 def edited(book: EditBook, owners: list[Sequence], logits: Tensor, offsets: list[int] | None = None) -> Tensor:
