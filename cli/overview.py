@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 SECTIONS = {
@@ -22,6 +23,7 @@ SECTIONS = {
 }
 _WHOLE = 1_000
 """Characters: descriptions are wrapped, and not cut."""
+_SHOULD_BE = "Input should be "  # as pydantic begins
 
 
 class Overview(TyperGroup):
@@ -31,3 +33,23 @@ class Overview(TyperGroup):
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(_WHOLE)) for name in names])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A value that cannot be one of its option is named; pydantic, which checks it, does not."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = _said_of_value(error)
+            raise
+
+
+def _said_of_value(error: typer.BadParameter) -> str:
+    """Return what was given and what is allowed, where pydantic found it; the rest is ours and stays as it is."""
+    found_by = getattr(error.__cause__, "errors", None)
+    if found_by is None:
+        return error.message
+    found = found_by(include_url=False)[0]
+    allowed = str(found["msg"]).removeprefix(_SHOULD_BE)
+    if allowed == found["msg"]:
+        return allowed.removeprefix("Value error, ")
+    return f"{found['input']!r} is given; it must be {allowed.partition(', unable')[0]}"

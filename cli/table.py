@@ -23,6 +23,7 @@ def print_table(
     below: str | None = None,
 ) -> None:
     """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short.
+    A datetime is shown in UTC, to the second.
 
     A terminal shows the columns named in `numbers` flush right, their whole numbers as `12,345`, and below a line
     `total`, the sum of all rows; programs add up by themselves. The column `below` holds sentences: a terminal shows
@@ -30,7 +31,7 @@ def print_table(
     """
     if not sys.stdout.isatty():
         for row in (header, *rows):
-            print("\t".join("" if cell is None else str(cell) for cell in row))
+            print("\t".join(_text(cell) for cell in row))
         return
     from rich.console import Console
 
@@ -48,9 +49,13 @@ def print_table(
 
 
 def _shown(cell: object, is_number: bool) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:,}" if is_number and isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if is_number and isinstance(cell, int) else _text(cell)
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, datetime):
+        return _as_utc(cell)
+    return "" if cell is None else str(cell)
 
 
 def table(
@@ -121,4 +126,8 @@ def age(unix_seconds: int) -> str:
 
 def when(unix_seconds: int) -> str:
     """Return the UTC time as ISO 8601, to the second."""
-    return datetime.fromtimestamp(unix_seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _as_utc(datetime.fromtimestamp(unix_seconds, tz=UTC))
+
+
+def _as_utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

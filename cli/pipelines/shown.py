@@ -48,7 +48,7 @@ def failed_rows(run: Mapping[str, Any]) -> int:
 def progress_lines(run: Mapping[str, Any]) -> Iterator[str]:
     """Yield what there is to say of a run as it is; what was said once stays as it was until its step is done anew."""
     if run["status"] == "queued":
-        yield "queued: another run of the pipeline is under way, or it begins in a moment"
+        yield "queued: it begins in a moment, or once the pipeline's run before it has ended"
     for step in run["steps"]:
         yield f"{step['name']}: {counted(step['rows'], 'row')}"
         if step["status"] == "done":

@@ -69,7 +69,7 @@ class ThisMachine:
         from cli.progress import Waiting
         from cli.stack import StackOptions, running_stack
 
-        self.say(f"loading {self.served.path}")
+        self.say(f"starting a database and a worker for this run, and loading {self.served.path}")
         options = StackOptions(
             data_dir=run.stack,
             model=self.served,

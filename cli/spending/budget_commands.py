@@ -118,5 +118,4 @@ def _amounts(own: Allowance) -> tuple[object, ...]:
         in_currency(value) if own.unit is BudgetUnit.MONEY else value
         for value in (own.limit, own.spent, own.reserved, own.left)
     ]
-    turns_at = None if own.turns_at is None else own.turns_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return (*shown, own.warn_percent, turns_at)
+    return (*shown, own.warn_percent, own.turns_at)

@@ -38,9 +38,8 @@ def status(data_dir: DataDirOption = None) -> None:
     """
     from cli.status.report import WORDS, report_of_service
     from cli.table import print_table
-    from cli.up_command import default_data_dir
 
-    report = report_of_service(data_dir or default_data_dir())
+    report = report_of_service(data_dir)
     print(report.title)
     for section in report.sections():
         print()
@@ -57,14 +56,13 @@ def top(data_dir: DataDirOption = None) -> None:
     from rich.live import Live
 
     from cli.status.report import report_of_service
-    from cli.up_command import default_data_dir
 
     if not sys.stdout.isatty():
         raise InputError("top needs a terminal. For one look, use `tokenmill status`.")
-    folder, report = data_dir or default_data_dir(), None
+    report = None
     with Live(console=Console(markup=False), screen=True, auto_refresh=False) as live:
         while True:
-            before, report = report, report_of_service(folder)
+            before, report = report, report_of_service(data_dir)
             live.update(_screen(report, before), refresh=True)
             time.sleep(_LOOK_SECONDS)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from cli.client import client_from_environment, server_errors_as_sentences
 from cli.embedded.note import StackNote, running_stack_of
 from cli.embedded.processes import RoleProcess, role_processes
+from cli.up_command import default_data_dir
 from jobs.errors import InputError, ServiceError
 
 _TIMEOUT_SECONDS = 10.0
@@ -51,19 +52,25 @@ class ServiceReport:
         return [section for section in found if section[1]]
 
 
-def report_of_service(data_dir: Path) -> ServiceReport:
-    """Look at the server of TOKENMILL_BASE_URL; at the stack that runs on `data_dir` where that is it, or none is set.
+def report_of_service(data_dir: Path | None) -> ServiceReport:
+    """Look at the stack that runs on `data_dir`. Without one: at the server of TOKENMILL_BASE_URL, or at the stack of
+    the usual folder where that is it, or none is set.
 
-    Raises InputError where neither is there, ServiceError where the server is not reached.
+    Raises InputError where that is not there, ServiceError where the server is not reached.
     """
-    note = running_stack_of(data_dir)
+    folder = data_dir or default_data_dir()
+    note = running_stack_of(folder)
     base_url = os.environ.get("TOKENMILL_BASE_URL")
-    if note is not None and base_url in (None, "", note.base_url):
-        return _report_of_stack(note, data_dir)
-    if base_url:
+    if note is not None and (data_dir is not None or base_url in (None, "", note.base_url)):
+        return _report_of_stack(note, folder)
+    if base_url and data_dir is None:
         return _report_of_server()
+    if base_url:
+        raise InputError(
+            f"no `tokenmill up` runs on {folder}. Start it, or leave --data-dir out to look at {base_url}."
+        )
     raise InputError(
-        f"nothing runs on {data_dir}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
+        f"nothing runs on {folder}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
         "--data-dir, or set what it printed."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -142,7 +143,8 @@ def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_u
     assert (listed["id"], listed["model"], listed["draining since"]) == ("worker_a", "demo", "")
     drained = tokenmill("workers", "drain", "worker_a").stdout
     assert drained == "worker_a finishes what it has; `tokenmill workers resume worker_a` undoes it\n"
-    assert table(tokenmill("workers", "list"))[0]["draining since"].startswith("20")
+    (drained_one,) = table(tokenmill("workers", "list"))
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", drained_one["draining since"])
     assert tokenmill("workers", "resume", "worker_a").stdout == "worker_a claims again\n"
     assert table(tokenmill("workers", "list"))[0]["draining since"] == ""
     assert [row["action"] for row in table(tokenmill("admin", "log"))[:2]] == ["worker.resume", "worker.drain"]

@@ -88,6 +88,12 @@ def test_where_nothing_runs_status_and_logs_say_what_to_start(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_a_folder_where_nothing_runs_is_refused_also_where_a_server_is_named(command: str, tmp_path: Path) -> None:
+    status, told = tokenmill(command, "--data-dir", tmp_path, **SERVER)
+    assert (status, told.partition(". ")[0]) == (2, f"tokenmill: no `tokenmill up` runs on {tmp_path}")
+
+
 def test_a_model_path_that_does_not_exist_is_refused() -> None:
     assert_refused(
         tokenmill("up", "--model", "/no/such/model"),
@@ -320,6 +326,21 @@ def test_a_full_disk_behind_the_output_is_one_sentence(tmp_path: Path) -> None:
         status, said = run(["--help"], {}, stdout=full.fileno())
     assert status == 1
     assert said == "tokenmill: No space left on device: the output. Make room or permit it, then try again.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("batch", "create", "in.jsonl", "--priority", "fast"), "'fast' is not one of 'urgent', 'normal', 'bulk'."),
+        (("batch", "list", "--limit", "x"), "'x' is given; it must be a valid integer"),
+        (("up", "--port", "99999"), "'99999' is given; it must be less than or equal to 65535"),
+        (("batch", "list", "--limt", "3"), "No such option: --limt"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_named_with_what_it_can(given: Sequence[str], said: str) -> None:
+    status, told = tokenmill(*given)
+    assert status == 2
+    assert f"Error: Invalid value for '{given[-2]}': {said}\n" in told or f"Error: {said}" in told
 
 
 def test_an_unknown_command_names_the_usage() -> None:

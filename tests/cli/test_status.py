@@ -32,7 +32,7 @@ def test_status_of_a_server_tells_health_queue_and_workers(service: Service, bat
 
 def test_status_fails_with_the_reason_where_the_server_is_not_ready(service: Service, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"cannot reach http://127\.0\.0\.1:1/v1"):
-        service.run("status", "--data-dir", tmp_path, TOKENMILL_BASE_URL="http://127.0.0.1:1/v1")
+        service.run("status", TOKENMILL_DATA_DIR=str(tmp_path), TOKENMILL_BASE_URL="http://127.0.0.1:1/v1")
 
 
 def test_top_shows_tokens_per_second_between_two_looks() -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,17 @@ def test_numbers_have_separators_for_people_and_none_for_programs(
     terminal = as_terminal(monkeypatch, columns=80)
     print_table(header, [row], numbers=("bytes",))
     assert terminal.getvalue().splitlines()[1].split() == ["file_1", "1,234,567", "2024"]
+
+
+def test_a_time_is_utc_to_the_second_as_those_of_batches_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment = datetime(2026, 11, 23, 22, 14, 49, 704008, tzinfo=timezone(timedelta(hours=1)))
+    print_table(("id", "started", "ended"), [("a", moment, None)])
+    assert capsys.readouterr().out == "id\tstarted\tended\na\t2026-11-23T21:14:49Z\t\n"
+    terminal = as_terminal(monkeypatch, columns=80)
+    print_table(("id", "started"), [("a", moment)])
+    assert "2026-11-23T21:14:49Z" in terminal.getvalue()
 
 
 def test_a_long_field_goes_on_below_its_beginning_in_a_terminal(
