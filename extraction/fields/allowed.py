@@ -13,6 +13,7 @@ import jsonschema_rs
 import orjson
 
 from extraction.fields.leaf import Leaf, LeafType
+from extraction.fields.paths import ITEM
 
 _TYPES: dict[LeafType, tuple[type, ...]] = {
     LeafType.STRING: (str,),
@@ -32,8 +33,8 @@ _BOUNDS = {
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
     "multipleOf": "a multiple of {}",
-    "minLength": "of at least {} characters",
-    "maxLength": "of at most {} characters",
+    "minLength": "of at least {}",
+    "maxLength": "of at most {}",
     "pattern": "in the form {}",
     "format": "written as {}",
 }
@@ -41,8 +42,15 @@ _FORMATS = {"date": "a day like 2026-11-23", "date-time": "a moment like 2026-11
 
 
 def value_schema(leaf: Leaf) -> dict[str, Any]:
-    """Return the JSON schema of a leaf's value other than null, its choice of values included."""
-    return dict(leaf.schema) | ({} if leaf.enum is None else {"enum": list(leaf.enum)})
+    """Return the JSON schema of a leaf's value other than null, its choice of values included.
+
+    An item of a list is no empty text, unless that is one of its choices.
+    """
+    if leaf.enum is not None:
+        return dict(leaf.schema) | {"enum": list(leaf.enum)}
+    is_text_item = leaf.type is LeafType.STRING and leaf.path[-1] == ITEM
+    least = {"minLength": max(1, leaf.schema.get("minLength", 0))} if is_text_item else {}
+    return dict(leaf.schema) | least
 
 
 def problem_of(leaf: Leaf, value: Any) -> str | None:
@@ -62,9 +70,12 @@ def _validator(schema: bytes) -> Any:
 def _in_words(leaf: Leaf) -> str:
     if leaf.enum is not None:
         return f"one of {', '.join(json.dumps(value, ensure_ascii=False) for value in leaf.enum)}"
-    bounds = [told.format(_bound(name, leaf.schema[name])) for name, told in _BOUNDS.items() if name in leaf.schema]
+    schema = value_schema(leaf)
+    bounds = [told.format(_bound(name, schema[name])) for name, told in _BOUNDS.items() if name in schema]
     return ", ".join([_NAMES[leaf.type], *bounds])
 
 
 def _bound(name: str, value: Any) -> str:
-    return _FORMATS.get(value, value) if name == "format" else str(value)
+    if name in ("minLength", "maxLength"):
+        return "1 character" if value == 1 else f"{value} characters"
+    return str(_FORMATS.get(value, value)) if name == "format" else str(value)

@@ -108,18 +108,14 @@ def _given_schema(leaf: Leaf) -> dict[str, Any]:
 
 
 def _with_value(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an item that says something: an empty text does where it is one of its choices."""
+    """Return the schema of an item that says something."""
     if schema.get("type") == "object":
         return schema | {"not": _without_value(schema)}
-    if schema.get("type") == "array":
-        return schema | {"minItems": 1}
-    if schema.get("type") != "string" or "enum" in schema:
-        return schema
-    return schema | {"minLength": max(1, schema.get("minLength", 0))}
+    return schema | ({"minItems": 1} if schema.get("type") == "array" else {})
 
 
 def _without_value(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of what says nothing, of all that another one allows."""
+    """Return the schema of what says nothing, of all that another one allows: an empty text, unless it is a choice."""
     if schema.get("type") == "object":
         return {"properties": {name: _without_value(inner) for name, inner in schema["properties"].items()}}
     if schema.get("type") == "array":

@@ -96,7 +96,7 @@ def test_two_people_who_add_the_same_number_are_told_apart(http: httpx.Client, e
     [
         ({"change": "add", "path": "tags[0]", "value": 7}, "value", "tags[0] cannot be '7': it must be a text."),
         ({"change": "add", "path": "tags[0]"}, "value", "give it"),
-        ({"change": "add", "path": "tags[0]", "value": ""}, "value", "tags[0] has no value"),
+        ({"change": "add", "path": "tags[0]", "value": ""}, "value", "it must be a text, of at least 1 character."),
         ({"change": "drop", "path": "tags[0]", "value": "x"}, "value", "leave it out"),
         ({"change": "add", "path": "tags[1]", "value": "x"}, "path", "the next item is 'tags[0]'"),
         ({"change": "drop", "path": "tags[0]"}, "path", "tags has 0 items"),

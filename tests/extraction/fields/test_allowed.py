@@ -9,6 +9,7 @@ import pytest
 
 from extraction.errors import ExtractionError
 from extraction.fields.allowed import problem_of
+from extraction.fields.paths import ITEM
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.items import item_of
 
@@ -116,6 +117,12 @@ def test_an_item_may_be_given_if_and_only_if_its_schema_allows_it(array: str, it
         assert not schema.is_valid([whole])
     else:
         assert schema.is_valid([whole])
+
+
+def test_an_item_is_corrected_by_the_rule_by_which_it_is_added() -> None:
+    assert problem_of(LISTS.leaf(("tags", ITEM)), "") == "it must be a text, of at least 1 character"
+    assert problem_of(LISTS.leaf(("signs", ITEM)), "") is None
+    assert LISTS.value_schema(("tags", ITEM)) == LISTS.value_schema(("tags",))["items"]
 
 
 def test_what_checks_a_value_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

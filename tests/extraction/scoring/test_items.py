@@ -171,7 +171,7 @@ def test_what_is_left_out_of_an_item_is_null() -> None:
         ("lines", {"parts": [{"name": 1}]}, r"lines\[3\]\.parts\[0\]\.name cannot be '1': it must be a text"),
         ("tags", None, "has no value"),
         ("tags", 3, "it must be a text"),
-        ("tags", "", "has no value"),
+        ("tags", "", "it must be a text, of at least 1 character"),
         ("lines", {"parts": [{"name": ""}]}, r"lines\[3\]\.parts\[0\] has no value"),
     ],
 )
