@@ -42,7 +42,7 @@ async function show(review) {
   part("document").replaceChildren(link, review.reason === "sample" ? ", drawn of what nobody need look at" : "");
   part("path").textContent = review.path;
   part("value").textContent = evidence.value === null ? "no value" : Array.isArray(evidence.value) ? "no item" : String(evidence.value);
-  part("score").textContent = `${(100 * evidence.score).toFixed(0)} %`;
+  part("score").textContent = `${evidence.level}, ${evidence.score.toFixed(2)}`; // no "%": it is a probability only once it is calibrated
   part("quote").textContent = evidence.quote ?? "nowhere";
   part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));
   const isList = Array.isArray(evidence.value);
