@@ -12,9 +12,9 @@ from pathlib import Path
 from benchmarks import no_compute, validation
 from benchmarks.arguments import natural
 from benchmarks.own_stack import OwnStack, own_stack
-from benchmarks.work_queue import claims, fairness, results
+from benchmarks.work_queue import claims, fairness, results, small_batches
 
-SECTIONS = ("validation", "claims", "results", "fairness")
+SECTIONS = ("validation", "claims", "results", "small", "fairness")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -22,7 +22,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tokenmill bench queue",
         description="Measure the queue on stacks of its own, whose engine computes nothing: lines validated, results "
-        "committed, status calls meanwhile, claims before long queues, and the shares of two tenants.",
+        "committed, status calls meanwhile, claims before long queues, batches of one line, and the shares of two "
+        "tenants.",
     )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
     parser.add_argument("--validated", type=natural, default=1_000_000, help="lines of the batch that is validated")
@@ -30,6 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--queued", nargs="+", type=natural, default=[10_000, 10_000_000], help="lines before a claim")
     parser.add_argument("--tenants", type=natural, default=20, help="whose lines are before a claim")
     parser.add_argument("--claims", type=natural, default=500, help="of each queue")
+    parser.add_argument("--small-batches", type=natural, default=2_000, help="batches of one line that are all open")
     parser.add_argument("--share-lines", type=natural, default=8_000, help="of a tenant beside one with 100 times them")
     parser.add_argument("--share-rate", type=natural, default=200, help="lines a second, about, of these two")
     parser.add_argument("--share-seconds", type=natural, default=60, help="in any of which their shares are compared")
@@ -49,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     if "results" in chosen.sections:
         with _stack() as stack:
             results.measure(stack, chosen.lines)
+    if "small" in chosen.sections:
+        with _stack() as stack:
+            small_batches.measure(stack, chosen.small_batches)
     if "fairness" in chosen.sections:
         with _stack(lines_a_second=chosen.share_rate) as stack:
             fairness.measure(stack, num_lines=chosen.share_lines, window_seconds=chosen.share_seconds)

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Select,
+    Text,
+    all_,
     bindparam,
     exists,
     func,
     literal_column,
     select,
-    tuple_,
     union_all,
     update,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.batches.following import may_start
@@ -92,16 +95,8 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
 
     Left out are those of `but_for`, as (id, state), and those that a worker has claimed.
     """
-    columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
-    is_wanted = tuple_(Batch.id, Batch.state).not_in([(batch_id, state.value) for batch_id, state in but_for])
-    due = union_all(
-        select(*columns).where(_is_in(BatchState.VALIDATING), is_wanted, _is_unclaimed(), may_start()),
-        select(*columns).where(_awaits_files(), is_wanted, _is_unclaimed()),
-    ).subquery()
-    number = func.row_number().over(partition_by=(due.c.priority, due.c.tenant_id), order_by=(due.c.since, due.c.id))
-    numbered = select(due, number.label("number")).subquery()
-    waited = func.clock_timestamp() - numbered.c.since
-    rows = session.execute(select(numbered, waited.label("waited")).where(numbered.c.number <= _DUE_A_QUEUE))
+    left = [f"{batch_id} {state.value}" for batch_id, state in but_for]
+    rows = session.execute(_DUE, {"left": left})
     return [
         DueBatch(
             batch_id=row.id,
@@ -113,6 +108,21 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
         )
         for row in rows
     ]
+
+
+def _due() -> Select[Any]:
+    """Return the query of `due_batches`; of `left`, ids with states."""
+    columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
+    key = Batch.id + literal_column("' '") + Batch.state
+    is_free = (key != all_(bindparam("left", type_=ARRAY(Text)))) & _is_unclaimed()
+    due = union_all(
+        select(*columns).where(_is_in(BatchState.VALIDATING), is_free, may_start()),
+        select(*columns).where(_awaits_files(), is_free),
+    ).subquery()
+    number = func.row_number().over(partition_by=(due.c.priority, due.c.tenant_id), order_by=(due.c.since, due.c.id))
+    numbered = select(due, number.label("number")).subquery()
+    waited = func.clock_timestamp() - numbered.c.since
+    return select(numbered, waited.label("waited")).where(numbered.c.number <= _DUE_A_QUEUE)
 
 
 def _lock(session: Session, idle: Select[Batch], **values: object) -> Sequence[Batch]:
@@ -176,3 +186,4 @@ SWEPT = (_OVERDUE, _ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT, _ENDING_WITH_CHUNKS)
 _LOCK_OVERDUE = _idle(_OVERDUE.order_by(Batch.expires_at))
 _LOCK_ANSWERED, _LOCK_TO_VALIDATE, _LOCK_TO_WRITE_OUT = map(_idle, (_ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT))
 _IDS_ENDING_WITH_CHUNKS = _ENDING_WITH_CHUNKS.with_only_columns(Batch.id).limit(_SWEEP_LIMIT)
+_DUE = _due()
