@@ -17,6 +17,7 @@ from engine.models.config import CheckpointConfig, ModelConfig, load_model_confi
 from engine.recorder import Recorder
 from engine.runner import Runner
 from engine.scheduling.blocks import BlockPool
+from engine.scheduling.request import Matcher
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.drafter import make_drafter
 from engine.step_loop import StepLoop
@@ -68,4 +69,7 @@ def _begin_to_compile(model: ModelConfig, asked_dtype: str) -> None:
 
 def _grammars(model: CheckpointConfig, *, timeout_seconds: float) -> GrammarQueue:
     tokens = GrammarTokens(model.path, vocab_size=model.vocab_size, eos_token_ids=model.eos_token_ids)
-    return GrammarQueue(GrammarCompiler(tokens, timeout_seconds=timeout_seconds))
+    compiler = GrammarCompiler[Matcher](
+        tokens, timeout_seconds=timeout_seconds, is_spent=lambda matcher: matcher.is_spent
+    )
+    return GrammarQueue(compiler)

@@ -112,9 +112,12 @@ class GrammarCompiler(Generic[T]):
         *,
         timeout_seconds: float,
         num_threads: int = NUM_THREADS,
+        is_spent: Callable[[T], bool] = lambda _: False,
         clock: Callable[[int], float] = cpu_seconds,
     ) -> None:
+        """`is_spent` tells that what was compiled serves nobody any more: whoever asks next has it compiled anew."""
         self._grammars = grammars
+        self._is_spent = is_spent
         self._timeout_seconds = timeout_seconds
         self._num_threads = num_threads
         self._clock = clock
@@ -139,7 +142,7 @@ class GrammarCompiler(Generic[T]):
         """Return the compilation of a grammar, which may be done already, or failed; starts it if it is new."""
         with self._lock:
             compilation = self._cache.get(structured)
-            if compilation is None:
+            if compilation is None or self._has_spent(compilation):
                 compilation = self._cache[structured] = Compilation(structured, tenant)
                 self._evict()
             self._cache.move_to_end(structured)
@@ -205,6 +208,9 @@ class GrammarCompiler(Generic[T]):
         while len(self._cache) > MAX_CACHED or (len(self._cache) > 1 and num_characters > MAX_CACHED_CHARACTERS):
             _, forgotten = self._cache.popitem(last=False)
             num_characters -= forgotten.num_characters
+
+    def _has_spent(self, compilation: Compilation[T]) -> bool:
+        return compilation.compiled is not None and self._is_spent(compilation.compiled)
 
     def _forget(self, compilation: Compilation[T]) -> None:
         if self._cache.get(compilation.structured) is compilation:

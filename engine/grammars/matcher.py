@@ -46,14 +46,26 @@ def _timed(
     return timed
 
 
+class _Copies:
+    """What all copies of a matcher share."""
+
+    __slots__ = ("is_spent",)
+
+    def __init__(self) -> None:
+        self.is_spent = False
+
+
 class GrammarMatcher:
     """Where one sequence's output stands in its grammar. Not thread-safe."""
 
-    __slots__ = ("_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner", "seconds")
+    __slots__ = ("_copies", "_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner", "seconds")
 
-    def __init__(self, matcher: Any, eos_token_ids: tuple[int, ...], *, unforced: Any = None) -> None:
+    def __init__(
+        self, matcher: Any, eos_token_ids: tuple[int, ...], *, unforced: Any = None, copies: _Copies | None = None
+    ) -> None:
         """Take llguidance's matcher at the start, and `unforced` as the one to go on with where its limits end it."""
         self.inner = matcher
+        self._copies = _Copies() if copies is None else copies
         self._eos_token_ids = eos_token_ids
         self._unforced = unforced  # at the start, shared by all copies; None once it is in use
         self._followed: list[int] = []
@@ -67,7 +79,9 @@ class GrammarMatcher:
 
         Where one copy meets such a limit, each of the others does so at its next token, and falls back too.
         """
-        copied = GrammarMatcher(self.inner.deep_copy(), self._eos_token_ids, unforced=self._unforced)
+        copied = GrammarMatcher(
+            self.inner.deep_copy(), self._eos_token_ids, unforced=self._unforced, copies=self._copies
+        )
         copied._followed = self._followed.copy()
         copied._forced, copied._num_followed = self._forced, self._num_followed
         return copied
@@ -101,6 +115,11 @@ class GrammarMatcher:
             if not self.accept(token_id):
                 return False
         return True
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether one of the copies has met a limit for good: then each of the others soon does."""
+        return self._copies.is_spent
 
     @property
     def error(self) -> str | None:
@@ -144,8 +163,9 @@ class GrammarMatcher:
     def fall_back(self) -> bool:
         """Go on with the form that is allowed more and forces nothing; tell whether that was possible: it is once."""
         if self._unforced is None:
+            self._copies.is_spent |= self.inner.is_error()
             return False
-        unforced = GrammarMatcher(self._unforced.deep_copy(), self._eos_token_ids)
+        unforced = GrammarMatcher(self._unforced.deep_copy(), self._eos_token_ids, copies=self._copies)
         self._unforced = None
         if not unforced.replay(self._followed):
             return False

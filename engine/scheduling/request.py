@@ -27,6 +27,10 @@ class Matcher(Protocol):
     def error(self) -> str | None:
         """Return why nothing can be matched any more."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether its copies can go on no more, for what one of them has met."""
+
     def copy(self) -> Self:
         """Return an independent matcher at the same place."""
 

@@ -96,6 +96,14 @@ def test_more_grammars_than_threads_are_all_compiled(bench: Bench) -> None:
         assert bench.wait_for(compilation).compiled is not None
 
 
+def test_what_is_spent_is_compiled_anew_for_whoever_asks_next() -> None:
+    grammars, spent = FakeGrammars(), {"a"}
+    compiler = GrammarCompiler(grammars, timeout_seconds=10.0, is_spent=spent.__contains__)
+    for regex in ("a", "a", "b", "b"):
+        compiler.compile(StructuredOutput(regex=regex))
+    assert sorted(grammars.compiled) == ["a", "a", "b"]
+
+
 @pytest.mark.parametrize(
     ("regex", "reason"),
     [("bad", "The regex cannot be used."), ("broken", "The grammar could not be compiled: Runtime")],

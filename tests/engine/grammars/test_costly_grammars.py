@@ -15,11 +15,16 @@ import pytest
 from engine.grammars.grammar import FIRST_STEP_FUEL, GrammarTokens, MaskFiller
 from engine.grammars.matcher import MAX_FIRST_BYTES
 from engine.llm import LLM
+from engine.outputs import CompletionOutput
 from engine.structured import StructuredOutput
 from tests.engine.grammars.builders import VOCAB_SIZE, structured
 
 LONG = "[ab](a{1000}){1000}"
 """After its first letter a million more must follow."""
+
+
+TOO_MUCH = "(([a-z ]{1,20}){1,20}){1,20}"
+"""llguidance follows some tokens of it, and then none of any text."""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +104,16 @@ def test_the_output_of_an_earlier_run_costs_no_more_than_its_tokens_did(tokens: 
     matcher = tokens.compile(StructuredOutput(regex="[a-c]{15000}END")).copy()
     assert matcher.replay(token_ids(tokens, "abc" * 5000))
     assert tokens._tokens.decode_str(matcher.forced_tokens()) == "END"
+
+
+def test_a_line_that_outgrows_what_the_library_follows_ends_no_later_one(llm: LLM) -> None:
+    def answer(max_tokens: int) -> CompletionOutput:
+        [output] = llm.generate(["hello"], structured(1, max_tokens=max_tokens, regex=TOO_MUCH))
+        return output.outputs[0]
+
+    assert answer(2).error is None
+    assert "expressions" in str(answer(200).error)
+    assert answer(2).error is None
 
 
 def test_a_line_that_meets_a_limit_ends_no_other_of_the_same_grammar(tokens: GrammarTokens) -> None:
