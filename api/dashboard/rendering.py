@@ -48,8 +48,12 @@ _OPERATOR_PAGES = (
 def render(
     request: Request, viewer: Viewer | None, template: str, *, status: int = HTTPStatus.OK, **values: Any
 ) -> HTMLResponse:
-    """Answer a page; `values` are what its template names, each of them. The viewer is None before signing in."""
-    shown = {**values, "viewer": viewer, "pages": _pages_for(viewer), "path": request.url.path}
+    """Answer a page; `values` are what its template names, each of them.
+
+    `path` is that of the page which is marked as the current one, where it is another. The viewer is None before
+    signing in.
+    """
+    shown = {"path": request.url.path, **values, "viewer": viewer, "pages": _pages_for(viewer)}
     content = _environment().get_template(template).render(shown)
     return HTMLResponse(content, status_code=status, headers=PAGE_HEADERS)
 

@@ -50,6 +50,7 @@ async def show(
         request,
         viewer,
         "document.html",
+        path="/extractions",  # the page that this one is below
         document=found.document,
         num_characters=len(text),
         first=first,

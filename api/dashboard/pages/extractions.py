@@ -68,6 +68,7 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
         request,
         viewer,
         "review.html",
+        path="/extractions",  # the page that this one is below
         extraction=found,
         num_open=sum(tally.num_open for tally in tallies.values()),
     )

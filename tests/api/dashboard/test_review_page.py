@@ -102,6 +102,7 @@ def test_a_number_is_typed_as_one_and_a_choice_chosen(
 ) -> None:
     page = window.page
     go_to(page, deployment, extraction_id, "number")
+    expect(page.locator("nav [aria-current=page]")).to_have_text("Extraction")
     expect(page.locator("#score")).to_have_text(re.compile(r"(low|medium|high), [01]\.\d\d"))
     left = int(page.locator("#left").inner_text())
     page.keyboard.press("c")
