@@ -138,8 +138,7 @@ class ChunkEnds(Generic[Run]):
         if self._lease.is_batch_wanted:
             return
         self._lines.drop_all()
-        if self._results:
-            self._results.write()
+        self._write_finished()
         self._lease.run(leasing.release)  # withdraws it, seeing the batch's state
         raise Abandoned("the batch was cancelled or has expired")
 
@@ -151,12 +150,7 @@ class ChunkEnds(Generic[Run]):
     def give_back(self) -> None:
         """Return the rest of the chunk to the queue, with the output it has so far; not a loss."""
         unfinished = self._lines.drop_all()
-        for run in self._lines.finished():
-            self._results.finish(run)
-            if self._results.are_large:
-                self._results.write()
-        if self._results:
-            self._results.write()
+        self._write_finished()
         self.end_if_unwanted()
 
         def leave(session: Session, claim: ClaimedChunk) -> None:
@@ -165,3 +159,12 @@ class ChunkEnds(Generic[Run]):
 
         self._lease.run(leave)
         raise Abandoned("the worker is stopping; the rest was given back")
+
+    def _write_finished(self) -> None:
+        """Write what is held, and what has ended and waits to be made a result: it was computed, and is billed."""
+        for run in self._lines.finished():
+            self._results.finish(run)
+            if self._results.are_large:
+                self._results.write()
+        if self._results:
+            self._results.write()

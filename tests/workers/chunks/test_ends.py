@@ -45,10 +45,9 @@ class LargeResults:
         self.held = []
 
 
-def test_a_drain_writes_large_answers_before_the_next_one_is_made() -> None:
-    results = LargeResults()
-    ends: ChunkEnds[int] = ChunkEnds(
-        lease=cast(ChunkLease, SimpleNamespace(is_batch_wanted=True, run=lambda work: None)),
+def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds[int]:
+    return ChunkEnds(
+        lease=cast(ChunkLease, SimpleNamespace(is_batch_wanted=is_batch_wanted, run=lambda work: None)),
         lines=Ended(),
         results=results,
         settings=Settings(),
@@ -56,6 +55,17 @@ def test_a_drain_writes_large_answers_before_the_next_one_is_made() -> None:
         is_wedged=lambda: False,
         monotonic=lambda: 0.0,
     )
+
+
+def test_a_drain_writes_large_answers_before_the_next_one_is_made() -> None:
+    results = LargeResults()
     with pytest.raises(Abandoned, match="the worker is stopping"):
-        ends.give_back()
+        ends_of(results, is_batch_wanted=True).give_back()
+    assert results.written == [[0], [1], [2]]
+
+
+def test_a_cancelled_batch_keeps_the_answers_that_are_computed_and_not_yet_written() -> None:
+    results = LargeResults()
+    with pytest.raises(Abandoned, match="cancelled or has expired"):
+        ends_of(results, is_batch_wanted=False).end_if_unwanted()
     assert results.written == [[0], [1], [2]]
