@@ -158,7 +158,8 @@ class Settings(BaseSettings):
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
     prepare_processes: int = Field(default=2, gt=0, le=256)
-    """Documents that one prepare worker reads at once, each in a process of its own; it keeps as many chunks open."""
+    """Documents that one prepare worker reads at once, each in a process of its own, and one more for a tenant of whom
+    it reads none; it keeps as many chunks open."""
     document_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which a read document is kept that no extraction used; then it is read anew."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from jobs.chunks.recording import LineResult
 from jobs.errors import ServiceError
@@ -18,9 +19,10 @@ Ended = LineResult | ServiceError
 class DocumentLines:
     """Hands lines to the pool, as many at once as it has threads. `len()` is how many have not ended."""
 
-    def __init__(self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult]) -> None:
-        """`answer` is called in a thread of the pool; it raises ServiceError alone."""
+    def __init__(self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult], *, tenant_id: str) -> None:
+        """`answer` is called in a thread of the pool, in the tenant's turn; it raises ServiceError alone."""
         self._pool = pool
+        self._tenant_id = tenant_id
         self._answer = answer
         self._waiting: deque[RawLine] = deque()
         self._num_running = 0
@@ -66,7 +68,7 @@ class DocumentLines:
         while self._waiting and self._num_running < self._pool.num_threads:
             self._num_running += 1
             line = self._waiting.popleft()
-            self._pool.submit(lambda readers, line=line: self._run(line, readers))  # type: ignore[misc]
+            self._pool.submit(partial(self._run, line), tenant_id=self._tenant_id)
 
     def _run(self, line: RawLine, readers: Readers) -> None:
         if self._is_dropped:

@@ -24,7 +24,7 @@ from workers.preparing.runner import DocumentRunner
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
 
-_CONNECTIONS_BESIDE_READERS = 3  # for claims, and for the flushes of chunks
+_CONNECTIONS_BESIDE_READERS = 4  # for claims, for the flushes of chunks, and for the reader beside the others
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
 
 

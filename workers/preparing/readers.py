@@ -6,7 +6,6 @@ Knows no line: whoever gives work to a thread says what it is. Processes that no
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from extraction.course.cutting_child import MODULE as CUTTER
 from extraction.course.grounding_child import MODULE as GROUNDER
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
+from workers.preparing.turns import Turns
 
 IDLE_SECONDS = 60.0
 """How long a thread keeps its processes without work: each holds some 50 MB."""
@@ -60,17 +60,21 @@ Work = Callable[[Readers], None]
 
 
 class ReaderPool:
-    """Gives work to its threads in the order in which it comes. Safe to use from the threads of several chunks."""
+    """Gives work to its threads, tenants in turn. Safe to use from the threads of several chunks.
+
+    A thread beside `num_threads` reads for a tenant of whom nothing is being read while those are all at work. It has
+    processes only when that happens.
+    """
 
     def __init__(self, num_threads: int, *, limits: Limits | None = None) -> None:
         self.num_threads = num_threads
-        self._readers = [Readers.within(limits or Limits()) for _ in range(num_threads)]
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._num_busy = 0
+        self._readers = [Readers.within(limits or Limits()) for _ in range(num_threads + 1)]
+        self._turns: Turns[Work] = Turns(num_threads)
         # Daemons: what one of them still reads when the worker has drained keeps nobody from leaving.
         self._threads = [
-            threading.Thread(target=self._serve, args=(readers,), name=f"read-{number}", daemon=True)
+            threading.Thread(
+                target=self._serve, args=(readers, number == num_threads), name=f"read-{number}", daemon=True
+            )
             for number, readers in enumerate(self._readers)
         ]
 
@@ -81,39 +85,33 @@ class ReaderPool:
             thread.start()
         return parsers
 
-    def submit(self, work: Work) -> None:
-        """Have work done by whichever thread is free next."""
-        self._work.put(work)
+    def submit(self, work: Work, *, tenant_id: str) -> None:
+        """Have a tenant's work done by whichever thread is free in its turn."""
+        self._turns.put(tenant_id, work)
 
     @property
     def num_busy(self) -> int:
         """Return how many threads are at work."""
-        return self._num_busy
+        return self._turns.num_under_way
 
     @property
     def num_waiting(self) -> int:
         """Return how much work no thread has begun."""
-        return self._work.qsize()
+        return self._turns.num_waiting
 
     def close(self) -> None:
         """End all processes, those at work too."""
-        for _ in self._threads:
-            self._work.put(None)
+        self._turns.close()
         for readers in self._readers:
             readers.kill()
 
-    def _serve(self, readers: Readers) -> None:
-        while True:
-            try:
-                work = self._work.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
+    def _serve(self, readers: Readers, is_spare: bool) -> None:
+        while not self._turns.is_closed:
+            taken = self._turns.take(is_spare=is_spare, timeout_seconds=IDLE_SECONDS)
+            if taken is None:
                 readers.close()
                 continue
-            if work is None:
-                readers.close()
-                return
-            with self._lock:
-                self._num_busy += 1
+            tenant_id, work = taken
             work(readers)
-            with self._lock:
-                self._num_busy -= 1
+            self._turns.done(tenant_id)
+        readers.close()

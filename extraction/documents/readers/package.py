@@ -63,11 +63,13 @@ class Package:
             raise DocumentError(DocumentCode.DAMAGED, f"{member} in the file is damaged: {error}") from None
 
     def xml(self, member: str) -> etree._Element:
-        """Return a member as XML. Raises DocumentError where it is none, and where it declares entities."""
+        """Return a member as XML. Raises DocumentError where it is none or declares entities, and MemoryError."""
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
         try:
             root = etree.fromstring(self.read(member), parser)
         except etree.XMLSyntaxError as error:
+            if error.code == etree.ErrorTypes.ERR_NO_MEMORY:  # lxml says "unknown error"
+                raise MemoryError from None
             raise DocumentError(DocumentCode.DAMAGED, f"{member} in the file is no XML: {error}") from None
         if root.getroottree().docinfo.doctype:
             raise DocumentError(

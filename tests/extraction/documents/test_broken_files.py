@@ -169,3 +169,12 @@ def test_a_broken_attachment_is_noted_and_its_mail_is_read(reader: DocumentReade
     assert "see there" in document.text
     assert "Bill 7" in document.text
     assert [note.split(": ")[1] for note in document.notes] == ["encrypted", "truncated"]
+
+
+def test_xml_that_needs_too_much_memory_is_not_called_damaged() -> None:
+    content = changed(
+        WORD, "word/document.xml", lambda xml: xml.replace(b"</w:body>", b"<w:p/>" * 3_000_000 + b"</w:body>")
+    )
+    with DocumentReader(Limits(memory_bytes=400 << 20)) as small_reader, pytest.raises(DocumentError) as refusal:
+        small_reader.read(content, "a.docx")
+    assert refusal.value.code == DocumentCode.MEMORY_LIMIT

@@ -154,10 +154,10 @@ def test_a_cancelled_batch_gives_up_what_is_not_read(library: Library, preparer:
     batch_id = library.read({f"{number}.txt": b"%d" % number for number in range(4)})
     original = preparer.parts.pool.submit
 
-    def cancel_first(work: Any) -> None:
+    def cancel_first(work: Any, *, tenant_id: str) -> None:
         with library.sessions.begin() as session:
             lifecycle.cancel_batch(session, library.tenant.id, batch_id)
-        original(work)
+        original(work, tenant_id=tenant_id)
 
     preparer.parts.pool.submit = cancel_first  # type: ignore[method-assign]
     try:
