@@ -40,6 +40,12 @@ class Whole:
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
             raise InvalidParamsError(f"{name} is {value!r}; it must be a whole number from {self.low} to {self.high}.")
 
+    def check_all(self, name: str, values: Sequence[Any]) -> None:
+        """Do the same for each of these, at half of the price where all of them are."""
+        if set(map(type, values)) != {int} or min(values) < self.low or max(values) > self.high:
+            for value in values:
+                self.check(name, value)
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -181,9 +187,8 @@ class SamplingParams:
                 _TOKEN_ID.check("bad_words_token_ids", token_id)
         if self.allowed_token_ids is None:
             return
-        for token_id in self.allowed_token_ids:
-            _TOKEN_ID.check("allowed_token_ids", token_id)
-        if not set(self.allowed_token_ids) - {ids[-1] for ids in self.bad_words_token_ids}:
+        _TOKEN_ID.check_all("allowed_token_ids", self.allowed_token_ids)
+        if {ids[-1] for ids in self.bad_words_token_ids}.issuperset(self.allowed_token_ids):
             # With such a token there is always one that may be taken, whatever came before.
             raise InvalidParamsError(
                 "allowed_token_ids holds no token but those that end bad words; allow another one, or leave it out."

@@ -205,8 +205,9 @@ def _pairs(groups: AnySequence[tuple[int, AnySequence[int]]]) -> Pairs | None:
 
 
 def _words(token_ids: AnySequence[int]) -> _Words:
-    bits = np.zeros((max(token_ids) // 32 + 1) * 32, dtype=np.bool_)
-    bits[np.fromiter(token_ids, np.int64, len(token_ids))] = True
+    ids = np.fromiter(token_ids, np.int64, len(token_ids))
+    bits = np.zeros((int(ids.max()) // 32 + 1) * 32, dtype=np.bool_)
+    bits[ids] = True
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 

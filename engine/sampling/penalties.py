@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,7 @@ class Pairs:
     def of(cls, rows: AnySequence[int], groups: AnySequence[AnySequence[int]]) -> Pairs:
         """Pair each row with every token of its group."""
         counts = [len(group) for group in groups]
-        flat = np.fromiter((token_id for group in groups for token_id in group), np.int64, sum(counts))
+        flat = np.fromiter(chain.from_iterable(groups), np.int64, sum(counts))
         return cls(np.repeat(np.array(rows, dtype=np.int64), counts), flat)
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
