@@ -82,16 +82,22 @@ def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen], page: int) 
         "lost": (f"{counted.num_lost:,} lost", "bad") if counted.num_lost else ("", ""),
     }
     for n, worker in enumerate(workers):
-        values |= {
-            f"{n}.state": _state(worker),
-            f"{n}.seen": formats.ago(worker.heartbeat_at),
-            f"{n}.running": formats.number(worker.num_running),
-            f"{n}.waiting": formats.number(worker.num_waiting),
-            f"{n}.slots": f"{worker.num_leased} / {worker.num_slots}",
-            f"{n}.cache": formats.share(worker.cache_use, 1),
-        }
+        values |= {f"{n}.{name}": shown for name, shown in _values_of(worker).items()}
     rows = [(worker.worker_id, worker.is_live, worker.is_draining) for worker in workers]
     return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, page * _PAGE < counted.num_all, *rows)
+
+
+def _values_of(worker: WorkerSeen) -> dict[str, Shown]:
+    """Return what changes of a worker. What the engine of a lost one did last is over, and not shown."""
+    is_live = worker.is_live
+    return {
+        "state": _state(worker),
+        "seen": formats.ago(worker.heartbeat_at),
+        "running": formats.number(worker.num_running if is_live else None),
+        "waiting": formats.number(worker.num_waiting if is_live else None),
+        "slots": f"{worker.num_leased} / {worker.num_slots}",
+        "cache": formats.share(worker.cache_use, 1) if is_live else formats.NOTHING,
+    }
 
 
 def _state(worker: WorkerSeen) -> tuple[str, str]:

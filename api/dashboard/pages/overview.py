@@ -79,7 +79,7 @@ class _Glance:
             "backlog.batches": formats.counted(sum(one.num_batches for one in self.classes), "batch", "batches"),
             "speed": formats.rate(sum(one.tokens_per_second for one in self.fleet)),
             "workers": formats.exact(sum(one.num_live for one in self.fleet)),
-            "workers.lost": f", {lost} lost" if (lost := sum(one.num_lost for one in self.fleet)) else "",
+            "workers.lost": _lost(sum(one.num_lost for one in self.fleet)),
             "running": formats.number(sum(one.num_running for one in self.fleet)),
             "reviews": formats.exact(self.lately.reviews.num_open),
         }
@@ -120,6 +120,11 @@ def fleet_places(prefix: str, model: ModelFleet) -> dict[str, Shown]:
         f"{prefix}.cache": formats.share(model.cache_use, 1),
         f"{prefix}.speed": formats.rate(model.tokens_per_second),
     }
+
+
+def _lost(num_workers: int) -> str:
+    """Say it behind the running requests: no request is lost."""
+    return f", {formats.counted(num_workers, 'worker', 'workers')} lost" if num_workers else ""
 
 
 def _budget(quota: budgets.Quota) -> dict[str, Shown]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from api.dashboard import formats
 from api.dashboard.pages import models, overview, pipelines
 from jobs.overview.fleet import WorkersCounted, WorkerSeen
 from jobs.overview.reviewing import OpenReviews
@@ -57,6 +58,20 @@ def test_a_worker_that_is_lost_changes_the_layout() -> None:
     counted = WorkersCounted(num_live=1, num_lost=0)
     lost = replace(WORKER, is_live=False)
     assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [lost], 1).layout
+
+
+def test_what_a_lost_worker_did_last_is_not_shown_as_if_it_went_on() -> None:
+    told = replace(WORKER, num_running=111, num_waiting=236, cache_use=0.06)
+    counted = WorkersCounted(num_live=1, num_lost=0)
+    names = ("0.running", "0.waiting", "0.cache")
+    live, lost = (models._look_of(counted, [replace(told, is_live=is_live)], 1).values for is_live in (True, False))
+    assert [live[name] for name in names] == ["111", "236", "6 %"]
+    assert [lost[name] for name in names] == [formats.NOTHING] * 3
+
+
+@pytest.mark.parametrize(("num_lost", "said"), [(0, ""), (1, ", 1 worker lost"), (2, ", 2 workers lost")])
+def test_the_overview_says_that_workers_are_lost_and_no_requests(num_lost: int, said: str) -> None:
+    assert overview._lost(num_lost) == said
 
 
 def test_a_worker_that_is_drained_changes_the_layout() -> None:
