@@ -21,6 +21,11 @@ _NO_ROOM = (
     "The passages of its prompts are looked for as soon as your limits have room: for tokens to embed their queries, "
     "or for more files. It is tried every 30 seconds."
 )
+_CONTROL = "; control workers take batches by class, and in turns between tenants."
+_TO_VALIDATE = f"Waits for a control worker to check its input, before which no line runs{_CONTROL}"
+_TO_WRITE_OUT = f"Its lines have ended; waits for a control worker to write its files{_CONTROL}"
+_GRACE = timedelta(seconds=10)
+"""Who waits for a control worker for less is not told so: that is usual, and what is told should not flicker."""
 KEPT_FOR = timedelta(minutes=10)
 """A forecast that is older says nothing: whoever made them is gone."""
 
@@ -48,6 +53,7 @@ def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") ->
     spending = _spending(session, {batch.tenant_id for batch in open_ones}, currency=currency)
     running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
     told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
+    told |= _of_control(session, open_ones)
     told |= _of_running(session, running, spending) if running else {}
     told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
@@ -119,6 +125,15 @@ def _retrieving(stage: BatchStage, batch: Batch, live: Sequence[str]) -> str:
     return f"{what} by batch {batch.id!r}: {done}." + ("" if lacks is None else f" {lacks}")
 
 
+def _of_control(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
+    """Say what batches wait for that a control worker may take up, and that none has."""
+    ids = [batch.id for batch in found if batch.state != BatchState.IN_PROGRESS]
+    rows = session.execute(_UNCLAIMED, {"ids": ids, "grace": _GRACE}).all() if ids else []
+    return {
+        row.id: Outlook(waits_for=_TO_VALIDATE if row.state == BatchState.VALIDATING else _TO_WRITE_OUT) for row in rows
+    }
+
+
 def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[str, _Spending]) -> dict[str, Outlook]:
     live = fleet.live_models(session)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
@@ -145,4 +160,18 @@ _FORECASTS = text("""
     SELECT batch_id, position, waits_for, running_lines,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), now()) END AS ends_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)
+""")
+
+# As `jobs.batches.sweeps` finds what is due; of batches with stages nobody notes when the last of them ended.
+_UNCLAIMED = text("""
+    SELECT batch.id, batch.state FROM batch LEFT JOIN batch AS earlier ON earlier.id = batch.after_batch_id
+    WHERE batch.id = ANY(CAST(:ids AS text[]))
+        AND (batch.claimed_until IS NULL OR batch.claimed_until <= clock_timestamp())
+        AND greatest(batch.created_at, batch.finalizing_at, batch.cancelling_at, earlier.completed_at)
+            < clock_timestamp() - CAST(:grace AS interval)
+        AND CASE WHEN batch.state = 'validating'
+            THEN (batch.after_batch_id IS NULL OR earlier.state = 'completed')
+                AND NOT EXISTS (SELECT FROM batch_stage WHERE batch_id = batch.id)
+            ELSE NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state IN ('ready', 'leased'))
+                AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting') END
 """)
