@@ -59,12 +59,12 @@ class Claims(Generic[Row]):
             is_mine += " AND state = :state"
         update = f"UPDATE {self.kind} SET"
         until = "claimed_until = clock_timestamp() + CAST(:lease AS interval)"
-        # SKIP LOCKED: whoever holds the row just now is at it, or moves it.
+        # It waits for who has the row locked: a dispatcher that notes a hint is not at it, and who is has claimed it.
         self._claim = text(f"""
             {update} claim_fence = claim_fence + 1, claimed_by = :worker_id, {until}
             WHERE id = (
                 SELECT id FROM {self.kind} WHERE id = :id AND state = ANY(CAST(:states AS text[])) AND {UNCLAIMED}
-                FOR NO KEY UPDATE SKIP LOCKED
+                FOR NO KEY UPDATE
             )
             RETURNING claim_fence, state
         """)

@@ -230,6 +230,22 @@ def test_while_one_worker_is_at_a_batch_another_does_nothing(case: Case) -> None
     check()
 
 
+def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: Stage) -> None:
+    """One that finds the row locked would leave the batch alone for ten seconds, as if another worker were at it."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with ThreadPoolExecutor(1) as executor:
+        with stage.maker.begin() as session:
+            assert sweeps.pick_for_validation(session, again_seconds=0) == [stage.batch_id]
+            work = executor.submit(stage.work)
+            while not work.done():
+                with stage.maker() as other:
+                    if other.scalar(waiting):
+                        break
+        assert work.result() is BatchState.IN_PROGRESS
+
+
 def test_what_a_killed_worker_leaves_is_taken_over_when_its_claim_has_ended(case: Case) -> None:
     stage, outcome, check = case
     for _ in range(2):
