@@ -76,7 +76,7 @@ class StaticScheduler(Scheduler):
         if not self._running:
             self._form_batch()
         plan = self.last_plan = StepPlan()
-        self._schedule_running(plan, self.config.max_num_batched_tokens - len(self._filler_of))
+        self._schedule_running(plan, self._running, self.config.max_num_batched_tokens - len(self._filler_of))
         for filler in self._filler_of.values():
             plan.add(filler, 1)
         return plan

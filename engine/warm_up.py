@@ -30,7 +30,7 @@ def prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Step
         max_query_len=longest,
         max_context_len=longest,
         num_decodes=0,
-        sampled_rows=np.zeros(min(num_sampled, total), dtype=np.int64),
+        sampled_rows=np.arange(min(num_sampled, total), dtype=np.int64),
         pending_rows=[],
         pending_sequences=[],
     )

@@ -137,7 +137,10 @@ class Scheduler:
             self._roster.start_over()
         self._roster.rank_again()
         self._yielding.yield_seats()
-        budget, has_preempted = self._schedule_running(plan, self.config.max_num_batched_tokens)
+        awake, budget = self._awake(), self.config.max_num_batched_tokens
+        budget, has_preempted = self._schedule_running(plan, awake, budget)
+        if has_preempted and not plan.sequences:  # who was awake gave its blocks up, and those at rest have them
+            budget, _ = self._schedule_running(plan, self._running, budget)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
         if self._swap is not None:
@@ -208,8 +211,7 @@ class Scheduler:
     def _seated(self) -> list[Sequence]:
         return self._running
 
-    def _schedule_running(self, plan: StepPlan, budget: int) -> tuple[int, bool]:
-        running = self._awake()
+    def _schedule_running(self, plan: StepPlan, running: list[Sequence], budget: int) -> tuple[int, bool]:
         self._cut_drafts()
         has_preempted = False
         index = self._schedule_decodes(plan, running[:budget])

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.config import PolicyName
+from engine.config import Admission, PolicyName
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
@@ -161,6 +161,16 @@ def test_whoever_sits_steps_out_gets_the_same_tokens(*, overlap: bool, clock_run
         [sequence] = engine.finished[request_id]
         prompt = [index % 6, 5, 6]
         assert sequence.token_ids[3:] == expected_output(prompt, 20 if index < 6 else 30)
+
+
+@pytest.mark.parametrize("num_blocks", range(16, 24))
+def test_no_step_is_empty_where_those_at_rest_have_the_last_blocks(num_blocks: int) -> None:
+    engine = CostlyEngine(costs={"costly": 1.5}, num_blocks=num_blocks, admission=Admission.PROMPT)
+    engine.crowd("costly", 2, max_tokens=36)
+    engine.steps(2)
+    engine.crowd("plain", 1, max_tokens=40)
+    while engine.scheduler.has_work:
+        engine.steps(1)
 
 
 def test_one_odd_measurement_does_not_last() -> None:
