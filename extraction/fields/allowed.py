@@ -38,6 +38,9 @@ _BOUNDS = {
     "pattern": "in the form {}",
     "format": "written as {}",
 }
+_PATTERNS = jsonschema_rs.FancyRegexOptions(size_limit=2**25)
+"""What a text of 255 letters of any script takes is within it; the library's own limit is below that."""
+
 _FORMATS = {"date": "a day like 2026-11-23", "date-time": "a moment like 2026-11-23T12:00:00Z"}
 
 
@@ -56,15 +59,25 @@ def value_schema(leaf: Leaf) -> dict[str, Any]:
 def problem_of(leaf: Leaf, value: Any) -> str | None:
     """Return why a leaf cannot have a value other than null, with what is allowed; None where it can."""
     is_of_type = isinstance(value, _TYPES[leaf.type]) and isinstance(value, bool) == (leaf.type is LeafType.BOOLEAN)
-    if is_of_type and _validator(orjson.dumps(value_schema(leaf))).is_valid(value):
+    validator = _validator(orjson.dumps(value_schema(leaf)))
+    if validator is None:
+        return "it has a pattern that is too large to be checked; extract with a schema whose pattern repeats less"
+    if is_of_type and validator.is_valid(value):
         return None
     return f"it must be {_in_words(leaf)}"
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)
 def _validator(schema: bytes) -> Any:
-    """Return what checks values, made once: a long pattern takes 10 ms, and a list may have thousands of its values."""
-    return jsonschema_rs.validator_for(schema.decode(), validate_formats=True)
+    """Return what checks values, None where its pattern is too large.
+
+    Made once for the values of a list, of which there may be thousands: a long pattern takes 10 to 60 ms. Few are kept,
+    since one like `\\p{L}{0,230}` has 15 MB.
+    """
+    try:
+        return jsonschema_rs.validator_for(schema.decode(), validate_formats=True, pattern_options=_PATTERNS)
+    except jsonschema_rs.ValidationError:
+        return None
 
 
 def _in_words(leaf: Leaf) -> str:

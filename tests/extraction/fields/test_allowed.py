@@ -8,7 +8,9 @@ import jsonschema_rs
 import pytest
 
 from extraction.errors import ExtractionError
+from extraction.fields import allowed
 from extraction.fields.allowed import problem_of
+from extraction.fields.leaf import Leaf
 from extraction.fields.paths import ITEM
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.items import item_of
@@ -125,16 +127,30 @@ def test_an_item_is_corrected_by_the_rule_by_which_it_is_added() -> None:
     assert LISTS.value_schema(("tags", ITEM)) == LISTS.value_schema(("tags",))["items"]
 
 
-def test_what_checks_a_value_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaf = FieldSchema.parse({"type": "object", "properties": {"a": {"type": "string", "pattern": "^once$"}}}).leaf(
-        ("a",)
-    )
+def leaf_with(pattern: str) -> Leaf:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    return FieldSchema.parse(schema).leaf(("a",))
+
+
+def test_what_checks_a_value_is_made_once_for_a_list_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = leaf_with("^once$")
     make, made = jsonschema_rs.validator_for, []
 
     def noted(schema: Any, **options: Any) -> Any:
         made.append(schema)
         return make(schema, **options)
 
+    allowed._validator.cache_clear()
     monkeypatch.setattr(jsonschema_rs, "validator_for", noted)
     assert [problem_of(leaf, value) is None for value in ("once", "twice", "once")] == [True, False, True]
     assert len(made) == 1
+    for number in range(20):
+        problem_of(leaf_with(f"^{number}$"), "1")
+    assert allowed._validator.cache_info().currsize < 10
+
+
+def test_a_pattern_is_checked_or_told_as_too_large() -> None:
+    long = leaf_with(r"^\p{L}{1,255}$")
+    assert problem_of(long, "ä" * 255) is None
+    assert problem_of(long, "ä" * 256) == r"it must be a text, in the form ^\p{L}{1,255}$"
+    assert "too large to be checked" in (problem_of(leaf_with(r"^\p{L}{900}$"), "ä" * 900) or "")
