@@ -6,6 +6,7 @@ Noted with the file; of one that an earlier release wrote, when a record is firs
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from jobs.storage import Storage
 from jobs.tables import RecordRanges
 
 _BUCKETS = 256
-"""Rows of an extraction: of 100,000 documents a row has 400, so it is read and written at once."""
+"""Most rows of an extraction: of 100,000 documents a row has 400, so it is read and written at once."""
 
 ByteRange = tuple[int, int]
 """Of a record with its line end: where it begins, and where the next one does."""
@@ -30,13 +31,12 @@ ByteRange = tuple[int, int]
 
 def note(session: Session, extraction_id: str, ranges: Mapping[str, ByteRange]) -> None:
     """Write where the records of all documents lie, by the documents' ids; where it is written, nothing is done."""
-    buckets: list[dict[str, ByteRange]] = [{} for _ in range(_BUCKETS)]
+    buckets: defaultdict[int, dict[str, ByteRange]] = defaultdict(dict)
     for document_id, found in ranges.items():
         buckets[_bucket(document_id)][document_id] = found
-    rows = [
-        {"extraction_id": extraction_id, "bucket": bucket, "ranges": inside} for bucket, inside in enumerate(buckets)
-    ]
-    session.execute(insert(RecordRanges).on_conflict_do_nothing(), rows)
+    rows = [{"extraction_id": extraction_id, "bucket": bucket, "ranges": inside} for bucket, inside in buckets.items()]
+    if rows:
+        session.execute(insert(RecordRanges).on_conflict_do_nothing(), rows)
 
 
 def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapping[str, ByteRange]) -> None:
@@ -46,7 +46,10 @@ def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapp
 
 
 def find(session: Session, extraction_id: str, document_id: str) -> ByteRange | None:
-    """Return where the record of a document lies; None where that is noted of none. Raises NotFoundError."""
+    """Return where the record of a document lies. Raises NotFoundError.
+
+    None where nothing is noted of its bucket: of an earlier release's file, or of a small one, whose end is near.
+    """
     row = RecordRanges
     of_bucket = (row.extraction_id == extraction_id) & (row.bucket == _bucket(document_id))
     ranges = session.scalar(select(row.ranges).where(of_bucket))
