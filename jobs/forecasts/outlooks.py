@@ -170,7 +170,7 @@ _UNCLAIMED = text("""
         AND greatest(batch.created_at, batch.finalizing_at, batch.cancelling_at, earlier.completed_at)
             < clock_timestamp() - CAST(:grace AS interval)
         AND CASE WHEN batch.state = 'validating'
-            THEN (batch.after_batch_id IS NULL OR earlier.state = 'completed')
+            THEN (batch.after_batch_id IS NULL OR earlier.state = 'completed' AND earlier.deleted_at IS NULL)
                 AND NOT EXISTS (SELECT FROM batch_stage WHERE batch_id = batch.id)
             ELSE NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state IN ('ready', 'leased'))
                 AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting') END
