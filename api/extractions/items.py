@@ -101,7 +101,10 @@ async def _record(services: Services, tenant_id: str, extraction_id: str, docume
 async def _noted_late(
     services: Services, tenant_id: str, extraction_id: str, file: RecordsFile
 ) -> dict[str, ByteRange]:
-    """Return where the records of a file lie, and note it: an earlier release wrote the file."""
+    """Return where the records of a file lie, and note it: of one that an earlier release wrote, nothing is.
+
+    Where a file of few documents is asked for one that it has not, there may be nothing to note.
+    """
     ranges = await _from_store(services, tenant_id, lambda: record_ranges.read_all(services.store.storage, file))
     async with services.session_slots:
         await run_sync(

@@ -59,12 +59,10 @@ def value_schema(leaf: Leaf) -> dict[str, Any]:
 def problem_of(leaf: Leaf, value: Any) -> str | None:
     """Return why a leaf cannot have a value other than null, with what is allowed; None where it can."""
     is_of_type = isinstance(value, _TYPES[leaf.type]) and isinstance(value, bool) == (leaf.type is LeafType.BOOLEAN)
-    validator = _validator(orjson.dumps(value_schema(leaf)))
-    if validator is None:
+    validator = _validator(orjson.dumps(value_schema(leaf))) if is_of_type else None
+    if is_of_type and validator is None:
         return "it has a pattern that is too large to be checked; extract with a schema whose pattern repeats less"
-    if is_of_type and validator.is_valid(value):
-        return None
-    return f"it must be {_in_words(leaf)}"
+    return None if validator is not None and validator.is_valid(value) else f"it must be {_in_words(leaf)}"
 
 
 @lru_cache(maxsize=4)

@@ -48,7 +48,7 @@ def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapp
 def find(session: Session, extraction_id: str, document_id: str) -> ByteRange | None:
     """Return where the record of a document lies. Raises NotFoundError.
 
-    None where nothing is noted of its bucket: of an earlier release's file, or of a small one, whose end is near.
+    None where nothing is noted of its bucket: the file is an earlier release's, or has few documents and not this one.
     """
     row = RecordRanges
     of_bucket = (row.extraction_id == extraction_id) & (row.bucket == _bucket(document_id))
