@@ -72,8 +72,10 @@ class CpuLayers:
         self._program = CpuProgram(len(layers))
         self._recorded: _Recorded | None = None
 
-    def run(self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache) -> tuple[Tensor, Tensor] | None:
-        """Return what the last layer returns for x `[tokens, hidden]`, to be read before the next call.
+    def run(
+        self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache, *, num_layers: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Run the first `num_layers` over x `[tokens, hidden]`; return what the last returns, until the next call.
 
         None where the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or
         at an index out of range. The op that is at fault will say so. `forward` must be the same in all calls.
@@ -88,7 +90,7 @@ class CpuLayers:
             recorded.fill(x, step)
         else:
             recorded = self._record(forward, x, replace(step, max_context_len=max_context_len), cache, key=key)
-        has_failed = self._program.run()
+        has_failed = self._program.run(num_layers)
         self._recorded = recorded if x.shape[0] <= _MOST_KEPT_TOKENS and not has_failed else None
         return None if has_failed else (recorded.x, recorded.residual)
 

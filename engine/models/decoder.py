@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.models.asked_rows import AskedRows, asked_rows
 from engine.models.config import ModelConfig
 from engine.models.cpu_layers import cpu_layers
 from engine.models.decode_graphs import CudaCapture, DecodeGraphs
@@ -85,7 +86,7 @@ class Decoder:
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Run a step as `StepModel` says."""
         hidden = None if self._graphs is None else self._graphs.run(step)
-        x, residual = self.forward(step, cache) if hidden is None else hidden
+        x, residual = self.forward(step, cache, rows) if hidden is None else hidden
         if not rows.shape[0]:
             return x.new_empty((0, self.config.vocab_size))
         if rows.shape[0] < x.shape[0]:
@@ -109,23 +110,31 @@ class Decoder:
             capture=CudaCapture(),
         )
 
-    def forward(self, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
+    def forward(self, step: StepTensors, cache: KvCache, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each.
 
-        On a CPU the next call may overwrite them.
+        Where `rows` are few of the tokens, the results may be of these alone, `[rows, hidden]`. On a CPU the next call
+        may overwrite them.
         """
         x, paged = self._embed(step.token_ids), step.paged
 
-        def run_layer(index: int, x: Tensor, residual: Tensor | None, step: PagedStep) -> tuple[Tensor, Tensor]:
-            return self._layers[index].forward(x, residual, step=step, cache=cache[index], cos_sin=self._cos_sin)
+        def run_layer(
+            index: int, x: Tensor, residual: Tensor | None, step: PagedStep, asked: AskedRows | None = None
+        ) -> tuple[Tensor, Tensor]:
+            layer, cached = self._layers[index], cache[index]
+            return layer.forward(x, residual, step=step, cache=cached, cos_sin=self._cos_sin, asked=asked)
 
-        if self._at_once is not None:
-            result = self._at_once.run(run_layer, x, paged, cache)
-            if result is not None:
-                return result
+        asked = None if rows is None else asked_rows(paged, rows)
+        count = len(self._layers) if asked is None else len(self._layers) - 1
+        result = None if self._at_once is None else self._at_once.run(run_layer, x, paged, cache, num_layers=count)
         residual: Tensor | None = None
-        for index in range(len(self._layers)):
-            x, residual = run_layer(index, x, residual, paged)
+        if result is not None:
+            x, residual = result
+        else:
+            for index in range(count):
+                x, residual = run_layer(index, x, residual, paged)
+        if asked is not None:
+            x, residual = run_layer(count, x, residual, paged, asked)
         assert residual is not None
         return x, residual
 
@@ -196,19 +205,33 @@ class _Layer:
         return found + [address for linear in linears for address in linear.addresses]
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        *,
+        step: PagedStep,
+        cache: LayerCache,
+        cos_sin: Tensor,
+        asked: AskedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return this layer's MLP output and the residual stream it is to be added to, `[tokens, hidden]` each."""
+        """Return this layer's MLP output and the residual stream it is to be added to, `[tokens, hidden]` each.
+
+        Of `asked` rows alone, `[rows, hidden]` each, where there are some to tell; all keys and values are written.
+        """
         eps = self._config.rms_norm_eps
         if residual is None:
             normed, residual = rms_norm(x, self._input_norm, eps=eps), x
         else:
             normed, residual = add_rms_norm(x, residual, self._input_norm, eps=eps)
-        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin)
+        if asked is not None:
+            residual = residual.index_select(0, asked.rows)
+        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin, asked=asked)
         normed, residual = add_rms_norm(attended, residual, self._mlp_norm, eps=eps)
         return self._down(silu_mul(self._gate_up(normed))), residual
 
-    def _attend(self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor) -> Tensor:
+    def _attend(
+        self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor, asked: AskedRows | None
+    ) -> Tensor:
         config = self._config
         query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
         query = query.view(-1, config.num_heads, config.head_dim)
@@ -218,8 +241,10 @@ class _Layer:
             query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
             key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
         rope_and_write_kv(query, key, value, cos_sin, cache, step)
+        if asked is not None:
+            query, step = query.index_select(0, asked.rows), asked.step
         attended = paged_attention(query, cache, step, self.rule)
-        return self._output(attended.view(x.shape[0], -1))
+        return self._output(attended.flatten(1))
 
 
 class _Reader:

@@ -119,14 +119,17 @@ class CpuProgram:
         flat[list(layers)] = stages.reshape(-1)
         flat[np.ix_(layers, places)] = own[np.ix_(layers, sources)]
 
-    def run(self) -> bool:
-        """Run every layer's calls in order; return whether any met an index out of range. May be called again."""
-        self._table[:, :, _BLOCK + COUNTER] = 0
-        self._table[:, :, _BLOCK + FAULT] = 0
-        num_stages = self._table.shape[0] * self._table.shape[1]
-        words = self._table.ctypes.data, num_stages
+    def run(self, num_layers: int | None = None) -> bool:
+        """Run the calls of the first layers, or of all, in order; return whether any met an index out of range.
+
+        May be called again.
+        """
+        table = self._table[:num_layers]
+        table[:, :, _BLOCK + COUNTER] = 0
+        table[:, :, _BLOCK + FAULT] = 0
+        words = table.ctypes.data, table.shape[0] * table.shape[1]
         _RUN_STAGES(torch.get_num_threads(), words, parallel=self._is_parallel)
-        return bool(self._table[:, :, _BLOCK + FAULT].any())
+        return bool(table[:, :, _BLOCK + FAULT].any())
 
 
 def _aligned_words(num_layers: int, num_stages: int) -> npt.NDArray[np.int64]:

@@ -1,0 +1,45 @@
+"""The tokens of a step that somebody asks about: the others end with the keys and values of the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.paged import PagedStep
+
+_MIN_SPARED = 128
+"""Tokens that nobody asks about; for fewer, a last layer apart costs a small model more than it spares."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRows:
+    """Some tokens of a step, and where they lie as if each were a sequence's only one."""
+
+    rows: Tensor
+    """`[rows]` int64: numbers of flat tokens."""
+    step: PagedStep
+    """For attention alone: it names no slots and no positions."""
+
+
+def asked_rows(step: PagedStep, rows: Tensor) -> AskedRows | None:
+    """Return what the last layer needs for `rows` alone; None where the step has hardly any others."""
+    if step.positions.shape[0] - rows.shape[0] < _MIN_SPARED:
+        return None
+    starts = step.query_start
+    sequences = torch.searchsorted(starts, rows.to(starts.dtype), right=True) - 1
+    tokens_after = starts[sequences + 1] - 1 - rows
+    return AskedRows(
+        rows=rows,
+        step=PagedStep(
+            block_tables=step.block_tables[sequences],
+            query_start=torch.arange(rows.shape[0] + 1, dtype=starts.dtype, device=starts.device),
+            context_lens=(step.context_lens[sequences] - tokens_after).to(starts.dtype),
+            slots=step.slots[:0],
+            positions=step.positions[:0],
+            max_query_len=1,
+            max_context_len=step.max_context_len,
+            num_decodes=rows.shape[0],
+        ),
+    )
