@@ -19,6 +19,7 @@ from benchmarks.peers.machine import MachineWatch
 from benchmarks.workload import WorkloadRequest
 
 _FIELDS = {"version", "settings", "repetitions"}
+_KV_GIB = 4
 _STEP = 7919
 """Token ids of one repetition are those of the one before and this; a prime, so that they meet again late."""
 
@@ -36,6 +37,8 @@ class Job:
     max_num_seqs: int
     max_model_len: int
     dtype: str
+    kv_gib: int
+    """Memory for keys and values, where an engine can be told."""
     settings: Mapping[str, Any]
     """Of the adapter's own, from the catalogue."""
     warm_up: list[dict[str, Any]]
@@ -104,6 +107,7 @@ def make_job(
         max_num_seqs=max_num_seqs,
         max_model_len=max(len(request.prompt_token_ids) + request.max_tokens for request in requests),
         dtype=dtype,
+        kv_gib=_KV_GIB,
         settings={},
         warm_up=_with_other_tokens(asked, repeat, vocab_size),
         repetitions=[_with_other_tokens(asked, index, vocab_size) for index in range(repeat)],

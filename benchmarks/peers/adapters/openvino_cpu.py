@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-KV_GIB = 4
 PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 SHARED_TOKENS = 32  # as long as this, a common prefix is worth waiting for
 
@@ -27,7 +26,7 @@ def main() -> None:
 
     scheduler = openvino_genai.SchedulerConfig()
     settings: dict[str, Any] = {
-        "cache_size": KV_GIB,
+        "cache_size": job["kv_gib"],
         "max_num_seqs": job["max_num_seqs"],
         "max_num_batched_tokens": job["settings"].get("max_num_batched_tokens", 1024),
         "dynamic_split_fuse": True,

@@ -11,6 +11,7 @@ from typing import Any
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.core import Engine
+from engine.device.memory import available_cpu_bytes
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 
@@ -23,6 +24,7 @@ def main() -> None:
         "device": "cpu",
         "max_num_seqs": job["max_num_seqs"],
         "num_threads": job["threads"],
+        "cpu_memory_share": min(1.0, job["kv_gib"] * 2**30 / available_cpu_bytes()),
     }
     engine = build_engine(EngineConfig(model=job["model"], **settings))
     generate(engine, job["warm_up"], first_id=0)

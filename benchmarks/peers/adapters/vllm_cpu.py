@@ -18,14 +18,13 @@ TCMALLOC = (
     Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
     Path("/usr/lib/aarch64-linux-gnu/libtcmalloc_minimal.so.4"),
 )
-KV_GIB = 4
 
 
 def main() -> None:
     """Read the job, run it, print the line."""
     preloaded = preload()
     job = json.load(sys.stdin)
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB)}
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(job["kv_gib"])}
     bind = f"0-{job['threads'] - 1}" if job["settings"].get("is_bound") else "nobind"
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": bind, "VLLM_LOGGING_LEVEL": "WARNING"}
 
@@ -52,7 +51,7 @@ def main() -> None:
         )
     line = {
         "version": importlib.metadata.version("vllm-cpu"),
-        "settings": {**settings, "preloaded": preloaded, "kv_gib": KV_GIB, "threads_bind": bind},
+        "settings": {**settings, "preloaded": preloaded, "kv_gib": job["kv_gib"], "threads_bind": bind},
         "repetitions": measured,
     }
     print("\n" + json.dumps(line), flush=True)
