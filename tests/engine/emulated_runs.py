@@ -167,9 +167,9 @@ def test_the_profiled_step_is_a_full_one_and_the_pool_takes_what_it_leaves(
     sizes = []
     forward = Decoder.forward
 
-    def noted(decoder: Decoder, step: StepTensors, cache: KvCache) -> tuple[Tensor, Tensor]:
+    def noted(decoder: Decoder, step: StepTensors, cache: KvCache, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         sizes.append(step.token_ids.shape[0])
-        return forward(decoder, step, cache)
+        return forward(decoder, step, cache, rows)
 
     monkeypatch.setattr(Decoder, "forward", noted)
     engine = make_engine(llama, **{**SMALL, "num_kv_blocks": None, "gpu_memory_share": 0.1, "max_model_len": 10})
