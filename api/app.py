@@ -142,11 +142,12 @@ async def _lifespan(settings: Settings, meters: Meters, app: FastAPI) -> AsyncIt
 
 def _services(settings: Settings, meters: Meters) -> Services:
     engine = connect(settings.database_url, connections=settings.api_connections)
-    store = RequestStore(settings)
+    maker = sessions(engine)
+    store = RequestStore(settings, maker)
     return Services(
         settings=settings,
         engine=engine,
-        sessions=sessions(engine),
+        sessions=maker,
         session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
         store=store,
         meters=meters,

@@ -23,6 +23,7 @@ from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.accounts.keys import masked
 from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError, StorageFullError
 from jobs.lines.endpoints import ENDPOINTS, LineKind, paths_of
+from jobs.pipelines.external.store import StoreAwayError
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,8 @@ async def _answer_unavailable(request: Request, error: Exception) -> Response:
     )
     if isinstance(error, StorageFullError):
         return error_response(error.status, _STORAGE_FULL, code=error.code, headers=retry_later())
+    if isinstance(error, StoreAwayError):
+        return error_response(error.status, error.message, code=error.code, headers=retry_later())
     return unavailable_response()
 
 

@@ -15,7 +15,7 @@ from api.services import Services, ServicesDep
 from jobs.database import is_ready, transaction
 from jobs.errors import ServiceError
 from jobs.metrics import read_samples
-from jobs.telemetry.declared import DATABASE_UP
+from jobs.telemetry.declared import DATABASE_UP, STORAGE_FULL, STORAGE_UP
 from jobs.telemetry.meters import Sample, SampleCollector
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,14 @@ async def healthz() -> Liveness:
 
 @router.get("/readyz", operation_id="isReady", response_model=Readiness, responses=failures(503))
 def readyz(services: ServicesDep) -> Readiness | Response:
-    """Answer 200 when Postgres answers, has a schema that this code runs on, and the object store answered lately."""
-    is_serving = services.store.is_answering and is_ready(services.engine)
-    return Readiness() if is_serving else unavailable_response()
+    """Answer 200 when Postgres answers, has a schema that this code runs on, and the object store lately was ours.
+
+    A store without room is no reason to send requests elsewhere: `storage` says it.
+    """
+    store = services.store
+    if not (store.is_answering and is_ready(services.engine)):
+        return unavailable_response()
+    return Readiness(storage="full" if store.is_full else "ok")
 
 
 @router.get(
@@ -57,7 +62,12 @@ def _queue_registry(services: Services) -> CollectorRegistry:
     except (ServiceError, DBAPIError) as error:
         logger.warning("no numbers of the queue error=%s", error)
         samples = []
-    is_up = Sample(meter=DATABASE_UP, value=1 if samples else 0)
+    store = services.store
+    states = [
+        Sample(meter=DATABASE_UP, value=1 if samples else 0),
+        Sample(meter=STORAGE_UP, value=int(store.is_answering)),
+        Sample(meter=STORAGE_FULL, value=int(store.is_full)),
+    ]
     registry = CollectorRegistry()
-    registry.register(SampleCollector(lambda: [is_up, *samples]))
+    registry.register(SampleCollector(lambda: [*states, *samples]))
     return registry

@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 from anyio import CapacityLimiter, Semaphore
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.errors import ServiceError
 from jobs.settings import Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ _LOOK_SECONDS = 2.0
 class RequestStore:
     """What one API process does with the object store."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, sessions: sessionmaker[Session]) -> None:
         self.storage = Storage.of(settings)
+        self._sessions = sessions
         self.upload_threads = CapacityLimiter(_UPLOAD_THREADS)
         self.making_threads = CapacityLimiter(_MAKING_THREADS)
         self.estimate_threads = CapacityLimiter(_ESTIMATE_THREADS)
@@ -69,13 +71,23 @@ class RequestStore:
         reason: str | None = f"silent for {_LOOK_SECONDS:g} s"
         with anyio.move_on_after(_LOOK_SECONDS):
             try:
-                await self.storage.look_async()
+                if self.storage.access.marker is None:
+                    await anyio.to_thread.run_sync(self._bind, abandon_on_cancel=True)
+                await self.storage.access.require_marker_async()
                 reason = None
             except ServiceError as error:
                 reason = str(error)
         if reason is not None and self.is_answering:
             log.error("object store does not answer reason=%s", reason)
         self.is_answering = reason is None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the store has no room for what is written; what it has can be read and deleted."""
+        return self.is_answering and self.storage.access.is_full
+
+    def _bind(self) -> None:
+        store_marker.bind(self._sessions, self.storage)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

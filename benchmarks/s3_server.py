@@ -33,6 +33,9 @@ class Mood(StrEnum):
 
     REFUSE = "refuse"  # 503 SlowDown, at once
     FORBID = "forbid"  # 403, which no client tries again
+    NO_BUCKET = "no bucket"  # 404 NoSuchBucket
+    NO_ROUTE = "no route"  # 404 with a page, as an ingress answers that has nothing behind it
+    OTHER_SITE = "other site"  # 200 with a page, whatever was asked for
     HANG = "hang"  # no answer until it recovers; then the connection breaks
     BREAK_OFF = "break off"  # half of the body, then silence as under HANG
 
@@ -40,7 +43,10 @@ class Mood(StrEnum):
 _REFUSALS = {
     Mood.REFUSE: (HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown"),
     Mood.FORBID: (HTTPStatus.FORBIDDEN, "AccessDenied"),
+    Mood.NO_BUCKET: (HTTPStatus.NOT_FOUND, "NoSuchBucket"),
 }
+_PAGES = {Mood.NO_ROUTE: HTTPStatus.NOT_FOUND, Mood.OTHER_SITE: HTTPStatus.OK}
+_PAGE = b"<html><body>Welcome</body></html>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -208,6 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif trouble is not None and trouble.mood in _REFUSALS:
             self._fail(*_REFUSALS[trouble.mood])
+        elif trouble is not None and trouble.mood in _PAGES:
+            page = {"content-type": "text/html", "etag": '"1"', "content-length": str(len(_PAGE))}
+            self._answer(_PAGES[trouble.mood], page, _PAGE)
         elif self.command == "POST" and url.query == "delete":
             self._delete_many(body)
         else:

@@ -47,6 +47,7 @@ def db_backup(
     No object is deleted meanwhile, for a day at most. A backup that is killed leaves the last one as it was.
     """
     from jobs.retention import backups
+    from jobs.storage import store_marker
 
     with _database(data_dir) as (url, maker), _written(folder / _DUMP) as dump:
         if anew:
@@ -54,7 +55,11 @@ def db_backup(
         objects = _objects_in(folder)
         with backups.objects_held(maker):
             _run_program("pg_dump", url, maker, "--format=custom", "--no-owner", f"--file={dump}")
-            num_copied = backups.copy_objects(_store(data_dir), objects, is_copied=_is_copied)
+            store = _store(data_dir, is_marked=True)
+            store_marker.bind(maker, store)
+            num_copied = backups.copy_objects(store, objects, is_copied=_is_copied)
+            backups.copy_marker(store, objects)
+            store.access.require_marker()  # else it went away meanwhile, and had nothing to copy
     print(f"{folder} has the database and its objects, {num_copied} of them new")
 
 
@@ -72,7 +77,9 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
         if backups.has_schema(maker):
             raise InputError("the database is not empty. Make a new one, and name it in TOKENMILL_DATABASE_URL.")
         # The objects first: so no row ever names one that is not there yet.
-        num_copied = backups.copy_objects(_objects_in(folder), _store(data_dir), is_copied=_is_copied)
+        objects, store = _objects_in(folder), _store(data_dir)
+        num_copied = backups.copy_objects(objects, store, is_copied=_is_copied)
+        backups.copy_marker(objects, store)
         _run_program("pg_restore", url, maker, "--no-owner", "--exit-on-error", "--single-transaction", str(dump))
         backups.release(maker)  # the dump was made while they were held
     print(f"the database is as it was, with {counted(num_copied, 'object')}; see `tokenmill audit`")
@@ -112,13 +119,13 @@ def _written(path: Path) -> Iterator[Path]:
     unfinished.replace(path)
 
 
-def _store(data_dir: Path | None) -> Storage:
+def _store(data_dir: Path | None, *, is_marked: bool = False) -> Storage:
     from jobs.storage import Storage
 
     url = storage_url(data_dir)
     if url is None:
         raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
-    return Storage(url)
+    return Storage(url, is_marked=is_marked)
 
 
 def _objects_in(folder: Path) -> Storage:

@@ -224,8 +224,8 @@ def _settings(data_dir: Path | None) -> Settings:
 
 
 def _check(settings: Settings, *, writes_objects: bool = False) -> None:
-    from jobs.database import connect, is_ready, wait_until_ready
-    from jobs.storage import Storage
+    from jobs.database import connect, is_ready, sessions, wait_until_ready
+    from jobs.storage import Storage, store_marker
 
     engine = connect(settings.database_url)
     try:
@@ -236,12 +236,13 @@ def _check(settings: Settings, *, writes_objects: bool = False) -> None:
                 "this version does not run on the database's schema. Run `tokenmill db upgrade` first, or upgrade this "
                 "installation where the schema is newer: `tokenmill doctor` says which."
             )
+        storage = Storage.of(settings)
+        with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
+            store_marker.bind(sessions(engine), storage)
+            if writes_objects:
+                storage.check()
     finally:
         engine.dispose()
-    storage = Storage.of(settings)
-    if writes_objects:
-        with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
-            storage.check()
 
 
 def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     VALIDATED = "validated"  # its input was read: the detail says what was found
     CLAIMED = "claimed"  # a worker took up chunks
     GIVEN_BACK = "given_back"  # a worker gave chunks back, unfinished and on purpose
+    DEFERRED = "deferred"  # the object store did not give a worker their lines: the batch is put off
     LOST_LEASE = "lost_lease"  # a worker fell silent over chunks: the detail says what became of the last one
     WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were laid aside
     WENT_ON = "went_on"  # chunks that were laid aside are back in the queue
@@ -42,6 +43,7 @@ _SENTENCES = {
     Kind.VALIDATED: "Its input was validated: {detail}.",
     Kind.CLAIMED: "Worker {subject} took up {chunks}.",
     Kind.GIVEN_BACK: "Worker {subject} gave {chunks} back.",
+    Kind.DEFERRED: "Worker {subject} could not read {chunks} from the object store.",
     Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
     Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
     Kind.WENT_ON: "The budget had room for {chunks} that had waited.",

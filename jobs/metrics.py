@@ -77,7 +77,7 @@ def count_queue(session: Session) -> None:
     session.execute(_COUNT)
 
 
-# Two reads: no one index has all three states, and the table has every chunk there ever was.
+# Three reads: no one index has all four states, and the table has every chunk there ever was.
 _OPEN_CHUNKS = """
     SELECT model, priority, state, count(*) AS num_chunks, sum(num_requests) AS num_lines,
         sum(estimated_tokens) AS num_tokens, extract(epoch FROM min(created_at)) AS oldest_at
@@ -86,6 +86,8 @@ _OPEN_CHUNKS = """
         FROM chunk WHERE state IN ('ready', 'leased')
         UNION ALL
         SELECT model, priority, state, num_requests, estimated_tokens, created_at FROM chunk WHERE state = 'waiting'
+        UNION ALL
+        SELECT model, priority, state, num_requests, estimated_tokens, created_at FROM chunk WHERE state = 'deferred'
     ) AS open
     GROUP BY model, priority, state ORDER BY model, priority, state
 """

@@ -24,6 +24,7 @@ class ChunkState(StrEnum):
     READY = "ready"  # may be hinted and claimed
     LEASED = "leased"  # one worker owns it until its lease ends
     WAITING = "waiting"  # its tenant's budget has no room for what is left of it
+    DEFERRED = "deferred"  # the object store did not give its lines; its batch says when it is asked again
     DONE = "done"  # every line has a result
     SPLIT = "split"  # bisected after lost leases; its children carry on
     WITHDRAWN = "withdrawn"  # the batch was cancelled or expired
@@ -208,9 +209,10 @@ BATCH_MOVES: dict[BatchState, frozenset[BatchState]] = {
 
 CHUNK_MOVES: dict[ChunkState, frozenset[ChunkState]] = {
     _C.PLANNED: frozenset({_C.READY}),
-    _C.READY: frozenset({_C.LEASED, _C.WAITING, _C.WITHDRAWN}),
-    _C.LEASED: frozenset({_C.READY, _C.WAITING, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
+    _C.READY: frozenset({_C.LEASED, _C.WAITING, _C.DEFERRED, _C.WITHDRAWN}),
+    _C.LEASED: frozenset({_C.READY, _C.WAITING, _C.DEFERRED, _C.DONE, _C.SPLIT, _C.WITHDRAWN}),
     _C.WAITING: frozenset({_C.READY, _C.WITHDRAWN}),
+    _C.DEFERRED: frozenset({_C.READY, _C.WITHDRAWN}),
     _C.DONE: frozenset(),
     _C.SPLIT: frozenset(),
     _C.WITHDRAWN: frozenset(),
@@ -263,7 +265,7 @@ TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() 
 TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
 TERMINAL_INDEX_STATES = frozenset(state for state, moves in INDEX_MOVES.items() if not moves)
 TERMINAL_EXTRACTION_STATES = frozenset(state for state, moves in EXTRACTION_MOVES.items() if not moves)
-OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING})
+OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING, _C.DEFERRED})
 
 # What has not ended, in the order in which queries and partial indexes name it.
 LIVE_BATCH_STATES = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)

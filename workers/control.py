@@ -28,7 +28,7 @@ from jobs.indexes.questions import embedder_of
 from jobs.pipelines.advancing import Runs
 from jobs.settings import Settings
 from jobs.states import BatchState
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import FINALISATION_SECONDS, VALIDATION_SECONDS, control_meters
@@ -133,6 +133,7 @@ def main(settings: Settings) -> None:
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     storage = Storage.of(settings)
+    store_marker.bind(maker, storage)
     control = Control(maker, storage, settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
     sender = WebhookSender(maker, settings=settings, meters=meters)
     graphs = _graph_turns(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, stop=stop)

@@ -24,7 +24,7 @@ from jobs import chores, metrics, uptime
 from jobs.batches import due, following, sweeps
 from jobs.batches.due import Due
 from jobs.batches.lost_leases import Reaped, reap_expired, reap_suspects
-from jobs.chunks import fleet, queue_marks, ready_queues, waiting
+from jobs.chunks import deferring, fleet, queue_marks, ready_queues, waiting
 from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transaction, try_advisory_lock
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
@@ -32,7 +32,7 @@ from jobs.overview import plots
 from jobs.pipelines.due import insert_due_runs
 from jobs.pipelines.runs.events import tell_of_late_runs
 from jobs.settings import Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import HINTS, LOST_LEASES, TICK_SECONDS, dispatcher_meters
@@ -251,6 +251,7 @@ class Dispatcher:
         sweeps.expire_overdue(session)
         sweeps.finish_ready(session)
         waiting.wake(session, self._waiting_round)
+        deferring.resume(session)
         following.fail_followers(session)  # late, as it locks budgets
         again = self._settings.hint_again_seconds
         return Plan(
@@ -311,5 +312,6 @@ def main(settings: Settings) -> None:
     hints = HintSender(make_app(settings.redis_url))
     log.info("dispatcher started")
     maker, storage = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS)), Storage.of(settings)
+    store_marker.bind(maker, storage)
     Dispatcher(maker, storage, hints=hints, settings=settings, meters=meters, traces=traces).run(stop)
     log.info("dispatcher stopped")

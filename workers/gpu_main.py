@@ -27,7 +27,7 @@ from jobs.errors import InputError, TokenmillError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
-from jobs.storage import Storage, tokenizers
+from jobs.storage import Storage, store_marker, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import ENGINE_DEATHS, worker_meters
@@ -135,6 +135,7 @@ def _serve_text(
         )
         if path is not None:
             before_database()
+        store_marker.bind(sessions, storage)
         kept = kept_tokenizer(storage, TextEncoder(tokenizer).backend)
     except TokenmillError:
         process.close()

@@ -13,3 +13,5 @@ class Liveness(WireModel):
 
 class Readiness(WireModel):
     status: Literal["ready"] = "ready"
+    storage: Literal["ok", "full"] = "ok"
+    """Of a full object store, what it has can be read and deleted; what writes is 503 `storage_full`."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.transactions import DataDirOption, admin_transaction, administration, storage_url
+from cli.admin.transactions import DataDirOption, administration, database_sessions, storage_url
 from jobs.counted import counted
 from jobs.errors import InputError
 
@@ -18,29 +18,29 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
     """Bring the schema to this version; harmless to repeat."""
     from cli.up_command import running_database_url
     from jobs.database import head_revision, upgrade
+    from jobs.storage import Storage, store_marker
 
     upgrade(running_database_url(data_dir))
     print(f"the schema is at revision {head_revision()}")
+    url = storage_url(data_dir)
+    if url is not None:
+        with database_sessions(data_dir) as maker:
+            store_marker.bind(maker, Storage(url, is_marked=True))
 
 
 @db_app.command("adopt-storage")
 def db_adopt_storage(data_dir: DataDirOption = None) -> None:
-    """Let this database, and no other, sweep the object store of files that no row names.
+    """Make the object store this database's: it carries its marker, and no other database sweeps it.
 
-    For a database that was restored or moved to another server: control workers of a copy sweep nothing and say so.
+    For a database that was restored or moved to another server, and for a store that was moved or lost.
     """
-    from cli.up_command import running_database_url
-    from jobs.database import connect, sessions
     from jobs.storage import Storage, store_owner
 
     url = storage_url(data_dir)
     if url is None:
         raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
-    engine = connect(running_database_url(data_dir))
-    try:
-        former = store_owner.adopt(sessions(engine), Storage(url))
-    finally:
-        engine.dispose()
+    with database_sessions(data_dir) as maker:
+        former = store_owner.adopt(maker, Storage(url))
     if former is not None:
         with administration(data_dir) as admin:
             admin.note("storage.adopt", url, tenant_id=None, before={"swept_by": former}, after={"swept_by": "this"})
@@ -56,11 +56,16 @@ def audit(
     Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
     """
     from jobs.audit import audit as audits
-    from jobs.storage import Storage
+    from jobs.database import transaction
+    from jobs.storage import Storage, store_marker
 
     url = storage_url(data_dir)
-    with admin_transaction(data_dir) as session:
-        findings = audits.audit(session, batch_id=batch, storage=None if url is None else Storage(url))
+    storage = None if url is None else Storage(url, is_marked=True)
+    with database_sessions(data_dir) as maker:
+        if storage is not None:
+            store_marker.bind(maker, storage)
+        with transaction(maker) as session:
+            findings = audits.audit(session, batch_id=batch, storage=storage)
     for finding in findings:
         print(f"{finding.subject}: {finding.message}")
     print(counted(len(findings), "finding") if findings else "clean")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, sessionmaker
 
     from jobs.administration.log import Admin
 
@@ -21,17 +21,25 @@ DataDirOption = Annotated[
 
 
 @contextmanager
-def admin_transaction(data_dir: Path | None) -> Iterator[Session]:
-    """Run one transaction on the database of the environment, or of a running `tokenmill up`."""
+def database_sessions(data_dir: Path | None) -> Iterator[sessionmaker[Session]]:
+    """Give the sessions of the database of the environment, or of a running `tokenmill up`."""
     from cli.up_command import running_database_url
-    from jobs.database import connect, sessions, transaction
+    from jobs.database import connect, sessions
 
     engine = connect(running_database_url(data_dir))
     try:
-        with transaction(sessions(engine)) as session:
-            yield session
+        yield sessions(engine)
     finally:
         engine.dispose()
+
+
+@contextmanager
+def admin_transaction(data_dir: Path | None) -> Iterator[Session]:
+    """Run one transaction on that database."""
+    from jobs.database import transaction
+
+    with database_sessions(data_dir) as maker, transaction(maker) as session:
+        yield session
 
 
 @contextmanager

@@ -162,15 +162,18 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 def _store(settings: Settings) -> Iterator[Finding]:
     from jobs.storage import Storage
 
-    folder = _local_folder(settings)
+    folder, advice = _local_folder(settings), "Mount it, or set TOKENMILL_STORAGE_URL, if it is wrong."
     if folder is not None and not folder.exists():
-        said = f"{folder} is not there yet; the API makes it"
-        yield Finding(
-            check="store", verdict=Verdict.WARNING, said=said, advice="Set TOKENMILL_STORAGE_URL if it is wrong."
-        )
+        said = f"{folder} is not there: it is not mounted, or the first start is to make it"
+        yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
         return
-    Storage.of(settings).check()
-    yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} takes an object and deletes it")
+    storage = Storage.of(settings, is_marked=False)  # the database, which knows the marker, may be away
+    storage.check()
+    if storage.access.read_marker() is None:
+        said = f"{settings.storage_url} carries no marker: it is not mounted, or the first start is to write it"
+        yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
+    else:
+        yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} takes an object and deletes it")
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:

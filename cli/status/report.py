@@ -82,7 +82,7 @@ def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
 
     roles = role_processes(note)
     problems = [f"{role.name} does not run: tokenmill logs {role.name}" for role in roles if role.pid is None]
-    problems += _not_ready(note.base_url)
+    problems += _api_problems(note.base_url)
     samples: list[Sample] = []
     engine = connect(note.environment["TOKENMILL_DATABASE_URL"])
     try:
@@ -102,14 +102,14 @@ def _report_of_server() -> ServiceReport:
     base_url = str(client.base_url).rstrip("/")
     with client, server_errors_as_sentences(client):
         models = ", ".join(model.id for model in client.models.list()) or "none"
-    problems = _not_ready(base_url)
+    problems = _api_problems(base_url)
     samples = _metrics_of(base_url)
     if samples is None:
         problems.append("its metrics are not open to us: set TOKENMILL_API_OPERATOR_KEY to see queue and workers")
     return ServiceReport(title=f"{base_url}, models: {models}", problems=problems, samples=samples or [])
 
 
-def _not_ready(base_url: str) -> list[str]:
+def _api_problems(base_url: str) -> list[str]:
     import httpx
 
     url = base_url.removesuffix("/v1") + "/readyz"
@@ -118,7 +118,8 @@ def _not_ready(base_url: str) -> list[str]:
     except httpx.HTTPError as error:
         return [f"{url} does not answer ({error})"]
     if answer.is_success:
-        return []
+        is_full = answer.json().get("storage") == "full"
+        return ["the object store is full: uploads are refused, batches wait for their files"] if is_full else []
     try:
         said = answer.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

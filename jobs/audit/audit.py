@@ -165,7 +165,7 @@ _BATCHES = text(f"""
         ) AS entry GROUP BY batch_id
     ), open AS (
         SELECT batch_id, count(*) AS num_chunks FROM chunk
-        WHERE state IN ('ready', 'leased', 'waiting') GROUP BY batch_id
+        WHERE state IN ('ready', 'leased', 'waiting', 'deferred') GROUP BY batch_id
     ), covers AS (
         SELECT batch_id, sum(covered_tokens) AS tokens FROM chunk WHERE covered_tokens > 0 GROUP BY batch_id
     )

@@ -116,7 +116,7 @@ def _values(batch: Batch) -> dict[str, Any]:
 _CHANGE_CHUNKS = text("""
     UPDATE chunk SET priority = :priority, expires_at = :expires_at, hinted_at = NULL
     WHERE id IN (
-        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting')
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting' OR state = 'deferred')
             AND (priority, expires_at) IS DISTINCT FROM (:priority, CAST(:expires_at AS timestamptz))
         FOR NO KEY UPDATE SKIP LOCKED
     )

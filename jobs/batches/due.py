@@ -14,7 +14,7 @@ from sqlalchemy import Dialect, Select, literal_column, or_, select, text
 from sqlalchemy.orm import Session
 
 from jobs.batches import following, lost_leases, sweeps
-from jobs.chunks import fleet, waiting
+from jobs.chunks import deferring, fleet, waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ def _written(dialect: Dialect, again_seconds: float) -> tuple[str, dict[str, Any
 _IS_DUE = or_(
     *(query.with_only_columns(literal_column("1")).exists() for query in (*sweeps.SWEPT, following.FAILED)),
     text(waiting.IS_ANY_WAITING),
+    text(deferring.IS_ANY_DUE),
     text(fleet.HAS_USE_FOR_HINTS),
 )
 _LOOK: Select[bool, bool] = select(

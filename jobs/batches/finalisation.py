@@ -18,7 +18,7 @@ from jobs.accounts import budgets
 from jobs.batches import not_run, planned
 from jobs.batches.claims import FINALISATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
-from jobs.batches.missing_inputs import name_missing_input
+from jobs.batches.missing_inputs import PutOffError, name_missing_input
 from jobs.batches.not_run import CountsDisagreeError, NotRun
 from jobs.batches.page_ends import end_of_page
 from jobs.batches.scan import whole_file_problem
@@ -48,8 +48,8 @@ def finalise_batch(
 
     Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`,
     so that every request is in exactly one file; where the store has lost the input nobody knows their custom_ids, and
-    the batch's `errors` say so. A crash or a repeated hint leaves orphan objects at worst. `hold_sessions` as for
-    `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next goes on.
+    the batch's `errors` say so, once it was missed twice. A crash or a repeated hint leaves orphan objects at worst.
+    `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next goes on.
     """
     return work_on(
         maker,
@@ -72,7 +72,10 @@ def _finalise(work: BatchWork, storage: Storage) -> BatchState | None:
     if batch.in_progress_at is None:
         planned.drop(work)
     outcome = BatchState.CANCELLED if batch.state == BatchState.CANCELLING else BatchState(batch.outcome or "")
-    missing = not_run.write_errors(work, storage, batch, file, outcome=outcome)
+    try:
+        missing = not_run.write_errors(work, storage, batch, file, outcome=outcome)
+    except PutOffError:
+        return None
     output, errors = _write_files(work, storage)
     _end(work, outcome, missing=missing, output=output, errors=errors)
     return outcome

@@ -44,7 +44,14 @@ _RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minu
 _MOMENT: dict[BatchState, str] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
 }
-_ENDS_WITH_A_STATE = ("hinted_at", "waits_for_tokens", "waits_for_picos", "claimed_by", "claimed_until")
+_ENDS_WITH_A_STATE = (
+    "hinted_at",
+    "deferred_until",
+    "waits_for_tokens",
+    "waits_for_picos",
+    "claimed_by",
+    "claimed_until",
+)
 _NEEDS_OUTCOME = BatchState.FINALIZING
 # Made once, as clients that wait ask it every few seconds.
 _OF_TENANT = select(Batch).where(

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import decisions
 from jobs.batches import missing_inputs
 from jobs.batches.scan import PlannedChunk
-from jobs.chunks import fairshare, queue_marks
+from jobs.chunks import deferring, fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.claiming import SUSPECT_LOST_LEASES
 from jobs.chunks.fairshare import Share
@@ -48,6 +48,7 @@ class Reaped(StrEnum):
     """What became of a chunk whose lease was lost."""
 
     READY = "ready"  # back in the queue
+    DEFERRED = "deferred"  # put off: the object store does not have its input
     SPLIT = "split"  # bisected over its unfinished lines
     FAILED = "failed"  # its only line was given up
     DONE = "done"  # every line had its result already
@@ -187,9 +188,7 @@ def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) 
         _move(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
     if lines is None:
-        missing_inputs.fail_batch(session, lost.batch_id)
-        _move(session, lost, ChunkState.WITHDRAWN)
-        return Reaped.WITHDRAWN
+        return _miss(session, lost)
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
         _move(session, lost, ChunkState.DONE)
@@ -199,6 +198,17 @@ def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) 
         return Reaped.FAILED
     _split(session, lost, lines, unfinished=unfinished)
     return Reaped.SPLIT
+
+
+def _miss(session: Session, lost: LostLease) -> Reaped:
+    """Put a locked chunk off whose input is not there; at the second look its batch fails."""
+    if not missing_inputs.is_lost(session, lost.batch_id):
+        _move(session, lost, ChunkState.DEFERRED)
+        deferring.put_off(session, lost.batch_id, period=missing_inputs.SECOND_LOOK)
+        return Reaped.DEFERRED
+    missing_inputs.fail_batch(session, lost.batch_id)
+    _move(session, lost, ChunkState.WITHDRAWN)
+    return Reaped.WITHDRAWN
 
 
 def _fail(session: Session, lost: LostLease, line: RawLine) -> None:

@@ -1,31 +1,79 @@
-"""Batches whose input the object store has lost: they fail as a whole, and what was finished is kept and billed.
+"""Inputs that the object store does not give: their batches are put off, and fail where the input is lost.
 
-All chunks of a batch read one object, so what one worker misses no other will find.
+A store that is away costs nobody a line: its batches wait. A store that is there and has no such object is asked again
+after `SECOND_LOOK`; misses it once more, and the batch fails as a whole. What was finished is kept and billed. All
+chunks of a batch read one object, so what one worker misses no other will find.
 """
 
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.batches.claims import BatchWork
 from jobs.batches.lifecycle import lock_batch, move_batch
 from jobs.batches.scan import whole_file_problem
-from jobs.chunks import leasing
+from jobs.chunks import deferring, leasing
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.errors import TokenmillError
 from jobs.states import BatchState
 from jobs.tables import Batch
 
 log = logging.getLogger(__name__)
 
+SECOND_LOOK = timedelta(minutes=2)
+"""Between the two looks that have to miss an input before it is taken for lost."""
+AWAY = timedelta(seconds=5)
+"""How long a batch is put off whose input was asked for while the store was away."""
 _CODE = "file_not_found"
 
 
-def give_up_claim(session: Session, claim: ClaimedChunk) -> None:
-    """Fail the batch of a claimed chunk and withdraw the chunk. Raises FencedOutError."""
+class PutOffError(TokenmillError):
+    """A batch waits for the second look at its input."""
+
+
+def wait_for_store(session: Session, claim: ClaimedChunk) -> None:
+    """Put off the batch of a claimed chunk: the store is away. Raises FencedOutError."""
+    deferring.defer(session, claim, period=AWAY)
+
+
+def miss(session: Session, claim: ClaimedChunk) -> None:
+    """Put off the batch of a claimed chunk whose input is not there, or fail it at the second look.
+
+    Raises FencedOutError.
+    """
     leasing.hold(session, claim)  # locks the chunk before the batch
-    fail_batch(session, claim.batch_id)
-    leasing.release(session, claim)
+    if is_lost(session, claim.batch_id):
+        fail_batch(session, claim.batch_id)
+        leasing.release(session, claim)
+    else:
+        deferring.defer(session, claim, period=SECOND_LOOK)
+
+
+def find_again(session: Session, batch_id: str) -> None:
+    """Forget that the input of a batch was missed: it was read."""
+    session.execute(_FIND, {"batch_id": batch_id})
+
+
+def is_lost(session: Session, batch_id: str) -> bool:
+    """Note that a store that is there misses the input of a batch; tell whether it did so long enough ago already."""
+    return bool(session.scalar(_MISS, {"batch_id": batch_id, "second_look": SECOND_LOOK}))
+
+
+def require_lost(work: BatchWork) -> None:
+    """Note the same for who validates a batch or writes its files; put it off where the input is not lost yet.
+
+    Raises PutOffError then.
+    """
+    with work.writing() as (session, batch):
+        is_over = is_lost(session, batch.id)
+        if not is_over:
+            deferring.put_off(session, batch.id, period=SECOND_LOOK)
+    if not is_over:
+        raise PutOffError(f"batch {work.claim.id} is put off: the object store does not have its input")
 
 
 def fail_batch(session: Session, batch_id: str) -> None:
@@ -51,3 +99,11 @@ def name_missing_input(batch: Batch) -> None:
             "not run. Upload the input again and run them in a new batch."
         )
         batch.errors = [*errors, whole_file_problem(_CODE, message)]
+
+
+_MISS = text("""
+    UPDATE batch SET input_missed_at = coalesce(input_missed_at, clock_timestamp()) WHERE id = :batch_id
+    RETURNING input_missed_at <= clock_timestamp() - CAST(:second_look AS interval)
+""")
+
+_FIND = text("UPDATE batch SET input_missed_at = NULL WHERE id = :batch_id AND input_missed_at IS NOT NULL")

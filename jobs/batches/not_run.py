@@ -13,6 +13,7 @@ from itertools import islice
 
 from sqlalchemy import text
 
+from jobs.batches import missing_inputs
 from jobs.batches.claims import BatchWork
 from jobs.chunks.recording import LineResult, copy_errors
 from jobs.errors import NotFoundError, TokenmillError
@@ -57,7 +58,8 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
 
     Nobody has counted the requests of a batch that ended before it was validated: every line is one, but for nameless
     ones beyond a few, which only say that this is no input. Holds one byte a line, and a block of results. Raises
-    CountsDisagreeError where lines of a batch that is to complete have no result.
+    PutOffError where the input is missed for the first time, CountsDisagreeError where lines of a batch that is to
+    complete have no result.
     """
     is_counted = batch.in_progress_at is not None or outcome not in (BatchState.CANCELLED, BatchState.EXPIRED)
     num_missing = batch.num_requests - batch.num_completed - batch.num_failed
@@ -70,15 +72,17 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
     try:
         while block := list(islice(reader, _ERRORS_A_BLOCK)):
             writer.write(block)
-        is_lost = is_counted and writer.num_written < num_missing and storage.size(file.object_key) < file.size_bytes
-    except NotFoundError as error:
-        log.error("files lack requests, their input is lost batch_id=%s error=%s", batch.id, error)
-        return NotRun(is_input_lost=True, num_nameless=reader.num_nameless)
-    if is_lost:
-        log.error("files lack requests, their input is truncated batch_id=%s", batch.id)
+        is_whole = (is_counted and writer.num_written == num_missing) or storage.has_whole(
+            file.object_key, file.size_bytes
+        )
+    except NotFoundError:
+        is_whole = False
+    if not is_whole:
+        missing_inputs.require_lost(work)
+        log.error("files lack requests, their input is lost or truncated batch_id=%s", batch.id)
     elif is_counted:
         writer.check(writer.num_written)
-    return NotRun(is_input_lost=is_lost, num_nameless=reader.num_nameless)
+    return NotRun(is_input_lost=not is_whole, num_nameless=reader.num_nameless)
 
 
 class _Writer:

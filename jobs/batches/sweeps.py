@@ -150,12 +150,17 @@ def _awaits_files() -> ColumnElement[bool]:
 
 
 def _is_unclaimed() -> ColumnElement[bool]:
-    return Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
+    is_free = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
+    return is_free & Batch.deferred_until.is_(None)
 
 
 def _has_open_chunk() -> ColumnElement[bool]:
-    # Two questions, as there are two indexes.
-    return _has_chunk(ChunkState.READY, ChunkState.LEASED) | _has_chunk(ChunkState.WAITING)
+    # Three questions, as there are three indexes.
+    return _has_chunk(ChunkState.READY, ChunkState.LEASED) | _has_waiting_chunk()
+
+
+def _has_waiting_chunk() -> ColumnElement[bool]:
+    return _has_chunk(ChunkState.WAITING) | _has_chunk(ChunkState.DEFERRED)
 
 
 def _is_in(*states: BatchState) -> ColumnElement[bool]:
@@ -179,7 +184,7 @@ _OVERDUE = select(Batch).where(_is_in(BatchState.VALIDATING, BatchState.IN_PROGR
 _ANSWERED = select(Batch).where(_is_in(BatchState.IN_PROGRESS), Batch.is_answered, ~_has_open_chunk())
 _TO_VALIDATE = select(Batch).where(_is_in(BatchState.VALIDATING), _is_unclaimed(), may_start(), _WAS_HINTED_LONG_AGO)
 _TO_WRITE_OUT = select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO)
-_ENDING_WITH_CHUNKS = select(Batch).where(_is_ending(), _has_chunk(ChunkState.READY) | _has_chunk(ChunkState.WAITING))
+_ENDING_WITH_CHUNKS = select(Batch).where(_is_ending(), _has_chunk(ChunkState.READY) | _has_waiting_chunk())
 SWEPT = (_OVERDUE, _ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT, _ENDING_WITH_CHUNKS)
 """Queries of the batches that the sweeps of this module would find; of `again_seconds`."""
 

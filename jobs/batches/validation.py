@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import decisions, served_models
 from jobs.accounts import budgets
 from jobs.accounts.refused_input import RefusedInput, count_refused
-from jobs.batches import planned
+from jobs.batches import missing_inputs, planned
 from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
+from jobs.batches.missing_inputs import PutOffError
 from jobs.batches.planned import Plan
 from jobs.batches.retrieval import course
 from jobs.batches.retrieval.asking import Asking, Embedder
@@ -56,17 +57,27 @@ def validate_batch(
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
     With invalid_lines "skip", bad lines become error results, counted as failed and unbilled when the batch starts.
-    Where lines want passages it stays validating, with a stage begun, until they are found: then it is validated again.
+    A batch whose input the store does not have is put off, and fails the second time. Where lines want passages it
+    stays validating, with a stage begun, until they are found: then it is validated again.
     `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next begins anew.
     """
     return work_on(
         maker,
         VALIDATIONS,
         batch_id,
-        lambda work: _validate(work, storage, settings, embedder_of),
+        lambda work: _validate_unless_put_off(work, storage, settings, embedder_of),
         settings=settings,
         hold_sessions=hold_sessions,
     )
+
+
+def _validate_unless_put_off(
+    work: BatchWork, storage: Storage, settings: Settings, embedder_of: EmbedderOf
+) -> BatchState | None:
+    try:
+        return _validate(work, storage, settings, embedder_of)
+    except PutOffError:
+        return None
 
 
 def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of: EmbedderOf) -> BatchState | None:
@@ -82,7 +93,11 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
     with ExitStack() as closing:
         retrieval = Retrieval(storage, closing, settings=settings)
         scan.passages = retrieval.passages(batch, stages, _lookup(work, batch.tenant_id, embedder_of))
-        problem = _read_input(work, storage, batch, scan=scan, plan=plan)
+        try:
+            problem = _read_input(work, storage, batch, scan=scan, plan=plan)
+        except NotFoundError as error:
+            missing_inputs.require_lost(work)
+            problem = whole_file_problem("file_not_found", error.message)
     if problem is None and not (scan.num_problems and batch.invalid_lines == InvalidLines.FAIL):
         if _is_asking(scan):
             return _ask(work, scan, settings)
@@ -133,15 +148,15 @@ def _allowed_problems(file: File, settings: Settings) -> int:
 
 
 def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, plan: Plan) -> dict[str, Any] | None:
-    """Have every line checked, and what comes of it planned; return what is wrong with the file as a whole."""
+    """Have every line checked, and what comes of it planned; return what is wrong with the file as a whole.
+
+    Raises NotFoundError where the store does not have it.
+    """
     with work.reading() as session:
         file = session.get_one(File, batch.input_file_id)
     allowed = _allowed_problems(file, scan.settings)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
-    try:
-        _read_lines(work, storage, file, scan=scan, plan=plan, allowed_problems=0 if is_strict else allowed)
-    except NotFoundError as error:
-        return whole_file_problem("file_not_found", error.message)
+    _read_lines(work, storage, file, scan=scan, plan=plan, allowed_problems=0 if is_strict else allowed)
     return scan.file_problem() or (None if is_strict else too_many_problems(scan, allowed))
 
 
@@ -149,7 +164,7 @@ def _read_lines(
     work: BatchWork, storage: Storage, file: File, *, scan: Scan, plan: Plan, allowed_problems: int
 ) -> None:
     """Have every line checked, and what comes of it planned as long as the batch may start."""
-    pieces = work.checked(storage.iter_chunks(file.object_key))
+    pieces = work.checked(storage.iter_range(file.object_key, 0, file.size_bytes))
     for line in iter_lines(pieces, max_line_bytes=scan.settings.max_line_bytes):
         problem = scan.check(line)
         if _is_asking(scan) or scan.num_problems > allowed_problems:  # of the latter the batch fails, whatever comes
@@ -203,6 +218,7 @@ def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -
             return None
         batch.model = scan.model
         batch.num_requests = scan.num_requests
+        batch.input_missed_at = None  # it was read
         batch.num_failed = scan.num_problems + scan.num_unfilled
         course.use_input(session, batch, new_input)
         plan.publish(session, batch, scan.planner, model=scan.model)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from typing import ClassVar
 
-from jobs.errors import NotFoundError
 from jobs.lines.reading import RawLine, split_lines
 from jobs.partitions import batch_day
 from jobs.storage import Storage
@@ -56,6 +55,8 @@ class ChunkRef:
     """
     is_filled: bool = field(metadata={"source": "(batch.source_file_id IS NOT NULL)"})
     """Whether its lines say beside their bodies which passages we have put into them."""
+    input_missed_at: datetime | None = field(metadata={"source": "batch.input_missed_at"})
+    """Since when the store did not have the batch's input; None: it has it, as far as is known."""
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
 
     @property
@@ -70,13 +71,7 @@ class ChunkRef:
 
     def read(self, storage: Storage) -> bytes:
         """Return the bytes of the chunk's lines. Raises ServiceError, or NotFoundError where not all are there."""
-        content = storage.read_range(self.object_key, self.byte_start, self.byte_end)
-        if len(content) < self.byte_end - self.byte_start:
-            message = (
-                f"the object {self.object_key!r} ends before byte {self.byte_end}, where chunk {self.chunk_id} does"
-            )
-            raise NotFoundError(message, code="object_truncated")
-        return content
+        return storage.read_whole_range(self.object_key, self.byte_start, self.byte_end)
 
     def split(self, content: bytes) -> list[RawLine]:
         """Return the request lines of the chunk's byte range, numbered and placed as in the file."""

@@ -175,7 +175,7 @@ def release(session: Session, claim: ClaimedChunk) -> None:
 
 
 def withdraw_open(session: Session, batch_id: str) -> int:
-    """Withdraw a batch's ready and waiting chunks, when it is cancelled or expired; return how many.
+    """Withdraw a batch's ready, waiting and deferred chunks, when it is cancelled or expired; return how many.
 
     Lock and move the batch first. Leased chunks stay with their workers, who learn it at their next flush or
     heartbeat, store what is finished and release them.
@@ -239,7 +239,7 @@ _START = text(f"""
 _WITHDRAW = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
     WHERE id IN (
-        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting')
+        SELECT id FROM chunk WHERE batch_id = :batch_id AND (state = 'ready' OR state = 'waiting' OR state = 'deferred')
         FOR UPDATE SKIP LOCKED
     )
     RETURNING id

@@ -24,6 +24,11 @@ _NO_ROOM = (
 _CONTROL = "; control workers take batches by class, and in turns between tenants."
 _TO_VALIDATE = f"Waits for a control worker to check its input, before which no line runs{_CONTROL}"
 _TO_WRITE_OUT = f"Its lines have ended; waits for a control worker to write its files{_CONTROL}"
+_STORE_AWAY = "waiting_storage: the object store is away; its lines are asked for again every few seconds."
+_INPUT_MISSED = (
+    "waiting_storage: the object store did not have its input; it is looked for again two minutes after it was first "
+    "missed, and if it is not there then the batch fails."
+)
 _GRACE = timedelta(seconds=10)
 """Who waits for a control worker for less is not told so: that is usual, and what is told should not flicker."""
 KEPT_FOR = timedelta(minutes=10)
@@ -55,6 +60,7 @@ def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") ->
     told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
     told |= _of_control(session, open_ones)
     told |= _of_running(session, running, spending) if running else {}
+    told |= {batch.id: _deferred(told.get(batch.id, Outlook()), batch) for batch in open_ones if batch.deferred_until}
     told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
 
@@ -81,6 +87,11 @@ def _spending(session: Session, tenant_ids: Collection[str], *, currency: str) -
 def _warned(outlook: Outlook, batch: Batch, spending: _Spending) -> Outlook:
     warning = window_budgets.warning(spending.allowances, batch.api_key_id, currency=spending.currency)
     return outlook if warning is None else replace(outlook, budget_warning=warning)
+
+
+def _deferred(outlook: Outlook, batch: Batch) -> Outlook:
+    """Say of a batch that is put off what it waits for."""
+    return replace(outlook, ends_at=None, waits_for=_STORE_AWAY if batch.input_missed_at is None else _INPUT_MISSED)
 
 
 def _of_followers(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
@@ -167,11 +178,13 @@ _UNCLAIMED = text("""
     SELECT batch.id, batch.state FROM batch LEFT JOIN batch AS earlier ON earlier.id = batch.after_batch_id
     WHERE batch.id = ANY(CAST(:ids AS text[]))
         AND (batch.claimed_until IS NULL OR batch.claimed_until <= clock_timestamp())
+        AND batch.deferred_until IS NULL
         AND greatest(batch.created_at, batch.finalizing_at, batch.cancelling_at, earlier.completed_at)
             < clock_timestamp() - CAST(:grace AS interval)
         AND CASE WHEN batch.state = 'validating'
             THEN (batch.after_batch_id IS NULL OR earlier.state = 'completed' AND earlier.deleted_at IS NULL)
                 AND NOT EXISTS (SELECT FROM batch_stage WHERE batch_id = batch.id)
             ELSE NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state IN ('ready', 'leased'))
-                AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting') END
+                AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'waiting')
+                AND NOT EXISTS (SELECT FROM chunk WHERE batch_id = batch.id AND state = 'deferred') END
 """)

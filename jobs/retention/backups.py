@@ -74,6 +74,16 @@ def copy_objects(source: Storage, target: Storage, *, is_copied: Callable[[str],
     return num_copied
 
 
+def copy_marker(source: Storage, target: Storage) -> None:
+    """Make `target` the store of the database that `source` is: the dump beside it has the marker in a row.
+
+    A store that carries a marker keeps it: what is restored does not start on the store of another database.
+    """
+    marker = source.access.read_marker()
+    if marker is not None and target.access.read_marker() is None:
+        target.access.write_marker(marker)
+
+
 def _has_all(target: Storage, key: str, source: Storage) -> bool:
     try:
         return target.size(key) == source.size(key)

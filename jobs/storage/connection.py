@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
@@ -20,26 +22,42 @@ if TYPE_CHECKING:
 _SILENCES_A_REQUEST = 6
 """How many of its silences a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
 ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_NO_ROOM = ("No space left", "Disk quota exceeded", "StorageFull", "507 Insufficient Storage", "QuotaExceeded")
+"""What file systems and buckets answer that have no room."""
 FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
 """What of it is read from the environment, each after its store's prefix."""
 
 
-def open_store(url: str, *, timeout_seconds: float, max_retries: int) -> ObjectStore:
-    """Open the store of a URL. Raises InputError for a URL that is none, ServiceError where a folder cannot be made."""
+class AbsentError(ServiceError):
+    """The store answers that there is no such thing; nobody has looked whether it is the store."""
+
+
+def check_url(url: str) -> None:
+    """Raise InputError for a URL that names no store."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"file", "s3", "s3a", "gs", "az", "memory"}:
         raise InputError(
             f"TOKENMILL_STORAGE_URL is {url!r}; give file:///absolute/directory or s3://bucket/prefix",
             param="storage_url",
         )
+    if scheme == "file" and not rest.startswith("/"):
+        raise InputError(f"TOKENMILL_STORAGE_URL is {url!r}; its directory must be absolute: file:///data/objects")
+
+
+def open_store(url: str, *, timeout_seconds: float, max_retries: int, makes_root: bool) -> ObjectStore:
+    """Open the store of a URL that was checked; with `makes_root` its folder is made where it is not there.
+
+    Raises AbsentError where it is not, and ServiceError.
+    """
+    scheme = url.partition("://")[0]
     try:
         if scheme == "memory":
             return from_url("memory:///")
         if scheme != "file":
             return from_url(url, **_network_options(scheme, timeout_seconds=timeout_seconds, max_retries=max_retries))
-        if not rest.startswith("/"):
-            raise InputError(f"TOKENMILL_STORAGE_URL is {url!r}; its directory must be absolute: file:///data/objects")
-        return LocalStore.from_url(url, mkdir=True)
+        if not makes_root and not Path(unquote(urlsplit(url).path)).is_dir():
+            raise AbsentError(f"the folder of the object store {url} is not there; mount it, or make it")
+        return LocalStore.from_url(url, mkdir=makes_root)
     except (BaseError, OSError, ValueError) as error:
         raise store_failure(url, error) from error
 
@@ -66,7 +84,7 @@ def _network_options(scheme: str, *, timeout_seconds: float, max_retries: int) -
 def store_failure(url: str, error: Exception) -> ServiceError:
     """Return what a store's error means to whoever runs the service, in one sentence."""
     cause = str(error).strip().split("\n")[0]
-    if "No space left" in str(error) or "Disk quota exceeded" in str(error):
+    if any(refusal in str(error) for refusal in _NO_ROOM):
         return StorageFullError(
             f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else"
         )

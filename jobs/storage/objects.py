@@ -5,24 +5,21 @@ Streams with bounded memory; an object becomes visible whole or not at all. Know
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from io import FileIO
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore
+from obstore.exceptions import BaseError
 
-from jobs.errors import NotFoundError
+from jobs.errors import NotFoundError, ServiceError
 from jobs.settings import MIB, Settings
-from jobs.storage.connection import open_store, store_failure
+from jobs.storage import local
+from jobs.storage.access import StoreAccess
+from jobs.storage.connection import AbsentError
 
 if TYPE_CHECKING:
     from obstore import ReadableFile, WritableFile
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 _PART_BYTES = 8 * MIB
 _PARTS_UNDER_WAY = 2
 _READ_BYTES = 4 * MIB
-_COPIED_AT_ONCE = 1024 * MIB
-_NO_KERNEL_COPY = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
-_NO_OBJECT = ".look"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +43,27 @@ class Storage:
 
     Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable,
     silent for `timeout_seconds`), and may take some times as long: call none while a row is locked.
+
+    A store that `is_marked` is that of a database (`store_marker.bind`): NotFoundError is raised only while its marker
+    can be read, ServiceError otherwise, and nothing is written to a folder without the marker.
     """
 
-    def __init__(self, url: str, *, timeout_seconds: float = 10.0, max_retries: int = 3) -> None:
+    def __init__(
+        self, url: str, *, timeout_seconds: float = 10.0, max_retries: int = 3, is_marked: bool = False
+    ) -> None:
+        """Raises as `StoreAccess` does."""
         self.url = url
-        self._store = open_store(url, timeout_seconds=timeout_seconds, max_retries=max_retries)
+        self.access = StoreAccess(url, timeout_seconds=timeout_seconds, max_retries=max_retries, is_marked=is_marked)
+        self._reported = self.access.reported
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, *, is_marked: bool = True) -> Self:
         """Return the store that the settings name."""
         return cls(
             settings.storage_url,
             timeout_seconds=settings.storage_timeout_seconds,
             max_retries=settings.storage_retries,
+            is_marked=is_marked,
         )
 
     def put(self, key: str, parts: bytes | Iterable[bytes]) -> int:
@@ -73,25 +75,52 @@ class Storage:
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:
-        """Open an object for writing; it appears when the block ends, and never does when the block raises."""
+        """Open an object for writing; it appears when the block ends, and never does when the block raises.
+
+        At its end the marker is read and the object's size is asked for: what is then named by a row can be read.
+        """
         with self._reported():
+            self._prepare(key)
             stream = obstore.open_writer(
-                self._store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_UNDER_WAY
+                self.access.store, key, buffer_size=_PART_BYTES, max_concurrency=_PARTS_UNDER_WAY
             ).__enter__()
+        writer = ObjectWriter(stream, self._reported)
         try:
-            yield ObjectWriter(stream, self._reported)
+            yield writer
         except BaseException as error:
             stream.__exit__(type(error), error, error.__traceback__)  # aborts: nothing appears
             raise
         with self._reported():
             stream.__exit__(None, None, None)
-            if isinstance(self._store, LocalStore):
-                self._sync(key)
+            self._confirm(key, writer.size_bytes)
+
+    def _prepare(self, key: str) -> None:
+        """See that what is written goes into the store, and not below the place where it is to be mounted."""
+        if self.access.is_local:
+            self.access.require_marker()
+            self.access.folders.make_for(key)
+
+    def _confirm(self, key: str, size_bytes: int) -> None:
+        """Raise ServiceError unless an object that was written is in the store, and on its disk."""
+        if self.access.is_local:
+            local.sync_object(self.access.folder, key)
+        self.access.note_room()
+        if not self.access.is_marked:
+            return
+        try:
+            self.access.require_marker()
+        except ServiceError:
+            if self.access.is_local:  # it lies below the place where the store is to be mounted
+                (self.access.folder / key).unlink(missing_ok=True)
+            raise
+        found = obstore.head(self.access.store, key)["size"]
+        if found != size_bytes:
+            raise ServiceError(f"the object store {self.url} holds {found} bytes of {size_bytes} that were written")
 
     def open_reader(self, key: str) -> ReadableFile:
         """Return a seekable file with `read`, `readline` and `seek`. Raises NotFoundError."""
         with self._reported(key):
-            return obstore.open_reader(self._store, key)
+            return obstore.open_reader(self.access.store, key)
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Return bytes start … end − 1, fewer where the object ends earlier. Raises NotFoundError."""
@@ -99,7 +128,7 @@ class Storage:
             return b""
         with self._reported(key):
             try:
-                return obstore.get_range(self._store, key, start=start, end=end).to_bytes()
+                return obstore.get_range(self.access.store, key, start=start, end=end).to_bytes()
             except BaseError as error:
                 # A store that fails otherwise, or hangs, is not asked for the size as well.
                 if "range" in str(error).lower() and start >= self.size(key):
@@ -115,7 +144,15 @@ class Storage:
             return []
         with self._reported(key):
             starts, ends = ([each[side] for each in ranges] for side in (0, 1))
-            return [found.to_bytes() for found in obstore.get_ranges(self._store, key, starts=starts, ends=ends)]
+            return [found.to_bytes() for found in obstore.get_ranges(self.access.store, key, starts=starts, ends=ends)]
+
+    def read_whole_range(self, key: str, start: int, end: int) -> bytes:
+        """Return bytes start … end − 1. Raises NotFoundError also where the object ends earlier."""
+        content = self.read_range(key, start, end)
+        if len(content) < end - start:
+            self.access.require_marker()
+            raise NotFoundError(f"the object {key!r} ends before byte {end}", code="object_truncated")
+        return content
 
     def iter_chunks(
         self, key: str, start: int = 0, *, end: int | None = None, chunk_bytes: int = _READ_BYTES
@@ -129,9 +166,12 @@ class Storage:
         yield from self.iter_range(key, start, stop, chunk_bytes=chunk_bytes)
 
     def iter_range(self, key: str, start: int, end: int, *, chunk_bytes: int = _READ_BYTES) -> Iterator[bytes]:
-        """As `iter_chunks`, of an object that is known to have `end` bytes: the store is not asked for its size."""
+        """As `iter_chunks`, of an object that is known to have `end` bytes: the store is not asked for its size.
+
+        Raises NotFoundError also where it has fewer.
+        """
         for position in range(start, end, chunk_bytes):
-            yield self.read_range(key, position, min(position + chunk_bytes, end))
+            yield self.read_whole_range(key, position, min(position + chunk_bytes, end))
 
     def join(self, key: str, parts: Iterable[str], *, seen: Callable[[bytes], object] | None = None) -> None:
         """Store the contents of these objects, one after the other, as one; `seen` is handed each piece of it.
@@ -139,7 +179,7 @@ class Storage:
         Without `seen`, a local store has the kernel copy them, which on some file systems copies nothing; obstore 0.12
         has no call for S3's own copies of parts. Raises NotFoundError where a part is gone: then nothing appears.
         """
-        if seen is None and isinstance(self._store, LocalStore):
+        if seen is None and self.access.is_local:
             self._join_local(key, parts)
             return
         with self.writer(key) as writer:
@@ -150,83 +190,82 @@ class Storage:
                     writer.write(piece)
 
     def _join_local(self, key: str, parts: Iterable[str]) -> None:
-        unfinished = self._folder() / f"{key}#1"  # as obstore calls its own: `iter_objects` lists it
+        unfinished = self.access.folder / f"{key}#1"  # as obstore calls its own: `iter_objects` lists it
         try:
             with self._reported():
-                unfinished.parent.mkdir(parents=True, exist_ok=True)
+                self._prepare(key)
                 target = unfinished.open("xb", buffering=0)
             with target:
                 for part in parts:
-                    with self._reported(part), (self._folder() / part).open("rb", buffering=0) as source:
-                        _append(source, target)
+                    with self._reported(part):
+                        local.append(self.access.folder / part, target)
+                size_bytes = target.tell()
             with self._reported():
-                unfinished.rename(self._folder() / key)
-                self._sync(key)
+                unfinished.rename(self.access.folder / key)
+                self._confirm(key, size_bytes)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
 
     def size(self, key: str) -> int:
-        """Return the size in bytes. Raises NotFoundError."""
-        with self._reported(key):
-            return obstore.head(self._store, key)["size"]
+        """Return the size in bytes. Raises NotFoundError.
 
-    def modified_at(self, key: str) -> datetime:
-        """Return when the object was written. Raises NotFoundError."""
+        Where another site answers for the store it may be that of its page: `has_whole` is not deceived.
+        """
         with self._reported(key):
-            return obstore.head(self._store, key)["last_modified"]
+            return obstore.head(self.access.store, key)["size"]
+
+    def has_whole(self, key: str, size_bytes: int) -> bool:
+        """Tell whether an object is there with all of its bytes. Raises ServiceError where the store is away."""
+        with suppress(NotFoundError):
+            if self.size(key) == size_bytes:
+                return True
+            self.access.require_marker()
+        return False
+
+    def find_modified_at(self, key: str) -> datetime | None:
+        """Return when an object was written that may be absent, else None: one request, and no look at the marker."""
+        with suppress(AbsentError), self._reported():
+            return obstore.head(self.access.store, key)["last_modified"]
+        return None
 
     def exists(self, key: str) -> bool:
-        try:
-            self.size(key)
-        except NotFoundError:
-            return False
-        return True
+        return self.find_modified_at(key) is not None
 
     def delete(self, key: str) -> None:
         """Delete an object, or a local part as `iter_objects` names it; one that is gone already is no error."""
-        with self._reported(), suppress(FileNotFoundError):
-            if isinstance(self._store, LocalStore) and "#" in key:
-                (self._folder() / key).unlink()
+        with suppress(NotFoundError), self._reported(key):
+            if self.access.is_local and "#" in key:
+                (self.access.folder / key).unlink()
             else:
-                obstore.delete(self._store, key)
+                obstore.delete(self.access.store, key)
 
     def iter_objects(self) -> Iterator[StoredObject]:
         """Yield all objects, and of a local store the parts of unfinished ones too: `<key>#<number>`."""
         with self._reported():
-            if isinstance(self._store, LocalStore):
-                yield from self._iter_local()
+            if self.access.is_local:
+                for name, modified_at in local.iter_files(self.access.folder):
+                    yield StoredObject(name=name, modified_at=modified_at)
                 return
-            for block in obstore.list(self._store):
+            for block in obstore.list(self.access.store):
                 yield from (StoredObject(name=found["path"], modified_at=found["last_modified"]) for found in block)
-
-    def _iter_local(self) -> Iterator[StoredObject]:
-        root = self._folder()
-        for folder, _, names in os.walk(root):
-            for path in (Path(folder) / name for name in names):
-                with suppress(FileNotFoundError):  # gone since
-                    modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                    yield StoredObject(name=path.relative_to(root).as_posix(), modified_at=modified_at)
-
-    def _folder(self) -> Path:
-        assert isinstance(self._store, LocalStore)
-        assert self._store.prefix is not None
-        return Path(self._store.prefix)
 
     async def read_range_async(self, key: str, start: int, end: int) -> bytes:
         """As `read_range`, for a range inside the object, without a thread."""
-        with self._reported(key):
-            return (await obstore.get_range_async(self._store, key, start=start, end=end)).to_bytes()
+        try:
+            with self._reported():
+                return (await obstore.get_range_async(self.access.store, key, start=start, end=end)).to_bytes()
+        except AbsentError:
+            await self.access.require_marker_async()
+            raise self.access.no_object(key) from None
 
     async def delete_async(self, key: str) -> None:
         """As `delete`, without a thread."""
-        with self._reported(), suppress(FileNotFoundError):
-            await obstore.delete_async(self._store, key)
-
-    async def look_async(self) -> None:
-        """Ask for an object that is not there; raise ServiceError unless the store answers, be it with a refusal."""
-        with self._reported(), suppress(FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
-            await obstore.head_async(self._store, _NO_OBJECT)
+        try:
+            with self._reported():
+                await obstore.delete_async(self.access.store, key)
+        except AbsentError:
+            await self.access.require_marker_async()
 
     @property
     def unlisted_uploads(self) -> str | None:
@@ -247,27 +286,6 @@ class Storage:
         self.put(key, b"tokenmill")
         self.delete(key)
 
-    def _sync(self, key: str) -> None:
-        """Force a local object to disk: the row that names it is durable, so its bytes must be too."""
-        path = self._folder() / key
-        for target in (path, path.parent):
-            descriptor = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    @contextmanager
-    def _reported(self, key: str | None = None) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            if key is None:
-                raise store_failure(self.url, error) from error
-            raise NotFoundError(f"there is no object {key!r} in {self.url}", code="object_missing") from None
-        except (BaseError, OSError) as error:
-            raise store_failure(self.url, error) from error
-
 
 class ObjectWriter:
     """The open end of an object: `write` any number of times. Made by `Storage.writer`."""
@@ -281,14 +299,3 @@ class ObjectWriter:
         with self._reported():
             self._stream.write(part)
         self.size_bytes += len(part)
-
-
-def _append(source: FileIO, target: FileIO) -> None:
-    """Copy what is left of a file behind another, in the kernel where that can."""
-    try:
-        while os.copy_file_range(source.fileno(), target.fileno(), _COPIED_AT_ONCE):
-            pass
-    except (AttributeError, OSError) as error:  # not on Linux, or not on this file system
-        if isinstance(error, OSError) and error.errno not in _NO_KERNEL_COPY:
-            raise
-        shutil.copyfileobj(source, target, _READ_BYTES)

@@ -30,10 +30,12 @@ def key_of(tenant_id: str, *, parsers: str, sha256: str, name: str) -> str:
 
 def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | None:
     """Return a read document and note that it is used, or None where there is none. Raises ServiceError."""
+    modified_at = storage.find_modified_at(key)
+    if modified_at is None:
+        return None
     try:
-        modified_at = storage.modified_at(key)
         stored = b"".join(storage.iter_chunks(key))
-    except NotFoundError:
+    except NotFoundError:  # swept meanwhile
         return None
     if (now or datetime.now(UTC)) - modified_at > TOUCHED_AFTER:
         storage.put(key, stored)
@@ -56,7 +58,5 @@ class UnusedDocuments:
         """Tell it again of one that was: listing a store takes minutes, and a use may have been noted meanwhile."""
         if "#" in name:
             return True
-        try:
-            return self.has(StoredObject(name=name, modified_at=storage.modified_at(name)))
-        except NotFoundError:  # another has deleted it
-            return False
+        modified_at = storage.find_modified_at(name)  # None: another has deleted it
+        return modified_at is not None and self.has(StoredObject(name=name, modified_at=modified_at))

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.errors import NotFoundError
+from jobs.storage import store_marker
 from jobs.storage.objects import Storage
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,14 @@ def may_sweep(maker: sessionmaker[Session], storage: Storage) -> bool:
 
 
 def adopt(maker: sessionmaker[Session], storage: Storage) -> str | None:
-    """Let this database sweep the store, and no other; return which one did, None where none or this one did.
+    """Make a store this database's, which sweeps it, and no other; return which one did, None where none or this one.
 
     Raises ServiceError, and changes nothing, where it has no schema: that is another one than was meant.
     """
     with transaction(maker) as session:
         session.execute(_FILES)
     ours, owner = _name_of(maker), _owner(storage)
+    store_marker.rewrite(maker, storage)
     storage.put(MARK, ours.encode())
     return None if owner == ours else owner
 

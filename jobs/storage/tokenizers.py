@@ -75,10 +75,10 @@ def unnamed(session: Session, names: Sequence[str]) -> list[str]:
 
 def is_old(storage: Storage, name: str, limit: datetime) -> bool:
     """Tell it again of an object that was: a worker may have kept it anew meanwhile."""
-    try:
-        return "#" in name or storage.modified_at(name) < limit
-    except NotFoundError:  # another has deleted it
-        return False
+    if "#" in name:
+        return True
+    modified_at = storage.find_modified_at(name)  # None: another has deleted it
+    return modified_at is not None and modified_at < limit
 
 
 def named_sha256(name: str) -> str | None:

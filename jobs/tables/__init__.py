@@ -32,7 +32,7 @@ from jobs.tables.serving import (
     ServingRate,
     Worker,
 )
-from jobs.tables.upkeep import AdminEntry, Chore, Deletion, SchemaFloor, Uptime
+from jobs.tables.upkeep import AdminEntry, Chore, Deletion, SchemaFloor, StoreMarker, Uptime
 from jobs.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "SchemaFloor",
     "ServingRate",
     "Store",
+    "StoreMarker",
     "Tenant",
     "Upload",
     "UploadPart",

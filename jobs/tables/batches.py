@@ -73,6 +73,7 @@ class Batch(Base):
             postgresql_where=text("state = 'validating' AND after_batch_id IS NOT NULL"),
         ),
         Index("batch_roll_up_idx", "created_at", "id", postgresql_where=text("rolled_up_at IS NULL")),
+        Index("batch_deferred_idx", "deferred_until", postgresql_where=text("deferred_until IS NOT NULL")),
         Index("batch_run_idx", "run_id", postgresql_where=text("run_id IS NOT NULL")),
         CheckConstraint(one_of("state", BatchState), name="state"),
         CheckConstraint(one_of("priority", Priority), name="priority"),
@@ -148,6 +149,8 @@ class Batch(Base):
     run_id: Mapped[str | None]  # the run that made it, which may be forgotten by now; null: its owner did
     # What its owner gave, where input_file_id names what was made of it with passages in the prompts.
     source_file_id: Mapped[str | None]
+    input_missed_at: Mapped[datetime | None]  # since when the object store, which is there, has not had its input
+    deferred_until: Mapped[datetime | None]  # nobody takes it or its deferred chunks up before: `jobs.chunks.deferring`
 
 
 class BatchStage(Base):

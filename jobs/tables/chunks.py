@@ -46,6 +46,7 @@ class Chunk(Base):
             "batch_id", "waits_for_tokens", "id",
             postgresql_where=text("state = 'waiting' AND needed_tokens IS NULL"),
         ),
+        Index("chunk_deferred_idx", "batch_id", postgresql_where=text("state = 'deferred'")),
         CheckConstraint(one_of("state", ChunkState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
     )  # fmt: skip

@@ -58,6 +58,17 @@ class SchemaFloor(Base):
     revision: Mapped[str]
 
 
+class StoreMarker(Base):
+    """The id of this database that its object store carries, in one row; see `jobs.storage.store_marker`."""
+
+    __tablename__ = "store_marker"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    marker: Mapped[str]
+    written_at: Mapped[datetime | None]  # to the store; null: not yet, or nobody knows
+
+
 class Uptime(Base):
     """Since when the database has answered without a pause, in one row; see `jobs.uptime`."""
 

@@ -48,6 +48,16 @@ DATABASE_UP = _gauge(
     "1 where Postgres answers this process; else 0, and no other number of the queue is there.",
     alert="`tokenmill_database_up == 0` for a minute: nothing is accepted",
 )
+STORAGE_UP = _gauge(
+    "storage_up",
+    "1 where the object store answers this API with this database's marker, else 0.",
+    alert="`tokenmill_storage_up == 0` for a minute: uploads and downloads fail, batches wait",
+)
+STORAGE_FULL = _gauge(
+    "storage_full",
+    "1 where the object store of this API has no room, else 0.",
+    alert="`tokenmill_storage_full == 1`: uploads are refused, and batches that have ended wait for their files",
+)
 BATCHES = _gauge("batches", "Batches that have not ended.", "state")
 CHUNKS = _gauge("chunks", "Open chunks.", "model", "priority", "state")
 CHUNK_LINES = _gauge("chunk_lines", "Lines in open chunks.", "model", "priority", "state")
@@ -84,8 +94,8 @@ WORKERS = _gauge(
 WORKER_SLOTS = _gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
 
 QUEUE = (
-    *(DATABASE_UP, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, RUNS, FAILING_SCHEDULES),
-    *(TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKER_SLOTS),
+    *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST),
+    *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKER_SLOTS),
 )
 
 TICK_SECONDS = _seconds("tick", "Ticks that this dispatcher led, from the lock to the last hint.")

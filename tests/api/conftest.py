@@ -24,6 +24,7 @@ from jobs.database import connect
 from jobs.served_models import add_model
 from jobs.settings import Settings
 from jobs.states import AskedPriority
+from jobs.storage.access import MARKER
 from tests.api.waiting import running
 from tests.api.witness import Witness
 
@@ -68,7 +69,9 @@ class Deployment:
             return create_key(session, tenant.id)[1]
 
     def object_names(self) -> set[str]:
-        return {str(path.relative_to(self.objects)) for path in self.objects.rglob("*") if path.is_file()}
+        """Name the objects in the store, unfinished ones too, but for the one that says whose it is."""
+        names = {str(path.relative_to(self.objects)) for path in self.objects.rglob("*") if path.is_file()}
+        return names - {MARKER}
 
 
 _numbers = itertools.count()

@@ -29,7 +29,7 @@ def cut_off(serve: Callable[..., str]) -> str:
 
 def test_a_live_server_is_healthy_and_ready(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "ok"}
-    assert http.get("/readyz").json() == {"status": "ready"}
+    assert http.get("/readyz").json() == {"status": "ready", "storage": "ok"}
 
 
 def test_without_postgres_the_server_is_healthy_but_not_ready(cut_off: str) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -128,13 +127,13 @@ uvicorn.Server(uvicorn.Config(create_app(load_settings()), log_level="warning"))
 """
 
 
-def test_a_large_upload_takes_little_memory(deployment: Any, tmp_path: Path, input_lines: Callable[..., bytes]) -> None:
+def test_a_large_upload_takes_little_memory(deployment: Any, input_lines: Callable[..., bytes]) -> None:
     """128 MiB of input lines through a server process of its own, whose resident memory is sampled meanwhile."""
     settings = deployment.settings
     environment = {
         **os.environ,
         "TOKENMILL_DATABASE_URL": settings.database_url,
-        "TOKENMILL_STORAGE_URL": f"file://{tmp_path}",
+        "TOKENMILL_STORAGE_URL": settings.storage_url,
     }
     piece = input_lines(8000)[:MIB]
     with subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=subprocess.PIPE) as server:

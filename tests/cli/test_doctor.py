@@ -13,13 +13,15 @@ from cli.embedded.valkey import prepare_valkey
 from cli.status.doctor import Finding, Verdict, examine
 from jobs.database import connect, head_revision
 from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.storage.access import MARKER
 from tests.cli.service import Service, typed
 
 
 @pytest.fixture
 def settings(database_url: str, valkey_url: str, tmp_path: Path) -> Settings:
-    (tmp_path / "objects").mkdir()
     storage_url = (tmp_path / "objects").as_uri()
+    Storage(storage_url).access.write_marker("database_1")
     return Settings(database_url=database_url, redis_url=valkey_url, storage_url=storage_url)
 
 
@@ -54,6 +56,14 @@ def test_a_database_without_tables_and_one_of_a_newer_release_are_told_apart(
         engine.dispose()
     assert (newer.verdict, newer.advice) == (Verdict.OK, "")
     assert (other.verdict, other.advice) == (Verdict.PROBLEM, "Upgrade this installation.")
+
+
+def test_a_store_without_a_marker_may_not_be_mounted(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "objects" / MARKER).unlink()
+    assert found(settings)["store"].verdict is Verdict.WARNING
+    (tmp_path / "objects").rmdir()
+    assert found(settings)["store"].verdict is Verdict.WARNING
+    assert not (tmp_path / "objects").exists()
 
 
 def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_together(
@@ -119,6 +129,6 @@ def test_the_command_ends_with_status_1_where_something_is_wrong(tmp_path: Path)
     done = typed("doctor", variables=nothing)
     assert done.returncode == 1
     assert "database  problem  cannot reach Postgres" in done.stdout
-    assert "is not there yet; the API makes it" in done.stdout
+    assert "it is not mounted, or the first start is to make it" in done.stdout
     assert not (tmp_path / "objects").exists()
     assert done.stderr == ""

@@ -107,14 +107,14 @@ def test_a_batch_whose_model_is_removed_while_it_is_validated_fails_with_nothing
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = submit([request_line(f"a{number}") for number in range(9)], reserved_tokens=10)
-    read = storage.iter_chunks
+    read = storage.iter_range
 
-    def iter_chunks(*arguments: Any) -> Iterator[bytes]:
+    def iter_range(*arguments: Any) -> Iterator[bytes]:
         yield from read(*arguments)
         with maker.begin() as other:
             served_models.remove_model(other, "m")
 
-    monkeypatch.setattr(storage, "iter_chunks", iter_chunks)
+    monkeypatch.setattr(storage, "iter_range", iter_range)
     assert validate(session, storage, batch.id, settings=settings) == "failed"
     session.refresh(batch)
     assert [(error["code"], error["message"]) for error in batch.errors or []] == [
@@ -150,14 +150,14 @@ def test_a_batch_whose_model_answers_other_lines_by_its_end_of_validation_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batch = submit([request_line("a")])
-    read = storage.iter_chunks
+    read = storage.iter_range
 
-    def iter_chunks(*arguments: Any) -> Iterator[bytes]:
+    def iter_range(*arguments: Any) -> Iterator[bytes]:
         yield from read(*arguments)
         with maker.begin() as other:
             served_models.note_kind(other, "m", LineKind.POOL)
 
-    monkeypatch.setattr(storage, "iter_chunks", iter_chunks)
+    monkeypatch.setattr(storage, "iter_range", iter_range)
     assert validate(session, storage, batch.id, settings=settings) == "failed"
     session.refresh(batch)
     assert [error["code"] for error in batch.errors or []] == ["model_not_found"]

@@ -57,7 +57,7 @@ def test_the_terminal_states_are_the_four_of_the_contract() -> None:
 
 
 def test_planned_chunks_ended_leases_and_chunks_that_have_waited_get_into_the_queue() -> None:
-    assert sources_of(ChunkState.READY) == ["planned", "leased", "waiting"]
+    assert sources_of(ChunkState.READY) == ["planned", "leased", "waiting", "deferred"]
     assert sources_of(ChunkState.DONE) == ["leased"]
 
 

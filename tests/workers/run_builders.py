@@ -217,6 +217,9 @@ class WatchedStorage(Storage):
     def iter_chunks(self, key: str, *given: Any, **options: Any) -> Iterator[bytes]:
         return self._inner.iter_chunks(key, *given, **options)
 
+    def iter_range(self, key: str, start: int, end: int, **options: Any) -> Iterator[bytes]:
+        return self._inner.iter_range(key, start, end, **options)
+
 
 class WatchedStore:
     """A tenant's store whose every change is an effect."""

@@ -6,7 +6,6 @@ Early ends raise Abandoned, after what was finished is written and the chunk is 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Generic, Protocol, TypeVar
@@ -19,7 +18,7 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import NotFoundError, ServiceError
 from jobs.settings import Settings
 from jobs.storage import Storage
-from workers.chunks.lease import RETRY_SECONDS, Abandoned, ChunkLease
+from workers.chunks.lease import Abandoned, ChunkLease
 from workers.drain import Drain
 
 STALL_SECONDS = 120.0
@@ -87,17 +86,19 @@ class ChunkEnds(Generic[Run]):
         self._monotonic = monotonic
 
     def read_content(self, claim: ClaimedChunk, storage: Storage) -> bytes:
-        """Return the chunk's lines, the lease held meanwhile. Raises Abandoned, the chunk given back or given up."""
+        """Return the chunk's lines, the lease held meanwhile. Raises Abandoned, the batch put off or failed."""
         try:
-            return self.hold_lease_during(lambda _is_wanted: claim.read(storage))
+            content = self.hold_lease_during(lambda _is_wanted: claim.read(storage))
         except ServiceError as error:
             # Given back and not left to expire: a store that is away must not count as a loss of these lines.
-            time.sleep(RETRY_SECONDS)
-            self._lease.run(leasing.release)
+            self._lease.run(missing_inputs.wait_for_store)
             raise Abandoned(str(error)) from None
         except NotFoundError as error:
-            self._lease.run(missing_inputs.give_up_claim)
+            self._lease.run(missing_inputs.miss)
             raise Abandoned(str(error)) from None
+        if claim.input_missed_at is not None:
+            self._lease.run(lambda session, claimed: missing_inputs.find_again(session, claimed.batch_id))
+        return content
 
     def hold_lease_if_due(self) -> None:
         """Extend the lease between flushes, but only while the lines move: what is wedged must lose its work."""

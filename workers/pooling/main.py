@@ -19,7 +19,7 @@ from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.settings import Settings
-from jobs.storage import Storage, tokenizers
+from jobs.storage import Storage, store_marker, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import worker_meters
@@ -54,12 +54,13 @@ def main(
     loaded = _load(folder, purpose)
     storage = Storage.of(settings)
     made = loaded.made_by(folder) if isinstance(loaded, VectorModel) else None
-    kept = kept_tokenizer(storage, loaded.tokenizer if isinstance(loaded, VectorModel) else None)
     meters = worker_meters()
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines)
     if path is not None:
         before_database()
+    store_marker.bind(sessions, storage)
+    kept = kept_tokenizer(storage, loaded.tokenizer if isinstance(loaded, VectorModel) else None)
     with transaction(sessions) as session:  # only now: a model that cannot be served here must not become known
         if path is not None:
             served_models.put_model(session, model, path)

@@ -10,7 +10,7 @@ from jobs.ids import new_id
 from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.settings import MIB, Settings
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import prepare_meters
@@ -37,6 +37,7 @@ def main(settings: Settings) -> None:
     )
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     meters, limits, storage = prepare_meters(), Limits(), Storage.of(settings)
+    store_marker.bind(maker, storage)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
     pool = ReaderPool(settings.prepare_processes, limits=limits)

@@ -12,6 +12,7 @@ from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ViewerDep
 from api.services import ServicesDep
+from api.store import RequestStore
 from jobs.overview import diagnosis
 from jobs.overview.diagnosis import DatabaseLook
 from jobs.states import Scope
@@ -36,7 +37,7 @@ class _Part:
 def show(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     viewer.caller.require(Scope.ADMIN)
     look = diagnosis.look(services.engine)
-    parts = [*_of_database(look), _of_store(is_answering=services.store.is_answering), _of_models(look)]
+    parts = [*_of_database(look), _of_store(services.store), _of_models(look)]
     return render(request, viewer, "health.html", parts=parts)
 
 
@@ -63,9 +64,13 @@ def _of_database(look: DatabaseLook) -> Sequence[_Part]:
     ]
 
 
-def _of_store(*, is_answering: bool) -> _Part:
-    says = "It answers." if is_answering else "It did not answer lately: uploads and downloads wait or fail."
-    return _Part(name="Object store", is_well=is_answering, says=says)
+def _of_store(store: RequestStore) -> _Part:
+    says = "It answers."
+    if not store.is_answering:
+        says = "It did not answer lately, or not as this database's store: uploads and downloads fail, batches wait."
+    elif store.is_full:
+        says = "It is full: uploads are refused, and batches that have ended wait for their files."
+    return _Part(name="Object store", is_well=store.is_answering and not store.is_full, says=says)
 
 
 def _of_models(look: DatabaseLook) -> _Part:

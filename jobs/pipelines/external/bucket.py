@@ -6,7 +6,7 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import obstore
@@ -14,7 +14,7 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import ObjectStore
 
 from jobs.errors import ServiceError
-from jobs.pipelines.external.store import BESIDE, Found, StoreRefusedError
+from jobs.pipelines.external.store import BESIDE, Found, StoreAwayError, StoreRefusedError
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -60,6 +60,7 @@ class Bucket:
                     return b""
                 return obstore.get_range(self._store, key, start=0, end=min(size, max_bytes)).to_bytes()
             except (FileNotFoundError, NotFoundError):
+                self._require_bucket()
                 return None
 
     @contextmanager
@@ -74,18 +75,30 @@ class Bucket:
             try:
                 obstore.copy(self._store, key, to)
             except (FileNotFoundError, NotFoundError):
+                self._require_bucket()
                 return False
             obstore.delete(self._store, key)
         return True
 
     def delete(self, key: str) -> None:
-        with self._reported(key), suppress(FileNotFoundError, NotFoundError):
-            obstore.delete(self._store, key)
+        with self._reported(key):
+            try:
+                obstore.delete(self._store, key)
+            except (FileNotFoundError, NotFoundError):
+                self._require_bucket()
 
     def clear(self, folder: str) -> None:
         with self._reported(folder):
             for page in obstore.list(self._store, folder, chunk_size=_LISTED_AT_ONCE):
                 obstore.delete(self._store, [found["path"] for found in page])
+
+    def _require_bucket(self) -> None:
+        """Raise StoreAwayError where the bucket, too, is not there: a store of a tenant carries no marker of ours."""
+        try:
+            for _ in obstore.list(self._store, chunk_size=1):
+                break
+        except (FileNotFoundError, NotFoundError):
+            raise StoreAwayError(self._name) from None
 
     @contextmanager
     def _reported(self, key: str) -> Iterator[None]:
@@ -99,10 +112,10 @@ class Bucket:
         log.warning("store failed name=%s error=%s", self._name, str(error).split("\n")[0])
         problem = problem_of(error)
         if "NoSuchBucket" in str(error):
-            return StoreRefusedError(
-                f"The bucket of the store {self._name!r} is not there; ask your operator.", code="store_missing"
-            )
+            return StoreAwayError(self._name)
         if isinstance(error, (FileNotFoundError, NotFoundError)):
+            with self._reported(""):
+                self._require_bucket()
             return StoreRefusedError(f"There is no {key!r} in the store {self._name!r}.", code="store_missing")
         denied = (PermissionDeniedError, UnauthenticatedError, PermissionError)
         if isinstance(error, denied) or problem.startswith(_NO_RIGHT):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from jobs.errors import ServiceError, StorageFullError
-from jobs.pipelines.external.store import BESIDE, Found, StoreRefusedError
+from jobs.pipelines.external.store import BESIDE, Found, StoreAwayError, StoreRefusedError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_DEPTH = 50
@@ -156,9 +156,7 @@ class LocalFolder:
         try:
             descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            raise StoreRefusedError(
-                f"The folder of the store {self._name!r} is not there; ask your operator.", code="store_missing"
-            ) from None
+            raise StoreAwayError(self._name) from None
         for part in folder.split("/") if folder else []:
             try:
                 if part in ("", ".", ".."):

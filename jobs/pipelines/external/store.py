@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
-from jobs.errors import InputError
+from jobs.errors import InputError, ServiceError
 
 BESIDE = "_temporary"
 """The part of a key below which files lie until they are published; sources leave it out."""
@@ -16,6 +16,15 @@ class StoreRefusedError(InputError):
     """The store will not do this however often it is asked: no right, no such file, a link that leads elsewhere."""
 
     code = "store_refused"
+
+
+class StoreAwayError(ServiceError):
+    """The folder or the bucket is not there: not mounted, or removed. Another try may find it."""
+
+    code = "store_away"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the store {name!r} is away: its folder or bucket is not there; ask your operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

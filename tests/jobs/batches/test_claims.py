@@ -51,6 +51,9 @@ class Midway(Storage):
     def size(self, key: str) -> int:
         return self._inner.size(key)
 
+    def iter_range(self, key: str, start: int, end: int, **options: Any) -> Iterator[bytes]:
+        return self.iter_chunks(key)
+
     def iter_chunks(self, key: str, start: int = 0, **options: Any) -> Iterator[bytes]:
         content = b"".join(self._inner.iter_chunks(key))
         yield content[: len(content) // 2]

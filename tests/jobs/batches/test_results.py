@@ -323,6 +323,8 @@ def test_an_input_lost_before_validation_is_named(
     batch = submit([request_line("a")])
     storage.delete(session.get_one(File, batch.input_file_id).object_key)
     lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
+    assert finalise(batch) is None, "the first look"
+    session.execute(text("UPDATE batch SET input_missed_at = input_missed_at - interval '2 minutes'"))
     assert finalise(batch) is BatchState.CANCELLED
     assert batch.errors is not None
     assert batch.errors[0]["code"] == "file_not_found"

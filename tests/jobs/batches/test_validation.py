@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.accounts.refused_input import RefusedInput, refused_input
-from jobs.batches import lifecycle
+from jobs.batches import lifecycle, sweeps
 from jobs.chunks import fairshare, fleet
 from jobs.errors import ServiceError
 from jobs.lines.reading import BOM
@@ -42,7 +42,7 @@ class InterruptedStorage(Storage):
         self._inner = storage
         self._between = between
 
-    def iter_chunks(self, key: str, start: int = 0, **options: Any) -> Iterator[bytes]:
+    def iter_range(self, key: str, start: int, end: int, **options: Any) -> Iterator[bytes]:
         content = b"".join(self._inner.iter_chunks(key))
         yield content[: len(content) // 2]
         self._between()
@@ -292,14 +292,39 @@ def test_a_batch_cancelled_meanwhile_is_left_alone(
     assert session.scalar(select(func.count()).select_from(Result)) == 0
 
 
-def test_a_missing_input_object_fails_the_batch(
+def _look_again(session: Session) -> None:
+    session.execute(text("UPDATE batch SET input_missed_at = input_missed_at - interval '2 minutes'"))
+    session.commit()
+
+
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_an_input_that_is_missed_twice_fails_the_batch(
+    storage: Storage, session: Session, submit: Submit, validate: Validate, request_line: Line, *, is_truncated: bool
+) -> None:
+    batch = submit([request_line("a"), request_line("b")])
+    key = str(session.scalar(text("SELECT object_key FROM file WHERE id = :id"), {"id": batch.input_file_id}))
+    content = b"".join(storage.iter_chunks(key))
+    storage.put(key, content[:-10]) if is_truncated else storage.delete(key)
+    assert validate(batch) is None
+    assert (batch.state, batch.deferred_until is None) == (BatchState.VALIDATING, False)
+    assert sweeps.due_batches(session) == []
+    _look_again(session)
+    assert validate(batch) is BatchState.FAILED
+    assert codes(batch) == [("file_not_found", None, None)]
+
+
+def test_an_input_that_is_back_at_the_second_look_is_validated(
     storage: Storage, session: Session, submit: Submit, validate: Validate, request_line: Line
 ) -> None:
     batch = submit([request_line("a")])
-    key = session.scalar(text("SELECT object_key FROM file WHERE id = :id"), {"id": batch.input_file_id})
-    storage.delete(str(key))
-    assert validate(batch) is BatchState.FAILED
-    assert codes(batch) == [("file_not_found", None, None)]
+    key = str(session.scalar(text("SELECT object_key FROM file WHERE id = :id"), {"id": batch.input_file_id}))
+    content = b"".join(storage.iter_chunks(key))
+    storage.delete(key)
+    assert validate(batch) is None
+    storage.put(key, content)
+    _look_again(session)
+    assert validate(batch) is BatchState.IN_PROGRESS
+    assert batch.input_missed_at is None
 
 
 def test_a_tenant_that_returns_starts_where_the_others_are(

@@ -170,7 +170,8 @@ def test_a_tokenizer_goes_once_no_model_and_no_index_that_is_built_has_it(
 def test_a_tokenizer_that_a_worker_keeps_anew_is_not_swept_meanwhile(tmp_path: Path) -> None:
     storage = Storage(tmp_path.as_uri())
     name = f"tokenizers/{tokenizers.keep(storage, b'1')}.json"
-    written = storage.modified_at(name)
+    written = storage.find_modified_at(name)
+    assert written is not None
     assert not tokenizers.is_old(storage, name, written)
     assert tokenizers.is_old(storage, name, written + timedelta(seconds=1))
     assert not tokenizers.is_old(storage, "tokenizers/gone.json", written)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.s3_server import S3Server
+from benchmarks.s3_server import Mood, S3Server
 from jobs.errors import InputError, ServiceError
 from jobs.pipelines.external.folder import LocalFolder
 from jobs.pipelines.external.opening import open_store
-from jobs.pipelines.external.store import BESIDE, ExternalStore, StoreRefusedError
+from jobs.pipelines.external.store import BESIDE, ExternalStore, StoreAwayError, StoreRefusedError
 from jobs.pipelines.patterns import matches, prefix_of
 
 
@@ -183,3 +183,39 @@ def test_what_is_listed_is_what_every_match_begins_with() -> None:
     assert [prefix_of(each) for each in ("in/2026/*.csv", "in/*/a.csv", "*.csv", "in/a.csv", "in/")] == [
         "in/2026/", "in/", "", "in/a.csv", "in/",
     ]  # fmt: skip
+
+
+def test_a_folder_that_is_gone_is_away_and_not_empty(folder: LocalFolder, root: Path) -> None:
+    put(folder, "in/a.jsonl", b"a")
+    root.rename(root.with_name("unmounted"))
+    for call in (
+        lambda: keys(folder),
+        lambda: folder.open("in/a.jsonl"),
+        lambda: folder.read_small("in/a.jsonl", 9),
+        lambda: put(folder, "in/b.jsonl", b"b"),
+        lambda: folder.move("in/a.jsonl", "in/b.jsonl"),
+    ):
+        with pytest.raises(StoreAwayError):
+            call()
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("mood", [Mood.NO_BUCKET, Mood.NO_ROUTE])
+def test_a_bucket_that_is_gone_is_away_and_not_empty(s3: S3Server, mood: Mood) -> None:
+    options = {"endpoint": s3.environment["AWS_ENDPOINT_URL"], "access_key_id": "test", "allow_http": "true"}
+    options |= {"secret_access_key": "test", "region": "us-east-1"}
+    store = open_store("documents", f"{s3.url}/below", options, timeout_seconds=10)
+    put(store, "in/a.jsonl", b"a")
+    s3.trouble(mood)
+    for call in (
+        lambda: keys(store),
+        lambda: store.open("in/a.jsonl"),
+        lambda: store.read_small("in/a.jsonl", 9),
+        lambda: put(store, "in/b.jsonl", b"b"),
+        lambda: store.move("in/a.jsonl", "in/b.jsonl"),
+    ):
+        with pytest.raises(ServiceError):
+            call()
+    s3.recover()
+    assert keys(store) == ["in/a.jsonl"]
+    assert store.read_small("in/none.jsonl", 9) is None

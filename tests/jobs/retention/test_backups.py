@@ -20,6 +20,7 @@ from jobs.indexes.objects import new_key, vectors_key
 from jobs.retention import backups, purging
 from jobs.states import BatchState
 from jobs.storage import Storage, read_documents, store_owner
+from jobs.storage.access import MARKER
 from jobs.tables import Batch, File, Tenant
 from tests.cli.service import Tokenmill
 from tests.cli.service import run as tokenmill
@@ -117,7 +118,9 @@ def test_the_segments_of_indexes_are_copied_and_what_is_made_anew_is_not(
     other = Storage((tmp_path / "other").as_uri())
     restored = on(empty_database, other)("db", "restore", tmp_path / "backup")
     assert restored.exit_code == 0, restored.output
-    assert {found.name: b"".join(other.iter_chunks(found.name)) for found in other.iter_objects()} == kept
+    names = {found.name for found in other.iter_objects()} - {MARKER}
+    assert {name: b"".join(other.iter_chunks(name)) for name in names} == kept
+    assert other.access.read_marker() == storage.access.read_marker()
 
 
 def test_no_object_is_deleted_while_a_backup_is_made(
@@ -180,3 +183,18 @@ def test_the_password_of_the_database_is_no_argument_of_a_program(
     monkeypatch.setattr(backups, "server_major", lambda maker: 18)
     with pytest.raises(ServiceError, match=r"secret \| --dbname=postgresql://me@host/db$"):
         backup_commands._run_program("pg_dump", "postgresql://me:secret@host/db", sessionmaker())
+
+
+def test_a_store_that_is_away_is_not_backed_up_as_an_empty_one(
+    session: Session, storage: Storage, run: Run, database_url: str, tmp_path: Path
+) -> None:
+    run(4)
+    here = on(database_url, storage)
+    assert here("db", "upgrade").exit_code == 0
+    (tmp_path / "objects").rename(tmp_path / "unmounted")
+    (tmp_path / "objects").mkdir()
+    for command in (("db", "backup", tmp_path / "backup"), ("audit",), ("db", "upgrade")):
+        with pytest.raises(ServiceError):
+            here(*command)
+    assert here("db", "adopt-storage").exit_code == 0, "an operator may know better"
+    assert here("audit").stdout.count("has no object in the store") == 1

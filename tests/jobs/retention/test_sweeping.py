@@ -25,12 +25,15 @@ from jobs.ids import new_id
 from jobs.retention import purging
 from jobs.settings import Settings
 from jobs.storage import Storage, read_documents, store_owner
+from jobs.storage.access import MARKER
 from jobs.storage.store_owner import MARK
 from jobs.tables import Deletion, File, Tenant
 from tests.jobs.configuration_page import PAGE
 
 Make = Callable[..., Any]
 DAY = timedelta(days=1)
+OURS = {MARK, MARKER}
+"""What a store holds that says whose it is."""
 
 
 def owned(maker: sessionmaker[Session], url: str) -> Storage:
@@ -61,7 +64,7 @@ def test_objects_and_parts_that_no_file_names_are_swept_once_they_are_old(
     make_file(object_key=named)
     storage = owned(maker, tmp_path.as_uri())
     assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 2
-    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", MARK}
+    assert {found.name for found in storage.iter_objects()} == {young, named, "notes/mine.txt", *OURS}
     entries = session.scalars(select(Deletion)).all()
     assert {(entry.kind, entry.subject_id, entry.tenant_id, entry.deleted_by) for entry in entries} == {
         ("object", key, tenant.id, "sweep") for key in (part, whole)
@@ -122,7 +125,7 @@ def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
     aged(tmp_path, leftover)
     storage = owned(maker, tmp_path.as_uri())
     assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 1
-    assert {found.name for found in storage.iter_objects()} == {theirs, MARK}
+    assert {found.name for found in storage.iter_objects()} == {theirs, *OURS}
     assert [entry.subject_id for entry in session.scalars(select(Deletion))] == [leftover]
 
 
@@ -238,7 +241,7 @@ def test_read_documents_that_nobody_used_for_long_are_swept_and_those_of_deleted
     storage = owned(maker, tmp_path.as_uri())
     assert read_documents.find(storage, used) == b"x"
     assert purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) == 3
-    assert {found.name for found in storage.iter_objects()} == {used, f"{tenant.id}/documents/notes.txt", MARK}
+    assert {found.name for found in storage.iter_objects()} == {used, f"{tenant.id}/documents/notes.txt", *OURS}
     assert read_documents.find(storage, unused) is None
 
 

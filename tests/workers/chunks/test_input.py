@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import text
 
 from benchmarks.s3_server import Mood, S3Server
+from jobs.chunks import deferring
 from jobs.errors import ServiceError
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 from jobs.tables import Batch
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 
@@ -40,7 +42,17 @@ def test_an_object_store_that_is_away_is_no_loss(
     bench.change_parts(storage=Away("memory://"))
     bench.start(claim)
     bench.join()
-    assert bench.rows("SELECT state, losses FROM chunk") == [("ready", 0)]
+    assert bench.rows("SELECT state, losses FROM chunk") == [("deferred", 0)]
+    assert bench.rows("SELECT state, deferred_until > now() FROM batch") == [("in_progress", True)]
+
+
+def look_again(bench: Bench) -> None:
+    """Let the time come until which the batch is put off, and the second look at a missed input."""
+    with bench.maker.begin() as session:
+        session.execute(
+            text("UPDATE batch SET deferred_until = now(), input_missed_at = input_missed_at - interval '2 minutes'")
+        )
+        assert deferring.resume(session)
 
 
 def test_the_lease_is_held_while_the_store_is_slow(
@@ -73,7 +85,8 @@ def test_a_store_that_hangs_or_refuses_gives_the_chunk_back(
     for fence in (1, 2):
         bench.start(bench.claim())
         bench.join()
-        assert bench.rows("SELECT state, fence, losses FROM chunk") == [("ready", fence, 0)]
+        assert bench.rows("SELECT state, fence, losses FROM chunk") == [("deferred", fence, 0)]
+        look_again(bench)
     s3.recover()
     bench.start(bench.claim())
     bench.join()
@@ -96,7 +109,34 @@ def test_a_chunk_is_marked_as_started_once_its_lines_go_to_the_engine(
     bench.join()
 
 
-def test_a_chunk_whose_input_is_lost_fails_its_batch_before_its_lease_ends(
+@pytest.mark.parametrize("mood", [Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE, Mood.FORBID])
+def test_no_line_is_lost_while_another_site_answers_for_the_store(
+    bench: Bench, host: FakeHost, s3: S3Server, storage: Storage, submit_valid: SubmitLines, line: MakeLine, mood: Mood
+) -> None:
+    submit_valid([line(0)])
+    host.instant = True
+    away = Storage(s3.url, timeout_seconds=5, is_marked=True)
+    with bench.maker.begin() as session:
+        session.execute(text("INSERT INTO store_marker (marker) VALUES ('database_1')"))
+    Storage(s3.url).access.write_marker("database_1")
+    store_marker.bind(bench.maker, away)
+    key = bench.rows("SELECT object_key FROM file")[0][0]
+    away.put(key, storage.read_range(key, 0, 10_000))
+    bench.change_parts(storage=away)
+    s3.trouble(mood)
+    for _ in range(2):
+        bench.start(bench.claim())
+        bench.join()
+        assert bench.rows("SELECT state, losses FROM chunk") == [("deferred", 0)]
+        assert bench.rows("SELECT state, input_missed_at FROM batch") == [("in_progress", None)]
+        look_again(bench)
+    s3.recover()
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows(RESULTS) == [(0, 200)]
+
+
+def test_a_chunk_whose_input_is_missed_twice_fails_its_batch_before_its_lease_ends(
     bench: Bench,
     storage: Storage,
     submit_valid: SubmitLines,
@@ -105,6 +145,10 @@ def test_a_chunk_whose_input_is_lost_fails_its_batch_before_its_lease_ends(
 ) -> None:
     batch_id = submit_valid([line(0)])
     storage.delete(bench.rows("SELECT object_key FROM file")[0][0])
+    bench.start(bench.claim())
+    bench.join()
+    assert bench.rows("SELECT state, losses FROM chunk") == [("deferred", 0)]
+    look_again(bench)
     bench.start(bench.claim())
     bench.join()
     batch = read_batch(batch_id)

@@ -28,7 +28,7 @@ from jobs.errors import InputError
 from jobs.pipelines import lifecycle as runs
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority
-from jobs.storage import Storage
+from jobs.storage import Storage, store_marker
 from jobs.tables import Tenant
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import worker_meters
@@ -98,6 +98,7 @@ class Site:
     def __init__(self, settings: Settings, traces: Traces, bench: Bench, host: FakeHost, key: str) -> None:
         self._settings, self._traces, self._bench, self._host, self._key = settings, traces, bench, host, key
         self._storage = Storage.of(settings)
+        store_marker.bind(bench.maker, self._storage)
         bench.change_parts(storage=self._storage, traces=traces)
         self._control = Control(bench.maker, self._storage, settings, traces=traces)
 
