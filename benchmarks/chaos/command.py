@@ -63,7 +63,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for kind, (option, default) in _COUNTS.items():
         parser.add_argument(option, type=_count, default=default, metavar="N", help=str(kind))
     parser.add_argument(
-        "--store-minutes", type=_minutes, default=1.0, help="of an object store that answers 503 or hangs, in pieces"
+        "--store-minutes",
+        type=_minutes,
+        default=1.0,
+        help="of an object store that answers 503, 404 or 200 with a page, or hangs, in pieces",
     )
     parser.add_argument("--data-dir", metavar="FOLDER", help="a new one, where data and logs stay")
     parser.add_argument("--report", type=Path, metavar="FILE", help="with every fault where it ends in .json")

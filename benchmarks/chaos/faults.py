@@ -29,7 +29,7 @@ _LATE_SECONDS = 60.0
 """After the last planned fault, what could not be done until then is left out."""
 _PAST_LEASE_SECONDS = 3.0
 _METHODS = ("GET HEAD PUT POST DELETE", "GET HEAD", "PUT POST DELETE")
-_MOODS = (Mood.REFUSE, Mood.HANG)
+_MOODS = (Mood.REFUSE, Mood.HANG, Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE)
 _HELD = """
     SELECT chunk.id, batch_id, first_line, num_lines, fence FROM chunk JOIN worker ON worker.id = chunk.worker_id
     WHERE chunk.state = 'leased' AND worker.pid = %s AND worker.stopped_at IS NULL
@@ -255,7 +255,7 @@ class Chaos:
     def _trouble_store(self, planned: PlannedFault) -> bool:
         mood = _MOODS[planned.number % len(_MOODS)]
         methods = _METHODS[planned.number // len(_MOODS) % len(_METHODS)]
-        fault = self._note(planned.kind, f"{'503' if mood is Mood.REFUSE else 'hangs'} on {methods}")
+        fault = self._note(planned.kind, f"{mood} on {methods}")
         self.stack.s3.trouble(mood, methods=methods)
 
         def go_on() -> None:
