@@ -16,7 +16,7 @@ from cli.up_command import default_data_dir
 from jobs.errors import InputError, ServiceError
 
 _TIMEOUT_SECONDS = 10.0
-_QUEUE_STATES = ("leased", "ready", "waiting")
+_QUEUE_STATES = ("leased", "ready", "waiting", "deferred")
 WORDS = frozenset({"state", "class", "worker", "pid"})
 """The columns that are no amounts, beside the first of each table."""
 
@@ -173,7 +173,7 @@ def _queue_table(samples: Iterable[Sample]) -> Section:
             key = (one.labels["model"], one.labels["priority"])
             lines[key][one.labels["state"]] = int(one.value)
     rows = [(*key, *(counts.get(state, 0) for state in _QUEUE_STATES)) for key, counts in sorted(lines.items())]
-    return ("queue of", "class", "lines with workers", "ready", "waiting"), rows
+    return ("queue of", "class", "lines with workers", "ready", "waiting", "deferred"), rows
 
 
 def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Section:
