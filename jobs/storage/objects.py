@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,7 +91,7 @@ class Storage:
         except BaseException as error:
             stream.__exit__(type(error), error, error.__traceback__)  # aborts: nothing appears
             raise
-        with self._reported():
+        with self._marker_read_beside(), self._reported():
             stream.__exit__(None, None, None)
             self._confirm(key, writer.size_bytes)
 
@@ -100,22 +101,33 @@ class Storage:
             self.access.require_marker()
             self.access.folders.make_for(key)
 
+    @contextmanager
+    def _marker_read_beside(self) -> Iterator[None]:
+        """Read a bucket's marker while the last bytes are on their way; a folder's is read behind them, at no cost."""
+        if self.access.is_local or not self.access.is_marked:
+            yield
+            return
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="marker") as executor:
+            reading = executor.submit(self.access.require_marker)
+            yield
+            reading.result()
+
     def _confirm(self, key: str, size_bytes: int) -> None:
         """Raise ServiceError unless an object that was written is in the store, and on its disk."""
         if self.access.is_local:
-            local.sync_object(self.access.folder, key)
+            self._confirm_local(key)
         self.access.note_room()
-        if not self.access.is_marked:
-            return
-        try:
-            self.access.require_marker()
-        except ServiceError:
-            if self.access.is_local:  # it lies below the place where the store is to be mounted
-                (self.access.folder / key).unlink(missing_ok=True)
-            raise
-        found = obstore.head(self.access.store, key)["size"]
+        found = obstore.head(self.access.store, key)["size"] if self.access.is_marked else size_bytes
         if found != size_bytes:
             raise ServiceError(f"the object store {self.url} holds {found} bytes of {size_bytes} that were written")
+
+    def _confirm_local(self, key: str) -> None:
+        local.sync_object(self.access.folder, key)
+        try:
+            self.access.require_marker()
+        except ServiceError:  # it lies below the place where the store is to be mounted
+            (self.access.folder / key).unlink(missing_ok=True)
+            raise
 
     def open_reader(self, key: str) -> ReadableFile:
         """Return a seekable file with `read`, `readline` and `seek`. Raises NotFoundError."""
