@@ -24,6 +24,7 @@ from jobs.partitions import batch_day, detach_before, drop_detached_before, part
 from jobs.retention.backups import are_objects_held
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage, StoredObject
+from jobs.storage.connection import unlisted_uploads
 from jobs.storage.read_documents import UnusedDocuments
 from jobs.storage.store_owner import may_sweep
 from jobs.tables import Batch, Tenant
@@ -89,7 +90,7 @@ def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timede
     """
     if not may_sweep(maker, storage):
         return 0
-    if (prefix := storage.unlisted_uploads) is not None:
+    if (prefix := unlisted_uploads(storage.url)) is not None:
         log.info(
             "parts of unfinished uploads are not swept storage=%s prefix=%r: the bucket needs a lifecycle rule with "
             "AbortIncompleteMultipartUpload; docs/configuration.md has it",

@@ -89,3 +89,16 @@ def store_failure(url: str, error: Exception) -> ServiceError:
             f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else"
         )
     return ServiceError(f"the object store {url} failed: {cause}; check TOKENMILL_STORAGE_URL and its access rights")
+
+
+def unlisted_uploads(url: str) -> str | None:
+    """Return under which prefix a bucket may keep parts of killed uploads that nobody can list from here.
+
+    None where there is no such thing: a local store lists them, and Azure drops them after a week. obstore 0.12 has no
+    call for it, and lends nobody the credentials that it finds.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in {"s3", "s3a", "gs"}:
+        return None
+    _, _, prefix = rest.strip("/").partition("/")
+    return f"{prefix}/" if prefix else ""

@@ -279,19 +279,6 @@ class Storage:
         except AbsentError:
             await self.access.require_marker_async()
 
-    @property
-    def unlisted_uploads(self) -> str | None:
-        """Return under which prefix a bucket may keep parts of killed uploads that nobody can list from here.
-
-        None where there is no such thing: a local store lists them, and Azure drops them after a week. obstore 0.12 has
-        no call for it, and lends nobody the credentials that it finds.
-        """
-        scheme, _, rest = self.url.partition("://")
-        if scheme not in {"s3", "s3a", "gs"}:
-            return None
-        _, _, prefix = rest.strip("/").partition("/")
-        return f"{prefix}/" if prefix else ""
-
     def check(self) -> None:
         """Write and delete a small object. Raises ServiceError where that fails: for start-up and readiness."""
         key = f".check-{os.getpid()}-{os.urandom(4).hex()}"

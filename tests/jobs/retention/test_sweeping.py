@@ -26,6 +26,7 @@ from jobs.retention import purging
 from jobs.settings import Settings
 from jobs.storage import Storage, read_documents, store_owner
 from jobs.storage.access import MARKER
+from jobs.storage.connection import unlisted_uploads
 from jobs.storage.store_owner import MARK
 from jobs.tables import Deletion, File, Tenant
 from tests.jobs.configuration_page import PAGE
@@ -111,7 +112,7 @@ def test_the_documented_rule_is_one_that_a_bucket_takes_and_spares_uploads_under
     client.put_bucket_lifecycle_configuration(Bucket=s3.bucket, LifecycleConfiguration=given)
     (rule,) = client.get_bucket_lifecycle_configuration(Bucket=s3.bucket)["Rules"]
     client.close()
-    assert (rule["Status"], rule["Filter"]["Prefix"]) == ("Enabled", Storage(s3.url).unlisted_uploads)
+    assert (rule["Status"], rule["Filter"]["Prefix"]) == ("Enabled", unlisted_uploads(s3.url))
     days = rule["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"]
     assert 24 * days > Settings().leftover_hours
 
