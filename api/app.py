@@ -96,7 +96,7 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     meters = Meters(API)
     app = DescribedApp(
         title="Tokenmill",
-        responses=failures(400, 405, 500),
+        responses=failures(400, 405, 500, 505),
         line_models=[ResultLine, RecordLine, GoldLine],
         body_models=[
             creating.CreateBatchBody,

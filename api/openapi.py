@@ -34,6 +34,7 @@ _DESCRIPTIONS = {
     500: "A defect; the server's log has the cause under the request id.",
     503: "Postgres or the object store is away, or what the request needs besides.",
     504: "What the request waited for has not come in time.",
+    505: "The request is of a version of HTTP that this server does not speak.",
 }
 _FINAL = {"x-should-retry": "`false`: a repetition changes nothing."}
 _HEADERS = {

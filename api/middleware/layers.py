@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from api.middleware.framing import RequestFraming
 from api.middleware.guard import RequestGuard
 from api.middleware.head import HeadRequests
 from api.middleware.metrics import MeasureRequests
@@ -21,5 +22,6 @@ def install_layers(app: FastAPI, meters: Meters, *, stall_seconds: float, operat
     app.add_middleware(UnexpectedErrors)
     app.add_middleware(MeasureRequests, meters=meters)
     app.add_middleware(RateHeaders)
+    app.add_middleware(RequestFraming)
     app.add_middleware(RequestLog)
     app.add_middleware(RequestIds)

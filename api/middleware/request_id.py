@@ -1,4 +1,7 @@
-"""Give every request an id: in `scope["state"]` for the log, in `x-request-id` for the client."""
+"""Give every request an id: in `scope["state"]` for the log, in `x-request-id` for the client.
+
+Every answer also tells browsers to take it for what its content type says: a tenant's file is no page of ours.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from jobs.ids import new_id
 
 
 class RequestIds:
-    """The outermost layer, so that no answer leaves without an id."""
+    """The outermost layer, so that no answer leaves without them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -23,7 +26,9 @@ class RequestIds:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["x-content-type-options"] = "nosniff"
             await send(message)
 
         await self.app(scope, receive, send_with_id)

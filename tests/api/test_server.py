@@ -303,3 +303,31 @@ def test_a_server_at_rest_wakes_up_seldom(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("asyncio.sleep", sleep)
     asyncio.run(server.main_loop())
     assert slept == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /v1/files HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (b"POST /v1/files HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\ncontent-length: 0\r\n\r\n", 400),
+        (b"GET /healthz HTTP/2.0\r\nhost: test\r\n\r\n", 505),
+        (b"GET /healthz HTTP/0.1\r\nhost: test\r\n\r\n", 505),
+    ],
+)
+def test_a_request_that_two_readers_delimit_differently_is_refused_and_its_connection_closed(
+    connect: Callable[[], socket.socket], head: bytes, status: int
+) -> None:
+    connection = connect()
+    smuggled = b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n"
+    connection.sendall(head + (b"0\r\n\r\n" + smuggled if status == 400 else b""))
+    answer = b""
+    while part := connection.recv(65536):
+        answer += part
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert answer.count(b"HTTP/1.1 ") == 1, "nothing behind it is answered"
+    assert b"connection: close" in answer.lower()
+
+
+def test_every_answer_says_that_it_is_what_its_type_says(impatient: str) -> None:
+    for path in ("/healthz", "/v1/models", "/none"):
+        assert httpx.get(f"{impatient}{path}").headers["x-content-type-options"] == "nosniff"
