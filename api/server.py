@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import h11
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,6 +26,9 @@ from api.middleware.guard import UPLOAD_PATHS
 from jobs.settings import Settings
 
 GRACEFUL_SECONDS = 5
+"""What open requests have to end once a signal asks to stop."""
+CLOSING_SECONDS = 2
+"""What looks at Postgres and the store have after that, which a silent server would keep for minutes."""
 TICK_SECONDS = 0.5
 MOST_DESCRIPTORS = 65_536
 RESERVED_DESCRIPTORS = 256
@@ -238,14 +243,18 @@ def raise_descriptor_limit() -> None:
 
 
 class CalmServer(uvicorn.Server):
-    """uvicorn's server, which looks less often whether it is to stop."""
+    """uvicorn's server, which looks less often whether it is to stop, and has an end to every wait once it is."""
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # 0: as at every tenth of uvicorn's, the date of the answers is set
             await asyncio.sleep(TICK_SECONDS)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        with anyio.move_on_after(GRACEFUL_SECONDS + CLOSING_SECONDS):
+            await super().shutdown(sockets)
+
 
 def serve(app: ASGIApp, settings: Settings, *, host: str, port: int) -> None:
-    """Serve until a signal asks to stop."""
+    """Serve until a signal asks to stop; uvicorn raises that signal again once all is closed."""
     raise_descriptor_limit()
     CalmServer(ServerConfig(app, connections_of(settings), host=host, port=port)).run()

@@ -44,21 +44,23 @@ def api(
 ) -> None:
     """Serve the HTTP API."""
     from api.logs import configure
+    from cli.sigterm import ends_by_sigterm
     from cli.stack import require_free_port
 
     configure(is_json=wants_json_log())
     require_free_port(host, port)
-    _load_and_wait("api.app", "api.server", start_file=start_file)
-    settings = _checked_settings(data_dir, writes_objects=True)
+    with ends_by_sigterm():
+        _load_and_wait("api.app", "api.server", start_file=start_file)
+        settings = _checked_settings(data_dir, writes_objects=True)
 
-    from api.app import create_app
-    from api.server import serve
-    from jobs.telemetry.collector import start_traces
+        from api.app import create_app
+        from api.server import serve
+        from jobs.telemetry.collector import start_traces
 
-    traces = start_traces(settings.traces_url, role="api", share_of_lines=settings.traces_lines)
-    app = create_app(settings, traces=traces)
-    _touch_when_loaded(ready_file)
-    serve(app, settings, host=host, port=port)
+        traces = start_traces(settings.traces_url, role="api", share_of_lines=settings.traces_lines)
+        app = create_app(settings, traces=traces)
+        _touch_when_loaded(ready_file)
+        serve(app, settings, host=host, port=port)
 
 
 def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
