@@ -13,7 +13,11 @@ from jobs.chunks.fleet import LIVE_WITHIN
 from jobs.lines.document_bodies import PREPARE_MODEL
 
 LOST_FOR = timedelta(hours=1)
-"""So long a worker is shown that went silent without signing off."""
+"""So long a worker is shown as lost that went silent without signing off, if none takes its place.
+
+Each worker of the same model that starts after its last sign, and is not being drained, takes the place of one lost
+worker, of the longest lost first. One that has taken a place and is lost itself is lost, and the other one is not.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class WorkersCounted:
 
 
 def count_workers(session: Session) -> WorkersCounted:
-    """Count the workers that live, and those that were lost lately."""
+    """Count the workers that live, and those that are lost: `LOST_FOR`."""
     row = session.execute(_COUNT, {"within": LIVE_WITHIN, "lost_for": LOST_FOR}).one()
     return WorkersCounted(num_live=row.num_live, num_lost=row.num_lost)
 
@@ -95,12 +99,28 @@ def _told(name: str, type_: str) -> str:
 
 _RUNNING, _CACHE_USE = _told("num_requests_running", "bigint"), _told("kv_cache_usage_perc", "double precision")
 
+# Starts and losses in their order make a queue of places to take: what is left of it is the largest of the sums of its
+# ends. Those that are left are the latest.
 _SEEN = """
-    FROM worker
+    FROM (
+        WITH known AS (
+            SELECT *, heartbeat_at > now() - CAST(:within AS interval) AS is_live
+            FROM worker WHERE stopped_at IS NULL AND heartbeat_at > now() - CAST(:lost_for AS interval)
+        ), change AS (
+            SELECT model, heartbeat_at AS at, 1 AS places FROM known WHERE NOT is_live
+            UNION ALL SELECT model, started_at, -1 FROM known WHERE draining_at IS NULL
+        ), vacant AS (
+            SELECT model, max(places) AS num
+            FROM (SELECT model, sum(places) OVER (PARTITION BY model ORDER BY at DESC) AS places FROM change) AS since
+            GROUP BY model
+        ), numbered AS (
+            SELECT *, row_number() OVER (PARTITION BY model, is_live ORDER BY heartbeat_at DESC, id) AS place FROM known
+        )
+        SELECT numbered.* FROM numbered LEFT JOIN vacant ON vacant.model = numbered.model
+        WHERE is_live OR place <= vacant.num
+    ) AS worker
     LEFT JOIN (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id) AS held
         ON held.worker_id = worker.id
-    CROSS JOIN LATERAL (SELECT heartbeat_at > now() - CAST(:within AS interval) AS is_live) AS sign
-    WHERE stopped_at IS NULL AND heartbeat_at > now() - CAST(:lost_for AS interval)
 """
 
 _COUNT = text(f"""
@@ -117,7 +137,7 @@ _WORKERS = text(f"""
         {_told("prefix_cache_hits_total", "double precision")}
             / nullif({_told("prefix_cache_queries_total", "double precision")}, 0) AS prefix_hits
     FROM (
-        SELECT worker.*, is_live, coalesce(held.num, 0) AS num_leased {_SEEN}
+        SELECT worker.*, coalesce(held.num, 0) AS num_leased {_SEEN}
         ORDER BY {_ORDER} LIMIT :most OFFSET :skip
     ) AS worker
     ORDER BY {_ORDER}
@@ -133,7 +153,7 @@ _BY_MODEL = text(f"""
             coalesce(sum(max_chunks) FILTER (WHERE is_live), 0) AS num_slots,
             CAST(coalesce(sum({_RUNNING}) FILTER (WHERE is_live), 0) AS bigint) AS num_running,
             coalesce(avg({_CACHE_USE}) FILTER (WHERE is_live), 0) AS cache_use
-        {_SEEN} AND worker.model <> :prepare
+        {_SEEN} WHERE worker.model <> :prepare
         GROUP BY worker.model
     ) AS seen
     LEFT JOIN (

@@ -89,7 +89,8 @@ def test_workers_come_by_pages_those_that_were_lost_first(browse: Browse, deploy
     with Session(deployment.engine) as session, session.begin():
         for worker_id in ids:
             register(session, worker_id=worker_id, model=f"org/{worker_id}", max_chunks=3, max_model_len=100)
-        session.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 minute' WHERE id = 'worker_50'"))
+        times = "started_at = now() - interval '2 minutes', heartbeat_at = now() - interval '1 minute'"
+        session.execute(text(f"UPDATE worker SET {times} WHERE id = 'worker_50'"))
     browser = browse(deployment.new_key())
     first, second, beyond = (browser.get(f"/models?page={page}").text for page in (1, 2, 3))
     assert ("org/worker_50" in first, "org/worker_48" in first, "org/worker_49" in first) == (True, True, False)
