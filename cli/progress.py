@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from jobs.outcomes import standing
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -175,15 +177,21 @@ class LiveDisplay:
         from rich.table import Table
         from rich.text import Text
 
+        from cli.lines_bar import LinesBar
+
         progress = self._progress
         if progress is None:
             return Text("starting")
-        bar = ProgressBar(total=progress.total or None, completed=progress.done, pulse=not progress.total)
+        completed = progress.done - progress.failed
+        bar: RenderableType = ProgressBar(total=None, pulse=True)
+        if progress.total:
+            bar = LinesBar(completed=completed, failed=progress.failed, total=progress.total)
         row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(no_wrap=True)
         row.add_column(ratio=1)
         row.add_column(no_wrap=True, justify="right")
-        row.add_row(progress.status.replace("_", " "), bar, _count(progress))
+        stands = standing(progress.status, completed=completed, failed=progress.failed)
+        row.add_row(stands.replace("_", " "), bar, _count(progress))
         parts = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in figures(self._rate, progress)]
         below = [Text("  ".join(parts), style="cyan")] if parts else []
         if (sentence := self._waiting.sentence(progress)) is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
+from jobs.outcomes import standing
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -123,6 +124,12 @@ def counts_of(batch: Any) -> tuple[int, int, int]:
     return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
 
 
+def stands(batch: Any) -> str:
+    """Return a batch's status, of a completed one what became of its lines."""
+    done, failed, _ = counts_of(batch)
+    return standing(batch.status, completed=done, failed=failed)
+
+
 def cost_of(batch: Any) -> str:
     """Return what a batch costs, exactly, with the currency; other servers do not tell."""
     return f"{getattr(batch, 'cost', '')} {getattr(batch, 'currency', '')}".strip()
@@ -181,7 +188,7 @@ def _outcome(batch: Any) -> str:
     done, failed, total = counts_of(batch)
     if batch.status == "failed" and total == 0:  # a server counts the lines once all of them are good
         return "failed validation:"
-    counted = f"{batch.status}: {done:,} done, {failed:,} failed of {total:,}"
+    counted = f"{stands(batch)}: {done:,} done, {failed:,} failed of {total:,}"
     rate = average_rate(batch)
     return f"{counted}, {rate}" if rate else counted
 

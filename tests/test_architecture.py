@@ -120,7 +120,7 @@ FLOORS = {
     "jobs": [
         ["counted", "errors", "ids", "states"],
         ["database", "settings", "tables", "telemetry"],
-        ["chores", "decisions", "deletions", "pagination", "partitions", "storage", "uptime"],
+        ["chores", "decisions", "deletions", "outcomes", "pagination", "partitions", "storage", "uptime"],
         ["accounts", "lines"],
         ["chunks", "claims", "files", "webhooks"],
         ["forecasts", "served_models", "uploads"],

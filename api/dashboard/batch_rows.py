@@ -9,10 +9,12 @@ from sqlalchemy.orm import Session
 
 from api.batches.answers import with_outlooks
 from api.dashboard import formats
+from api.dashboard.bars import bar
 from api.dashboard.live import Shown
 from api.dashboard.recent import Recent
 from api.schemas.batches import BatchObject
 from jobs.forecasts.outlooks import Outlook, outlooks
+from jobs.outcomes import standing
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 
@@ -46,10 +48,11 @@ def places(prefix: str, batch: BatchObject) -> dict[str, Shown]:
     """Return what of a batch changes, by the name of its place on the page."""
     counts = batch.request_counts
     done = counts.completed + counts.failed
+    stands = standing(batch.status, completed=counts.completed, failed=counts.failed)
     lines = f"{formats.exact(done)} / {formats.exact(counts.total)}"
     return {
-        f"{prefix}.state": (formats.state_name(batch.status), formats.tone(batch.status)),
-        f"{prefix}.done": str(round(1000 * done / counts.total) if counts.total else 0),
+        f"{prefix}.state": (formats.state_name(stands), formats.tone(stands)),
+        **bar(prefix, completed=counts.completed, failed=counts.failed, total=counts.total),
         f"{prefix}.lines": lines if counts.total else formats.NOTHING,
         f"{prefix}.failed": f"{counts.failed:,} failed" if counts.failed else "",
         f"{prefix}.tokens": formats.number(batch.usage.total_tokens),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from jobs.lines.document_bodies import PREPARE_MODEL
+from jobs.outcomes import Outcome
 from jobs.states import BatchState, RunState
 
 NOTHING = "–"
@@ -13,8 +14,9 @@ _UNITS: tuple[tuple[int, str], ...] = ((10**12, "T"), (10**9, "G"), (10**6, "M")
 _EXACT_BELOW = 10_000
 _TONES: dict[str, str] = {
     **dict.fromkeys((BatchState.COMPLETED, RunState.SUCCEEDED), "good"),
-    BatchState.FAILED: "bad",
+    **dict.fromkeys((BatchState.FAILED, Outcome.MOSTLY_FAILED, Outcome.ALL_FAILED), "bad"),
     **dict.fromkeys((BatchState.EXPIRED, BatchState.CANCELLED, BatchState.CANCELLING, RunState.SKIPPED), "warn"),
+    Outcome.SOME_FAILED: "warn",
 }
 
 

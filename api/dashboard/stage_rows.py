@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from api.dashboard import formats
+from api.dashboard.bars import bar, full_bar
 from api.dashboard.live import Look, Shown
 from api.schemas.extractions import ExtractionObject, StageObject
 from api.schemas.indexes import IndexObject, IndexStageObject
@@ -21,11 +22,11 @@ def _places(stages: Sequence[StageObject | IndexStageObject]) -> dict[str, Shown
     values: dict[str, Shown] = {}
     for n, stage in enumerate(stages):
         counts = stage.request_counts
-        done = 0 if counts is None else counts.completed + counts.failed
-        total = 0 if counts is None else counts.total
+        completed, failed, total = (0, 0, 0) if counts is None else (counts.completed, counts.failed, counts.total)
+        is_empty = not total and stage.done_at is not None
         values |= {
-            f"{n}.lines": f"{done:,} / {total:,}" if total else formats.NOTHING,
-            f"{n}.done": str(round(1000 * done / total) if total else 1000 * (stage.done_at is not None)),
-            f"{n}.failed": f"{counts.failed:,} failed" if counts is not None and counts.failed else "",
+            f"{n}.lines": f"{completed + failed:,} / {total:,}" if total else formats.NOTHING,
+            f"{n}.failed": f"{failed:,} failed" if failed else "",
+            **(full_bar(str(n)) if is_empty else bar(str(n), completed=completed, failed=failed, total=total)),
         }
     return values

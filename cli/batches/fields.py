@@ -11,6 +11,7 @@ from typing import Any
 from cli.progress import money
 from cli.table import when
 from jobs.counted import counted
+from jobs.outcomes import standing
 
 _NOT_SHOWN = ("errors", "object")
 _ORDER = (
@@ -27,6 +28,8 @@ def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
     known = {name: value for name, value in batch.items() if value not in (None, {}) and name not in _NOT_SHOWN}
     ordered = {name: known[name] for name in _ORDER if name in known} | known
     currency = str(known.get("currency", ""))
+    if counts := known.get("request_counts"):
+        ordered["status"] = standing(known["status"], completed=counts["completed"], failed=counts["failed"])
     return {name: text for field, value in ordered.items() for name, text in _shown(field, value, currency=currency)}
 
 

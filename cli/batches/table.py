@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from cli.table import age, print_table, when
-from cli.watch import cost_of, counts_of
+from cli.watch import cost_of, counts_of, stands
 
 
 def print_batches(batches: Sequence[Any]) -> None:
     """Print one row a batch."""
     if sys.stdout.isatty():
-        rows = [(b.id, b.status, _progress(*counts_of(b)), age(b.created_at), cost_of(b)) for b in batches]
+        rows = [(b.id, stands(b), _progress(*counts_of(b)), age(b.created_at), cost_of(b)) for b in batches]
         print_table(("id", "status", "done", "age", "cost"), rows, numbers=("done", "cost"))
         return
     print_table(

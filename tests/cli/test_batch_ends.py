@@ -48,7 +48,7 @@ def test_a_batch_tells_how_many_answers_were_cut_short(service: Service, mixed: 
 def test_watch_sums_up_failures_by_code_and_what_was_cut_short(service: Service, mixed: str) -> None:
     done = service.run("batch", "watch", mixed)
     outcome, codes, cut, why = done.stdout.splitlines()
-    assert outcome.startswith("completed: 3 done, 3 failed of 6")
+    assert outcome.startswith("completed with failures: 3 done, 3 failed of 6")
     assert codes == "  failed lines: too_long 2, engine_failure 1"
     assert cut == f"  {CUT}"
     assert why.startswith("  why lines failed: tokenmill files download file_")
@@ -73,7 +73,7 @@ def test_failed_lines_fail_the_command_where_that_is_asked_for(service: Service,
 
 def test_a_batch_whose_every_line_failed_is_no_success(service: Service, all_failed: str) -> None:
     done = typed("batch", "watch", all_failed, variables=service.variables)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (1, "completed: 0 done, 1 failed of 1")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, "all lines failed: 0 done, 1 failed of 1")
     assert typed("batch", "watch", all_failed, "--fail-on-errors", variables=service.variables).returncode == 3
 
 
@@ -89,4 +89,4 @@ def test_the_end_is_told_where_the_error_file_is_gone(service: Service, folder: 
     batch = json.loads(service.run("batch", "show", batch_id, "--json").stdout)
     service.run("files", "delete", batch["error_file_id"])
     done = service.run("batch", "watch", batch_id)
-    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "completed: 1 done, 1 failed of 2")
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "completed with failures: 1 done, 1 failed of 2")

@@ -31,7 +31,7 @@ BATCH: dict[str, Any] = {
 
 def test_a_batch_is_shown_with_dates_and_units_and_how_it_stands_first() -> None:
     assert list(batch_fields(BATCH).items()) == [
-        ("status", "completed"),
+        ("status", "completed with failures"),
         ("lines", "2 done, 1 failed of 3"),
         ("truncated", "1 of the done: an answer ended by max_tokens or the context"),
         ("input", "12 tokens, 4 of them cached"),

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from cli.progress import BatchProgress, PlainDisplay, Rate, Waiting, clock, figures, money, progress_display
+from cli.lines_bar import LinesBar
+from cli.progress import (
+    BatchProgress,
+    LiveDisplay,
+    PlainDisplay,
+    Rate,
+    Waiting,
+    clock,
+    figures,
+    money,
+    progress_display,
+)
 from cli.watch import describe_end
 
 
@@ -31,7 +44,7 @@ def test_the_end_of_a_batch_says_where_to_read_why_lines_failed() -> None:
     counts = SimpleNamespace(completed=5000, failed=2, total=5002)
     batch = ended(counts, usage=SimpleNamespace(output_tokens=1234), error_file_id="file_9")
     assert describe_end(batch).splitlines() == [
-        "completed: 5,000 done, 2 failed of 5,002, 123 output tok/s",
+        "completed with failures: 5,000 done, 2 failed of 5,002, 123 output tok/s",
         "  why lines failed: tokenmill files download file_9 -o errors.jsonl",
     ]
 
@@ -186,3 +199,32 @@ def test_failed_lines_are_done_too() -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00:00"), (61, "0:01:01"), (3600 * 30 + 59.6, "30:01:00")])
 def test_a_clock_shows_hours_minutes_and_seconds(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("completed", "failed", "total", "widths"),
+    [
+        (0, 0, 14, (0, 0, 28)),
+        (14, 0, 14, (28, 0, 0)),
+        (1, 13, 14, (2, 26, 0)),
+        (0, 14, 14, (0, 28, 0)),
+        (3, 4, 14, (6, 8, 14)),
+        (999_999, 1, 1_000_000, (27, 1, 0)),
+        (0, 1, 1_000_000, (0, 1, 27)),
+    ],
+)
+def test_the_bar_shows_what_failed_as_a_part_of_its_own(
+    completed: int, failed: int, total: int, widths: tuple[int, int, int]
+) -> None:
+    assert LinesBar(completed=completed, failed=failed, total=total).widths(28) == widths
+
+
+def test_a_terminal_shows_a_batch_with_failed_lines_as_what_it_is() -> None:
+    display = LiveDisplay(monotonic=lambda: 0.0, waiting=Waiting())
+    display.show(progress(14, total=14, failed=13, status="completed"))
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system="standard", legacy_windows=False)
+    console.print(display.rendered())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    bar = shown.splitlines()[0]
+    assert "mostly failed" in bar
+    assert len(re.search("\x1b\\[31m(━+)", bar)[1]) > len(re.search("\x1b\\[32m(━+)", bar)[1])  # type: ignore[index]

@@ -158,6 +158,23 @@ def test_failed_lines_are_counted_by_code_with_one_of_each(
     assert "<b>long</b>" not in page
 
 
+def test_a_batch_whose_lines_failed_is_shown_as_that_and_its_status_stays_openais(
+    deployment: Any, browser: Browser, input_lines: Callable[..., bytes]
+) -> None:
+    batch_id = submit(browser, input_lines(14))
+    done = "UPDATE batch SET state = 'completed', completed_at = now(), num_requests = 14 WHERE id = :id"
+    with Session(deployment.engine) as session, session.begin():
+        fail(session, batch_id, *[EXPIRED] * 3)
+        session.execute(text(done), {"id": batch_id})
+    for path, place in ((f"/live/batches/{batch_id}", "b"), ("/live/batches", "0")):
+        values = next(browser.events(path))["values"]
+        assert values[f"{place}.state"] == ["mostly failed", "bad"]
+        assert (values[f"{place}.done"], values[f"{place}.failing"]) == ("72", "286")
+    page = browser.get("/batches").text
+    assert '<span class="pill bad" data-live="0.state">mostly failed</span>' in page
+    assert browser.get(f"/v1/batches/{batch_id}").json()["status"] == "completed"
+
+
 @pytest.mark.parametrize(("endpoint", "is_offered"), [("/v1/chat/completions", True), ("/v1/documents/read", False)])
 def test_a_retry_is_offered_where_the_api_would_make_one(
     deployment: Any, browser: Browser, input_lines: Callable[..., bytes], endpoint: str, is_offered: bool
