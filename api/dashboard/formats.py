@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from jobs.lines.document_bodies import PREPARE_MODEL
+from jobs.lines.document_bodies import DOCUMENTS, shown_model
 from jobs.outcomes import Outcome
 from jobs.states import BatchState, RunState
 
@@ -103,9 +103,9 @@ def state_name(state: str) -> str:
     return state.replace("_", " ")
 
 
-def model_name(model: str) -> str:
-    """Name what a batch or worker is of, as a person would: documents are read by no model."""
-    return "documents" if model == PREPARE_MODEL else model
+def model_name(model: str | None) -> str:
+    """Name what a batch, a worker or a sum of usage is of; None: of documents, which are read by no model."""
+    return DOCUMENTS if model is None else shown_model(model)
 
 
 def tone(state: str) -> str:

@@ -17,13 +17,14 @@ class UsageObject(WireModel):
     day: str | None
     """Of UTC, as YYYY-MM-DD; null, as the following ones, where it is not grouped by."""
     model: str | None
+    """Null also for work on documents, which no model does."""
     key_id: str | None
     """Of the key that submitted the batches; also null for batches from before keys were noted."""
     key: str | None
     """Its first characters."""
     batch_id: str | None
     lines: int
-    """That have a result, failed ones included."""
+    """That have a result, failed ones included; work on documents is none of them."""
     truncated: int | None
     """Of the lines: `max_tokens` or the context ended an answer; null where some are from before that was noted."""
     input_tokens: int
@@ -37,6 +38,8 @@ class UsageObject(WireModel):
     """The same in micro-units of currency, rounded."""
     gpu_seconds: float
     """Of workers: the time in which a worker has chunks open, divided among them by the tokens that it computes."""
+    document_steps: int
+    """Documents that were read, cut, searched or grounded, each time; they cost nothing."""
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
@@ -54,6 +57,7 @@ class UsageObject(WireModel):
             cost=in_currency(usage.cost_picos),
             cost_micros=rounded_micros(usage.cost_picos),
             gpu_seconds=usage.worker_microseconds / 1e6,
+            document_steps=usage.num_document_steps,
         )
 
 

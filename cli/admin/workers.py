@@ -18,9 +18,13 @@ def workers_list(data_dir: DataDirOption = None) -> None:
     """List the workers that live, oldest first."""
     from cli.table import print_table
     from jobs.chunks.fleet import live_workers
+    from jobs.lines.document_bodies import shown_model
 
     with admin_transaction(data_dir) as session:
-        rows = [(worker.id, worker.model, worker.started_at, worker.draining_at) for worker in live_workers(session)]
+        rows = [
+            (worker.id, shown_model(worker.model), worker.started_at, worker.draining_at)
+            for worker in live_workers(session)
+        ]
     print_table(("id", "model", "started", "draining since"), rows)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
+_STEPS = "document_steps"
 _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
 
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
@@ -130,10 +131,22 @@ def _pages(client: OpenAI, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
-    names = ["day", "model", "key_id", "key", "batch_id", *_COUNTS, "truncated", "cost", "cost_micros", "gpu_seconds"]
+    names = [
+        "day",
+        "model",
+        "key_id",
+        "key",
+        "batch_id",
+        *_COUNTS,
+        "truncated",
+        "cost",
+        "cost_micros",
+        "gpu_seconds",
+        _STEPS,
+    ]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, "currency"])
-    told = ({"truncated": None} | row for row in rows)  # which an older server does not count
+    told = ({"truncated": None, _STEPS: None} | row for row in rows)  # which an older server does not count
     writer.writerows([*(row[name] for name in names), currency] for row in told)
 
 
@@ -141,17 +154,24 @@ def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any
     from cli.table import print_table
 
     groups = [field for name in by.split(",") for field in _GROUPS[name.strip()]]
-    numbers = ("lines", "input", "cached", "output", "truncated", f"cost {page['currency']}", "gpu seconds")
     amounts = [_Amounts.of(row) for row in rows]
     total = sum(amounts, start=_Amounts())
+    numbers = ["lines", "input", "cached", "output", "truncated", f"cost {page['currency']}", "gpu seconds"]
+    numbers += ["document steps"] if total.document_steps else []
+    width = len(numbers)
     print_table(
         (*groups, *numbers),
-        [(*(row[name] for name in groups), *own.shown()) for row, own in zip(rows, amounts, strict=True)],
+        [(*_names(row, groups), *own.shown()[:width]) for row, own in zip(rows, amounts, strict=True)],
         numbers=numbers,
-        total=("total", *[""] * (len(groups) - 1), *total.shown()) if rows else None,
+        total=("total", *[""] * (len(groups) - 1), *total.shown()[:width]) if rows else None,
     )
     if sys.stdout.isatty() and not rows:
         print(f"nothing was used from {page['since']} to {page['until']} (UTC)")
+
+
+def _names(row: dict[str, Any], groups: Sequence[str]) -> list[Any]:
+    """Return what a row is of; work on documents has no model."""
+    return ["documents" if name == "model" and row[name] is None else row[name] for name in groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +183,17 @@ class _Amounts:
     """None where the server does not know it of every line."""
     cost: Decimal = Decimal(0)
     gpu_seconds: float = 0.0
+    document_steps: int = 0
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
         counts = tuple(row[name] for name in _COUNTS)
         return cls(
-            counts=counts, truncated=row.get("truncated"), cost=Decimal(row["cost"]), gpu_seconds=row["gpu_seconds"]
+            counts=counts,
+            truncated=row.get("truncated"),
+            cost=Decimal(row["cost"]),
+            gpu_seconds=row["gpu_seconds"],
+            document_steps=row.get(_STEPS, 0),
         )
 
     def __add__(self, other: _Amounts) -> _Amounts:
@@ -177,6 +202,7 @@ class _Amounts:
             truncated=None if self.truncated is None or other.truncated is None else self.truncated + other.truncated,
             cost=self.cost + other.cost,
             gpu_seconds=self.gpu_seconds + other.gpu_seconds,
+            document_steps=self.document_steps + other.document_steps,
         )
 
     def shown(self) -> list[str]:
@@ -184,7 +210,7 @@ class _Amounts:
         from jobs.accounts.money import PICOS_A_UNIT, in_currency
 
         counts = map(_number, (*self.counts, self.truncated))
-        cost = in_currency(int(self.cost * PICOS_A_UNIT))
+        cost, steps = in_currency(int(self.cost * PICOS_A_UNIT)), _number(self.document_steps)
         if not sys.stdout.isatty():
-            return [*counts, cost, str(self.gpu_seconds)]
-        return [*counts, f"{Decimal(cost):,f}", f"{self.gpu_seconds:,.1f}"]
+            return [*counts, cost, str(self.gpu_seconds), steps]
+        return [*counts, f"{Decimal(cost):,f}", f"{self.gpu_seconds:,.1f}", steps]

@@ -103,6 +103,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
     yield _clock(found)
     if found.revision is not None:
         yield _workers(found)
+        if found.do_documents_wait:
+            yield _documents()
 
 
 def _schema(found: DatabaseLook) -> Finding:
@@ -133,13 +135,16 @@ def _workers(found: DatabaseLook) -> Finding:
     if not found.unserved_models:
         return Finding(check="workers", verdict=Verdict.OK, said=served)
     wanted = ", ".join(found.unserved_models)
-    from jobs.lines.document_bodies import PREPARE_MODEL
-
-    commands = ("prepare" if name == PREPARE_MODEL else f"worker --model {name}" for name in found.unserved_models)
-    advice = f"Start one for each: {', '.join(f'`tokenmill {command}`' for command in commands)}."
+    commands = ", ".join(f"`tokenmill worker --model {name}`" for name in found.unserved_models)
+    advice = f"Start one for each: {commands}."
     return Finding(
         check="workers", verdict=Verdict.WARNING, said=f"open batches wait for {wanted}; {served}", advice=advice
     )
+
+
+def _documents() -> Finding:
+    said = "open batches wait for documents, and no live worker prepares them"
+    return Finding(check="documents", verdict=Verdict.WARNING, said=said, advice="Start one: `tokenmill prepare`.")
 
 
 def _broker(settings: Settings) -> Iterator[Finding]:

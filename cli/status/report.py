@@ -14,6 +14,7 @@ from cli.embedded.note import StackNote, running_stack_of
 from cli.embedded.processes import RoleProcess, role_processes
 from cli.up_command import default_data_dir
 from jobs.errors import InputError, ServiceError
+from jobs.lines.document_bodies import shown_model
 
 _TIMEOUT_SECONDS = 10.0
 _QUEUE_STATES = ("leased", "ready", "waiting", "deferred")
@@ -172,7 +173,10 @@ def _queue_table(samples: Iterable[Sample]) -> Section:
         if one.name == "tokenmill_chunk_lines":
             key = (one.labels["model"], one.labels["priority"])
             lines[key][one.labels["state"]] = int(one.value)
-    rows = [(*key, *(counts.get(state, 0) for state in _QUEUE_STATES)) for key, counts in sorted(lines.items())]
+    rows = [
+        (shown_model(model), priority, *(counts.get(state, 0) for state in _QUEUE_STATES))
+        for (model, priority), counts in sorted(lines.items())
+    ]
     return ("queue of", "class", "lines with workers", "ready", "waiting", "deferred"), rows
 
 
@@ -187,7 +191,7 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
         speed = [f"{max(0.0, grown) / seconds:.0f}" if seconds else ""] if before else []
         running, waiting = (int(numbers.get(f"num_requests_{state}", 0)) for state in ("running", "waiting"))
         cache = f"{numbers.get('kv_cache_usage_perc', 0.0):.0%}"
-        rows.append((model, running, waiting, cache, int(generated), *speed, worker))
+        rows.append((shown_model(model), running, waiting, cache, int(generated), *speed, worker))
     speeds = ["tok/s"] if before else []
     return ("workers of", "running", "waiting", "KV", "tokens", *speeds, "worker"), rows
 

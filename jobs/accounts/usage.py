@@ -19,11 +19,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError, TooLargeError
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.tables import ApiKey
 
 MAX_DAYS = 366
 MAX_PAGE = 10_000
 DEFAULT_DAYS = 30
+_RESULTS = "coalesce(sum(ledger.num_results) FILTER (WHERE ledger.model {} :prepare), 0)"
 _SECONDS = 20
 """For adding up, at most: an entry is a flush, and a busy tenant has some a second."""
 _CANCELED = "57014"
@@ -61,12 +63,16 @@ class Usage:
     day: str | None
     """As YYYY-MM-DD."""
     model: str | None
+    """None also for work on documents."""
     key_id: str | None
     """None also for batches of a release that did not note their key."""
     key_hint: str | None
     """The key's first characters."""
     batch_id: str | None
     num_results: int
+    """Of lines that models answer."""
+    num_document_steps: int
+    """Results of lines that read, cut, search or ground documents, which no model answers."""
     num_truncated: int | None
     """Of the results: an answer was ended by a limit. None where entries are from before that was noted."""
     input_tokens: int
@@ -132,6 +138,7 @@ def read_usage(
         "tenant_id": tenant_id,
         "since": asked.since,
         "until": asked.until,
+        "prepare": PREPARE_MODEL,
         "limit": limit + 1,
         **{f"after_{name}": value for name, value in zip(group_by, _position(page, group_by), strict=False)},
     }
@@ -147,14 +154,15 @@ def read_usage(
 
 def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) -> Usage:
     names: dict[GroupBy, str | None] = {name: getattr(row, name) or None for name in group_by}
-    key_id = names.get(GroupBy.KEY)
+    key_id, model = names.get(GroupBy.KEY), names.get(GroupBy.MODEL)
     return Usage(
         day=names.get(GroupBy.DAY),
-        model=names.get(GroupBy.MODEL),
+        model=None if model == PREPARE_MODEL else model,
         key_id=key_id,
         key_hint=hints.get(key_id or ""),
         batch_id=names.get(GroupBy.BATCH),
         num_results=int(row.num_results),
+        num_document_steps=int(row.num_document_steps),
         num_truncated=None if row.num_truncated is None else int(row.num_truncated),
         input_tokens=int(row.input_tokens),
         cached_tokens=int(row.cached_tokens),
@@ -177,7 +185,8 @@ def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
     after = ", ".join(f":after_{name}" for name in group_by)
     return f"""
         SELECT {", ".join(f"{column} AS {name}" for name, column in columns.items())},
-            sum(ledger.num_results) AS num_results, sum(ledger.input_tokens) AS input_tokens,
+            {_RESULTS.format("<>")} AS num_results, {_RESULTS.format("=")} AS num_document_steps,
+            sum(ledger.input_tokens) AS input_tokens,
             sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
             round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS cost_picos,
             sum(ledger.worker_microseconds) AS worker_microseconds,

@@ -16,11 +16,19 @@ PREPARE_MODEL = ":prepare"
 """What stands for a model in lines that need none. Their chunks wait in the queue of this name, which `tokenmill
 prepare` serves; `jobs.served_models` lets no model begin with a colon."""
 
+DOCUMENTS = "documents"
+"""What people see in the place of that name: it is no model."""
+
 READ_ENDPOINT = "/v1/documents/read"
 GROUND_ENDPOINT = "/v1/documents/ground"
 CUT_ENDPOINT = "/v1/documents/cut"
 
 _KEY = re.compile(r"[0-9]+(-[0-9]+)?")
+
+
+def shown_model(model: str) -> str:
+    """Return a model's name, or what people see where work on documents has no model."""
+    return DOCUMENTS if model == PREPARE_MODEL else model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from jobs.chunks.fleet import live_models
 from jobs.database import is_ready, reported_as_service_error, sessions
+from jobs.lines.document_bodies import PREPARE_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,10 @@ class DatabaseLook:
     """Those that a live worker serves."""
     unserved_models: Sequence[str] = ()
     """Those that open batches wait for and no live worker serves."""
+    are_documents_served: bool = False
+    """Whether a prepare worker lives; documents are no model, and stand in neither list."""
+    do_documents_wait: bool = False
+    """Whether open batches wait for one, and none lives."""
 
 
 def look(engine: Engine) -> DatabaseLook:
@@ -40,8 +45,8 @@ def look(engine: Engine) -> DatabaseLook:
         server = session.execute(_SERVER).one()
         here = (before + time.time()) / 2
         revision = _revision(engine)
-        served = live_models(session) if revision is not None else []
-        wanted = session.scalars(_WANTED_MODELS).all() if revision is not None else []
+        served = set(live_models(session) if revision is not None else ())
+        wanted = set(session.scalars(_WANTED_MODELS) if revision is not None else ())
     return DatabaseLook(
         version=server.version,
         revision=revision,
@@ -49,8 +54,10 @@ def look(engine: Engine) -> DatabaseLook:
         clock_seconds=here - float(server.now),
         num_connections=server.num_connections,
         max_connections=server.max_connections,
-        served_models=served,
-        unserved_models=sorted(set(wanted) - set(served)),
+        served_models=sorted(served - {PREPARE_MODEL}),
+        unserved_models=sorted(wanted - served - {PREPARE_MODEL}),
+        are_documents_served=PREPARE_MODEL in served,
+        do_documents_wait=PREPARE_MODEL in wanted - served,
     )
 
 

@@ -35,6 +35,14 @@ def test_status_fails_with_the_reason_where_the_server_is_not_ready(service: Ser
         service.run("status", TOKENMILL_DATA_DIR=str(tmp_path), TOKENMILL_BASE_URL="http://127.0.0.1:1/v1")
 
 
+def test_status_calls_work_on_documents_so_and_names_no_model_for_it() -> None:
+    labels = {"model": ":prepare"}
+    queue = Sample(name="tokenmill_chunk_lines", labels=labels | {"priority": "normal", "state": "ready"}, value=3)
+    worker = Sample(name="tokenmill_engine_num_requests_running", labels=labels | {"worker": "w"}, value=0)
+    report = ServiceReport(title="", problems=[], samples=[queue, worker])
+    assert [rows[0][0] for _, rows in report.sections()] == ["documents", "documents"]
+
+
 def test_top_shows_tokens_per_second_between_two_looks() -> None:
     def look(tokens: float, seen_at: float) -> ServiceReport:
         labels = {"worker": "w", "model": "m"}

@@ -91,7 +91,7 @@ def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, l
 def test_csv_is_exact_and_has_one_header(asked: list[dict[str, list[str]]]) -> None:
     header, *rows = usage("--csv").stdout.splitlines()
     assert header.startswith("day,model,key_id,key,batch_id,lines,")
-    assert [line.split(",")[-5:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "EUR"]] * 2
+    assert [line.split(",")[-6:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "", "EUR"]] * 2
 
 
 def test_a_terminal_shows_numbers_flush_right_and_their_total(
@@ -112,7 +112,7 @@ def test_a_terminal_shows_numbers_flush_right_and_their_total(
 @pytest.mark.parametrize(("cost", "shown"), [("0.00", "0.00"), ("1234.5", "1,234.50"), ("0.000045", "0.000045")])
 def test_a_terminal_shows_costs_as_the_api_has_them(cost: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert usage_commands._Amounts(cost=Decimal(cost)).shown()[-2] == shown
+    assert usage_commands._Amounts(cost=Decimal(cost)).shown()[-3] == shown
 
 
 def test_truncated_answers_are_blank_where_the_server_does_not_know_them_of_every_line(
@@ -137,3 +137,17 @@ def test_quota_shows_budgets_and_limits_in_one_table(asked: list[dict[str, list[
         ["budget: EUR, day, key_1", "2.50", "0.000001", "0.00", "2.499999", "2023-11-14T22:13:20Z"],
         ["files", "100000", "1200", "", "98800", ""],
     ]
+
+
+def test_work_on_documents_is_a_row_of_documents_and_no_line(
+    asked: list[dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = row(lines=0, document_steps=7, input_tokens=0, output_tokens=0)
+    monkeypatch.setitem(PAGES, None, {"data": [read], "has_more": False, "next_page": None})
+    header, *rows = [line.split("\t") for line in usage("--by", "model").stdout.splitlines()]
+    assert [dict(zip(header, one, strict=True)) for one in rows] == [
+        {
+            "model": "documents", "lines": "0", "input": "0", "cached": "20", "output": "0", "truncated": "3",
+            "cost EUR": "0.000001500001", "gpu seconds": "1234.56", "document steps": "7",
+        }
+    ]  # fmt: skip

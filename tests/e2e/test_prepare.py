@@ -34,7 +34,7 @@ def test_a_stack_starts_who_reads_documents_with_the_first_of_them(stack: Any, r
     assert until(lambda: stack.query(done), stack) == [(1, 1)]
     assert [body["num_characters"] for body in library.bodies(batch_id) if "sha256" in body] == [4]
     # It says at its next heartbeat that it is there.
-    shown = until(lambda: next((said for said in [status_of(stack)] if ":prepare\t0\t0\t" in said), None), stack)
+    shown = until(lambda: next((said for said in [status_of(stack)] if "documents\t0\t0\t" in said), None), stack)
     assert any(line.startswith("prepare\trunning") for line in shown.splitlines()), shown
     assert stack.audit().returncode == 0
 

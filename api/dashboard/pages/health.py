@@ -37,7 +37,7 @@ class _Part:
 def show(request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     viewer.caller.require(Scope.ADMIN)
     look = diagnosis.look(services.engine)
-    parts = [*_of_database(look), _of_store(services.store), _of_models(look)]
+    parts = [*_of_database(look), _of_store(services.store), _of_models(look), _of_documents(look)]
     return render(request, viewer, "health.html", parts=parts)
 
 
@@ -78,3 +78,11 @@ def _of_models(look: DatabaseLook) -> _Part:
     served = ", ".join(look.served_models) or "none"
     says = f"Open batches wait for {waiting}, which no worker serves." if waiting else f"Served: {served}."
     return _Part(name="Models", is_well=not waiting, says=says)
+
+
+def _of_documents(look: DatabaseLook) -> _Part:
+    if look.do_documents_wait:
+        says = "Open batches wait for a worker that prepares documents (`tokenmill prepare`), and none lives."
+    else:
+        says = "A worker prepares them." if look.are_documents_served else "None is waited for."
+    return _Part(name="Documents", is_well=not look.do_documents_wait, says=says)
