@@ -250,6 +250,14 @@ QUANTIZED = (
                             shows="one scale a weight, called weight_scale", settings=_TWO_BLOCKS)),
 )  # fmt: skip
 
+WIDENED = (
+    Family(model_type="gpt_oss", models="gpt-oss 20B", settings={"num_hidden_layers": 24, "num_local_experts": 32}),
+    Family(model_type="gpt_oss", models="gpt-oss 120B"),
+    Family(model_type="minimax_m2", models="MiniMax-M2"),
+    Family(model_type="deepseek_v3", models="DeepSeek-V3, R1"),
+)
+"""Published sizes of quantized models: `settings` go on top of transformers' own configuration, and not of `TINY`."""
+
 _NO_FUNCTION = "takes no attention function"
 
 REFUSED = (

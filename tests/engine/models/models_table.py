@@ -8,10 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from engine.gguf.pre_tokenizers import PRE_TOKENIZERS
 from engine.gguf.tensor_types import TensorType
-from tests.engine.models.families import OWN, QUANTIZED, REFUSED, RUNS, SMALLEST_LEAD, THROUGH_TRANSFORMERS, Family
+from tests.engine.models.families import (
+    OWN,
+    QUANTIZED,
+    REFUSED,
+    RUNS,
+    SMALLEST_LEAD,
+    THROUGH_TRANSFORMERS,
+    WIDENED,
+    Family,
+)
 
+_BYTES = 2
+"""Of a weight in bfloat16."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
 _PAGE = """\
@@ -72,6 +86,12 @@ MXFP4. The scales of an FP8 weight are its `weight_scale_inv`, one for each bloc
 These are proven, against transformers with the same weights:
 
 {quantized}
+
+An engine uses one GPU, which has to hold the widened weights and, beside them, the cache of keys and values. Of these models gpt-oss 20B alone fits
+into the 80 GB of an H100 or the 141 GB of an H200. gpt-oss 120B would need a GPU of 288 GB, and MiniMax-M2 and DeepSeek-V3 fit on no GPU of today.
+None of the four was run here in its own size: what is proven are small configurations of them.
+
+{widened}
 
 Every other `quant_method` (`awq`, `gptq`, `compressed-tensors`, `bitsandbytes` and so on) is refused before the weights
 are read.
@@ -205,6 +225,8 @@ def models_page() -> str:
         ]
         for row in QUANTIZED
     ]
+    sizes = [(row.models, num_weights(row)) for row in WIDENED]
+    widened = [[models, f"{size:,}", f"{size * _BYTES / 1e9:,.0f} GB"] for models, size in sizes]
     refused = [[f"`{row.model_type}`", row.models, row.reason] for row in REFUSED]
     return _PAGE.format(
         runs="\n".join(_rows(runs)),
@@ -216,8 +238,16 @@ def models_page() -> str:
         quantized=_table(
             ["quant_method", "model_type", "models", "model_impl", "what the proven configuration has"], quantized
         ),
+        widened=_table(["model", "weights", "their bytes in bfloat16"], widened),
         refused=_table(["model_type", "models", "the message says"], refused),
     )
+
+
+def num_weights(family: Family) -> int:
+    """Count the weights of a model of its published size, by transformers' configuration; none takes memory."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family.model_type, **family.settings))
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _families(families: Iterable[Family]) -> str:
