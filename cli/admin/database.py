@@ -17,11 +17,10 @@ db_app = typer.Typer(help="The database: its schema, and its object store.", no_
 def db_upgrade(data_dir: DataDirOption = None) -> None:
     """Bring the schema to this version; harmless to repeat."""
     from cli.up_command import running_database_url
-    from jobs.database import head_revision, upgrade
+    from jobs.database import upgrade
     from jobs.storage import Storage, store_marker
 
-    upgrade(running_database_url(data_dir))
-    print(f"the schema is at revision {head_revision()}")
+    print(f"the schema is at revision {upgrade(running_database_url(data_dir))}")
     url = storage_url(data_dir)
     if url is not None:
         with database_sessions(data_dir) as maker:

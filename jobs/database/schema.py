@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -51,18 +51,43 @@ def wait_until_ready(engine: Engine, timeout: float, *, pause: float = 0.2) -> N
         time.sleep(pause)
 
 
-def upgrade(database_url: str) -> None:
-    """Bring the schema to this code's revision; safe to call from several processes at once."""
+def upgrade(database_url: str) -> str:
+    """Bring the schema to this code's revision, and return the one it is at; safe to call several times at once.
+
+    A newer one that this code runs on stays as it is: so a release goes back to the one before. Raises ServiceError for
+    one that it does not run on.
+    """
     from alembic import command  # noqa: PLC0415 - alembic is needed here only, and costs 0.1 s to import
 
     engine = connect(database_url)
     try:
         with reported_as_service_error(engine.url), engine.connect() as connection:
+            newer = _newer_revision(connection)
+            if newer is not None:
+                return newer
             config = alembic_config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            return head_revision()
     finally:
         engine.dispose()
+
+
+def _newer_revision(connection: Connection) -> str | None:
+    """Return the revision of a schema that is newer than this code; None: it is not. Raises ServiceError."""
+    with connection.begin():
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        if revision is None or revision <= head_revision():
+            return None
+        found = connection.execute(_SCHEMA).one()
+    if runs_on(revision, oldest_code=found.oldest_code):
+        return str(revision)
+    raise ServiceError(
+        f"the schema is at revision {revision}, and releases that know less than {found.oldest_code} do not run on it; "
+        f"this one knows {head_revision()}. Install the release that made it, or restore a backup from before."
+    )
 
 
 @cache

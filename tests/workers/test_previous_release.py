@@ -190,6 +190,24 @@ def test_the_release_before_answers_drains_and_bills_right_on_the_schema_of_this
         assert audit(session) == []
 
 
+@pytest.mark.timeout(900)
+def test_the_release_before_is_not_ready_on_the_schema_of_this_one_and_does_not_start_on_it(
+    release: Release, empty_database: str
+) -> None:
+    """As docs/operations.md says: v0.1.0 runs on no schema but its own."""
+    release.run(PREPARE, empty_database)
+    port = free_port()
+    model = ["--model", "demo", "--path", str(ROOT / "examples" / "demo_model")]
+    with release.role("api", "--port", str(port)) as api, httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
+        until(lambda: answers(http), api)
+        before = http.get("/readyz").status_code
+        upgrade(empty_database)
+        assert (before, http.get("/readyz").status_code, http.get("/healthz").status_code) == (200, 503, 200)
+    for role in (["api", "--port", str(free_port())], ["control"], ["dispatch"], ["worker", *model], ["db", "upgrade"]):
+        with release.role(*role) as started_again:
+            assert started_again.wait() == 1, role
+
+
 def answers(http: httpx.Client) -> bool:
     try:
         return http.get("/healthz").is_success

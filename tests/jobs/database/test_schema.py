@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 from jobs import database
 from jobs.database import MIGRATIONS, head_revision
 from jobs.database.schema import alembic_config
+from jobs.errors import ServiceError
 from jobs.partitions import is_partition_name
 from jobs.tables import Base
 
@@ -146,3 +147,26 @@ def test_code_is_ready_on_a_newer_schema_until_that_has_lost_what_it_uses(
         connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
         connection.execute(text("UPDATE schema_floor SET revision = :floor"), {"floor": floor})
     assert database.is_ready(engine) == is_ready
+
+
+def newer(engine: Engine, revision: str, *, floor: str) -> str:
+    """Make the schema one of a later release, which has no migration here; return the database's URL."""
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
+        connection.execute(text("UPDATE schema_floor SET revision = :floor"), {"floor": floor})
+    return engine.url.render_as_string(hide_password=False).replace("+psycopg", "")
+
+
+def test_an_upgrade_leaves_a_newer_schema_that_this_code_runs_on(engine: Engine) -> None:
+    url = newer(engine, "9998", floor=head_revision())
+    assert database.upgrade(url) == "9998"
+    assert database.is_ready(engine)
+
+
+def test_an_upgrade_refuses_a_newer_schema_that_this_code_does_not_run_on(engine: Engine) -> None:
+    with pytest.raises(ServiceError, match=r"9998.*9997"):
+        database.upgrade(newer(engine, "9998", floor="9997"))
+
+
+def test_an_upgrade_says_where_the_schema_is(database_url: str) -> None:
+    assert database.upgrade(database_url) == head_revision()
