@@ -103,4 +103,4 @@ def _begin(
         earlier = lifecycle.find_repeated(session, tenant, wanted)
         if earlier is not None:
             return shown(session, earlier, services.settings)
-        return wanted, retrying.source_of(session, batch)
+        return wanted, retrying.begin(session, tenant, batch, wanted, services.settings)

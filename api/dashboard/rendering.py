@@ -12,7 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from api.dashboard import formats
 from api.dashboard.viewer import Viewer
-from jobs.lines.endpoints import ENDPOINTS
 
 PAGE_HEADERS = {
     "cache-control": "no-store",
@@ -24,10 +23,11 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_SUBMIT = ("/submit", "Submit")
 _TENANT_PAGES = (
     ("/", "Overview"),
     ("/batches", "Batches"),
-    ("/submit", "Submit"),
+    _SUBMIT,
     ("/models", "Models & workers"),
     ("/pipelines", "Pipelines"),
     ("/extractions", "Extraction"),
@@ -61,7 +61,9 @@ def render(
 def _pages_for(viewer: Viewer | None) -> tuple[tuple[str, str], ...]:
     if viewer is None:
         return ()
-    return _OPERATOR_PAGES if viewer.is_operator else _TENANT_PAGES
+    if viewer.is_operator:
+        return _OPERATOR_PAGES
+    return tuple(page for page in _TENANT_PAGES if viewer.may_submit or page != _SUBMIT)
 
 
 @cache
@@ -88,6 +90,5 @@ def _environment() -> Environment:
     ):
         environment.filters[written.__name__] = written
     environment.globals["share"] = formats.share
-    environment.globals["RETRIED"] = ENDPOINTS  # the service's own batches are not
     environment.globals["NOTHING"] = formats.NOTHING
     return environment

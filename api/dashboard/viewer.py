@@ -54,7 +54,16 @@ class Viewer:
 
     @property
     def may_submit(self) -> bool:
-        return Scope.SUBMIT in self.caller.scopes
+        return self.no_submit is None
+
+    @property
+    def no_submit(self) -> str | None:
+        """Why the API would refuse whatever changes something, as it would say it."""
+        try:
+            self.caller.require(Scope.SUBMIT)
+        except ForbiddenError as error:
+            return error.message
+        return None
 
     @property
     def name(self) -> str:

@@ -64,10 +64,15 @@ def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None])
         session.execute(update(Tenant).where(Tenant.id == tenant_id).values(values))
 
 
+def allowed_priorities(tenant: Tenant) -> list[AskedPriority]:
+    """Return the classes that a tenant may ask for, the best one first."""
+    classes = list(AskedPriority)
+    return classes[classes.index(AskedPriority(tenant.best_priority)) :]
+
+
 def check_priority(tenant: Tenant, priority: AskedPriority) -> None:
     """Raise ForbiddenError where a class is better than the tenant may ask for."""
-    classes = list(AskedPriority)
-    allowed = classes[classes.index(AskedPriority(tenant.best_priority)) :]
+    allowed = allowed_priorities(tenant)
     if priority not in allowed:
         raise ForbiddenError(
             f"priority is {priority.value!r} and you may ask for {' or '.join(allowed)}. Lower it, or ask your "

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from jobs import decisions
-from jobs.accounts.limits import check_priority
+from jobs.accounts.limits import allowed_priorities, check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
 from jobs.batches.submission import parse_window
 from jobs.chunks import fairshare, queue_marks
@@ -68,8 +68,18 @@ def change_batch(
     return batch
 
 
+def is_changeable(batch: Batch) -> bool:
+    """Tell whether its window may be another, and its class where there is a choice."""
+    return batch.state in _CHANGEABLE
+
+
+def priorities_to_choose(tenant: Tenant, batch: Batch) -> list[AskedPriority]:
+    """Return the classes that a batch may be given; none: it keeps its own."""
+    return [] if batch.priority == Priority.OVERFLOW else allowed_priorities(tenant)
+
+
 def _check_changeable(batch: Batch) -> None:
-    if batch.state not in _CHANGEABLE:
+    if not is_changeable(batch):
         raise ConflictError(
             f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
             code="batch_not_changeable",

@@ -135,7 +135,7 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     assert batch is not None, "rows of batches stay, deleted or not"
     if batch.state == BatchState.CANCELLING:
         return batch
-    if batch.state not in sources_of(BatchState.CANCELLING):
+    if not is_cancellable(batch):
         raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.", code="batch_not_cancellable")
     move_batch(session, batch, BatchState.CANCELLING)
     leasing.withdraw_open(session, batch.id)
@@ -143,6 +143,11 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
         with suppress(ConflictError):  # it ends by itself
             cancel_batch(session, tenant_id, stage.id)
     return batch
+
+
+def is_cancellable(batch: Batch) -> bool:
+    """Tell whether a cancellation would begin now."""
+    return batch.state in sources_of(BatchState.CANCELLING)
 
 
 def lock_batch(session: Session, batch_id: str) -> Batch | None:

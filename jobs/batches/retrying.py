@@ -10,20 +10,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import orjson
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobs.accounts.limits import check_priority
+from jobs.batches import queue_limits
 from jobs.batches.retrieval.results import UNAVAILABLE
-from jobs.batches.submission import CreateBatch
+from jobs.batches.submission import CreateBatch, check_request
 from jobs.errors import ConflictError, GoneError, NotFoundError
 from jobs.files import find_kept
 from jobs.lines.output_lines import line_id
 from jobs.lines.reading import iter_lines
-from jobs.settings import MIB
+from jobs.partitions import batch_day
+from jobs.settings import MIB, Settings
 from jobs.states import TERMINAL_BATCH_STATES, AskedPriority, BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.storage import Storage
-from jobs.tables import Batch
+from jobs.tables import Batch, Result, Tenant
 
 _MAX_LINE_BYTES = 64 * MIB  # far above any setting: the lines were accepted once
+LOOKED_AT = 1000
+"""Failed lines that are looked at where a retry is only offered."""
 RUN_ERRORS = frozenset(
     {
         *("engine_failure", "insufficient_quota", "batch_expired", "batch_cancelled", "file_not_found"),
@@ -74,6 +80,34 @@ def wish(
 def _asked(batch: Batch) -> AskedPriority:
     """Return the class to ask for again: of a batch that overflowed the last one, which everybody may ask for."""
     return AskedPriority.BULK if batch.priority == Priority.OVERFLOW else AskedPriority(batch.priority)
+
+
+def begin(session: Session, tenant: Tenant, batch: Batch, wanted: CreateBatch, settings: Settings) -> RetrySource:
+    """Return where the lines of a retry are, before any of them is read.
+
+    Raises what would refuse it whatever they are: as `source_of` does, ForbiddenError for its class, RateLimitError or
+    LimitError where no further batch may be open.
+    """
+    check_request(wanted)
+    source = source_of(session, batch)
+    check_priority(tenant, wanted.priority)
+    queue_limits.check_open(session, tenant, settings)
+    return source
+
+
+def check_lines(session: Session, batch: Batch) -> None:
+    """Raise ConflictError where no failed line may run as it is, as far as the first LOOKED_AT of them say.
+
+    By the results in the database, which have the same lines as the error file, for whoever does not read that.
+    """
+    if batch.results_deleted_at is not None:
+        return
+    failed = select(Result.line).where(
+        Result.batch_day == batch_day(batch.created_at), Result.batch_id == batch.id, Result.is_error
+    )
+    lines = session.scalars(failed.limit(LOOKED_AT)).all()
+    if len(lines) < LOOKED_AT and next(_may_run(lines), None) is None:
+        raise _refused(batch.id, batch.num_failed)
 
 
 def source_of(session: Session, batch: Batch) -> RetrySource:
@@ -129,11 +163,7 @@ def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
             f"{awaited} of the error file is not in the input of {source.batch_id} after those before it"
         )
     if not num_found:
-        raise ConflictError(
-            f"None of the {source.num_failed:,} failed lines of batch {source.batch_id!r} can run as it is: each was "
-            "refused for what it says (its error file has the reasons). Correct them and submit them as a new batch.",
-            code="nothing_to_retry",
-        )
+        raise _refused(source.batch_id, source.num_failed)
 
 
 def _failed_ids(storage: Storage, source: RetrySource) -> Iterator[str]:
@@ -148,6 +178,14 @@ def _may_run(lines: Iterable[bytes]) -> Iterator[str]:
         error = line["error"]
         if line["custom_id"] is not None and (error is None or error["code"] in RUN_ERRORS):
             yield line["id"]
+
+
+def _refused(batch_id: str, num_failed: int) -> ConflictError:
+    return ConflictError(
+        f"None of the {num_failed:,} failed lines of batch {batch_id!r} can run as it is: each was refused for what it "
+        "says (its error file has the reasons). Correct them and submit them as a new batch.",
+        code="nothing_to_retry",
+    )
 
 
 def _nothing(batch: Batch) -> ConflictError:

@@ -73,7 +73,7 @@ def test_a_file_is_dropped_estimated_started_and_watched(page: Page, window: Win
     page.get_by_label("Invalid lines").first.select_option("skip")
     page.get_by_role("button", name="Start the batch").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("batch_"))
-    expect(page.locator(".pill").first).to_have_text("completed", timeout=SLOW)
+    expect(page.locator(".pill").first).to_have_text("completed with failures", timeout=SLOW)
     expect(page.get_by_text("Failed lines by code")).to_be_visible()
     assert window.complaints == []
 
@@ -103,6 +103,27 @@ def test_what_cannot_be_submitted_is_told(page: Page, tmp_path: Path) -> None:
     page.goto("/submit")
     page.get_by_label("Drop files here").set_input_files(files)
     expect(page.get_by_role("alert")).to_contain_text("give one at a time")
+
+
+@pytest.mark.parametrize(("verdict", "is_told"), [("refused", True), ("fails", True), ("accepted", False)])
+def test_a_batch_that_would_be_refused_is_not_started_and_the_page_says_why(
+    page: Page, tmp_path: Path, verdict: str, *, is_told: bool
+) -> None:
+    def answer(route: Route) -> None:
+        said = route.fetch()
+        route.fulfill(response=said, json=said.json() | {"verdict": verdict, "reason": "You have no room."})
+
+    file = tmp_path / "requests.jsonl"
+    file.write_text(line(0, RECEIPT), encoding="utf-8")
+    page.route("**/v1/estimates", answer)
+    try:
+        page.goto("/submit")
+        page.get_by_label("Drop files here").set_input_files(file)
+        expect(page.locator("#estimate")).to_be_visible(timeout=SLOW)
+        expect(page.get_by_text("You have no room.")).to_be_visible(visible=is_told)
+        expect(page.get_by_role("button", name="Start the batch")).to_be_enabled(enabled=not is_told)
+    finally:
+        page.unroute("**/v1/estimates")
 
 
 def test_files_that_are_chosen_while_others_upload_take_their_place(page: Page, window: Window, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from api.batches.answers import shown
 from api.dashboard.batch_rows import all_shown_lately, places
 from api.dashboard.live import GONE, Look, OpenPages, View, stream
+from api.dashboard.offers import BatchOffers, offers_of
 from api.dashboard.recent import Recent
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
@@ -22,7 +23,7 @@ from jobs.accounts.tenants import find_tenant
 from jobs.batches import lifecycle
 from jobs.errors import NotFoundError
 from jobs.overview import failures
-from jobs.states import TERMINAL_BATCH_STATES, AskedPriority
+from jobs.states import TERMINAL_BATCH_STATES
 from jobs.tables import Batch
 
 router = page_router()
@@ -32,6 +33,7 @@ router = page_router()
 def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     found = _find(session, viewer.tenant_id, batch_id)
     batch = shown(session, found, services.settings)
+    tenant = viewer.tenant if viewer.may_submit else None
     return render(
         request,
         viewer,
@@ -43,7 +45,7 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
         looked_at=failures.LOOKED_AT,
         decisions=[(decision, decisions.sentence(decision)) for decision in decisions.read(session, found.id)],
         is_open=found.state not in TERMINAL_BATCH_STATES,
-        classes=[priority.value for priority in AskedPriority],
+        offers=BatchOffers() if tenant is None else offers_of(session, tenant, found, services.settings),
     )
 
 

@@ -10,9 +10,10 @@ from fastapi import Request, Response
 from api.dashboard.rendering import render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
+from jobs.accounts.limits import allowed_priorities
 from jobs.lines.endpoints import ENDPOINTS
 from jobs.served_models import offered_models
-from jobs.states import AskedPriority, Scope
+from jobs.states import Scope
 
 router = page_router()
 
@@ -22,12 +23,13 @@ _WINDOWS = ("1h", "6h", "24h", "7d")
 @router.get("/submit", name="showSubmit")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     viewer.caller.require(Scope.SUBMIT)
+    tenant = viewer.caller.owner()
     return render(
         request,
         viewer,
         "submit.html",
         models=[model.name for model in offered_models(session)],
         endpoints=list(ENDPOINTS),
-        classes=[priority.value for priority in AskedPriority],
+        classes=[priority.value for priority in allowed_priorities(tenant)],
         windows=_WINDOWS,
     )

@@ -177,7 +177,10 @@ function showEstimate(found) {
     part("invalid-said").textContent = `${which} ${grouped(bad)} ${bad === 1 ? "is" : "are"} invalid. ${skips ? "They are left out and listed in the error file." : "As things are chosen, the batch would be refused: mend the file, or leave them out."}`;
     fill(part("invalid-lines"), (found.errors?.data ?? []).slice(0, 50).map((error) => [[error.line ?? "", "number"], [error.code, "mono"], [error.message, ""]]));
   }
-  part("start").disabled = (bad > 0 && !skips) || !found.requests;
+  const fails = found.verdict === "fails", stops = fails || found.verdict === "refused"; // what the create call would come to
+  part("refused").hidden = !stops || (fails && bad > 0); // invalid lines are told above
+  part("refused").textContent = found.reason ?? "";
+  part("start").disabled = stops || (bad > 0 && !skips) || !found.requests;
 }
 
 async function go(button, act) {

@@ -16,20 +16,10 @@ from jobs.overview.listing import BatchFilter, Shown
 from jobs.partitions import batch_day
 from jobs.tables import Batch, Result
 from tests.api.browser import Browser
+from tests.api.dashboard.submitting import submit
 
 Browse = Callable[[str | None], Browser]
 MODEL = "org/tiny"
-
-
-def submit(browser: Browser, lines: bytes, **options: str) -> str:
-    token = {"x-csrf-token": browser.token()}
-    file = browser.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", lines)}, headers=token)
-    body = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    made = browser.call("POST", "/v1/batches", json=body | options)
-    assert made.status_code == 200, made.text
-    batch_id = made.json()["id"]
-    assert isinstance(batch_id, str)
-    return batch_id
 
 
 @pytest.fixture
@@ -173,19 +163,6 @@ def test_a_batch_whose_lines_failed_is_shown_as_that_and_its_status_stays_openai
     page = browser.get("/batches").text
     assert '<span class="pill bad" data-live="0.state">mostly failed</span>' in page
     assert browser.get(f"/v1/batches/{batch_id}").json()["status"] == "completed"
-
-
-@pytest.mark.parametrize(("endpoint", "is_offered"), [("/v1/chat/completions", True), ("/v1/documents/read", False)])
-def test_a_retry_is_offered_where_the_api_would_make_one(
-    deployment: Any, browser: Browser, input_lines: Callable[..., bytes], endpoint: str, is_offered: bool
-) -> None:
-    batch_id = submit(browser, input_lines(2))
-    with Session(deployment.engine) as session, session.begin():
-        fail(session, batch_id, EXPIRED)
-        ended = "UPDATE batch SET state = 'completed', completed_at = now(), endpoint = :endpoint WHERE id = :id"
-        session.execute(text(ended), {"id": batch_id, "endpoint": endpoint})
-    call = f"POST /v1/batches/{batch_id}/retry"
-    assert [call in browser.get(path).text for path in ("/", f"/batches/{batch_id}")] == [is_offered, is_offered]
 
 
 def test_a_failed_line_may_hold_what_postgres_reads_no_json_with(
