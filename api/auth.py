@@ -15,6 +15,7 @@ from fastapi.security.base import SecurityBase
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
+from api.origins import is_sent_by
 from api.scopes import scope_of
 from api.services import Services, ServicesDep
 from jobs.accounts import browser_sessions
@@ -28,7 +29,6 @@ from jobs.tables import Tenant
 COOKIE = "tokenmill_session"
 TOKEN_HEADER = "x-csrf-token"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OWN_SITES = frozenset({"same-origin", "none"})  # none: an address that was typed, or a bookmark
 
 
 def read_bearer(authorization: str | None) -> str:
@@ -118,7 +118,7 @@ def _is_from_our_pages(request: Request, session: BrowserSession) -> bool:
 
     What only reads needs no token: the cookie is SameSite=Strict, and the answer is closed to other origins.
     """
-    if request.headers.get("sec-fetch-site", "same-origin") not in _OWN_SITES:
+    if not is_sent_by(request.headers, "same-origin", "none"):  # none: an address that was typed, or a bookmark
         return False
     if request.method in _SAFE_METHODS:
         return True

@@ -132,7 +132,7 @@ FLOORS = {
         ["indexes"],
     ],
     "api": [
-        ["fields", "in_flight", "logs", "rate_limits", "multipart", "ranges", "schemas", "scopes", "store"],
+        ["fields", "in_flight", "logs", "origins", "rate_limits", "multipart", "ranges", "schemas", "scopes", "store"],
         ["errors", "openapi", "submission_fields"],
         ["middleware", "uploads"],
         ["services"],

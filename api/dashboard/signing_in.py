@@ -14,6 +14,7 @@ from api.auth import COOKIE
 from api.dashboard.rendering import PAGE_HEADERS, render
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import SIGN_IN, own_path
+from api.origins import is_sent_by
 from api.services import Services, ServicesDep
 from jobs.accounts import browser_sessions
 from jobs.accounts.keys import authenticate
@@ -39,7 +40,7 @@ async def sign_in(
     asked: Annotated[str, Form()] = "/",
 ) -> Response:
     """Exchange a key for a cookie that lasts twelve hours, or until the key ends."""
-    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+    if not is_sent_by(request.headers, "same-origin"):
         return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
     try:
         async with services.session_slots:

@@ -49,6 +49,13 @@ class Answer:
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
+_NO_ADDRESS = (
+    "the name stands for no address that may be sent to: it is unknown, or leads into a private network; operators "
+    "allow networks with TOKENMILL_WEBHOOK_NETWORKS"
+)
+"""One answer for both: a tenant is not told which names there are inside."""
+
+
 class RefusedAddressError(Exception):
     """A name stands for an address that nothing may be sent to."""
 
@@ -81,8 +88,8 @@ class Sender:
                 status_code, content, retry_after = await self._post(httpx.URL(url), body, headers)
         except TimeoutError:
             return Answer(milliseconds=_since(began), error=f"no answer within {self._seconds:g} s")
-        except RefusedAddressError as error:
-            return Answer(milliseconds=_since(began), error=str(error))
+        except (RefusedAddressError, socket.gaierror):
+            return Answer(milliseconds=_since(began), error=_NO_ADDRESS)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError, ValueError) as error:
             return Answer(milliseconds=_since(began), error=_reason(error))
         return Answer(
@@ -139,10 +146,7 @@ class Sender:
         port = url.port or (443 if url.scheme == "https" else 80)
         found = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
         if not all(is_allowed(address, self._networks) for address in found):
-            # Which address that is, a tenant need not know.
-            raise RefusedAddressError(
-                f"{url.host} leads into a private network; operators allow networks with TOKENMILL_WEBHOOK_NETWORKS"
-            )
+            raise RefusedAddressError
         return found
 
     async def _look_up(self, host: str, port: int) -> Sequence[Address]:

@@ -63,11 +63,27 @@ def test_a_wrong_key_is_told_and_never_shown(browse: Browse) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def test_a_form_of_another_site_signs_nobody_in(browse: Browse, deployment: Any) -> None:
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "https://elsewhere.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "origin": "ours"},
+    ],
+)
+def test_a_form_of_another_site_signs_nobody_in(browse: Browse, deployment: Any, headers: dict[str, str]) -> None:
     browser = browse(None)
-    answer = browser.post("/sign-in", data={"key": deployment.new_key()}, headers={"sec-fetch-site": "cross-site"})
+    sent = {name: deployment.url if value == "ours" else value for name, value in headers.items()}
+    answer = browser.post("/sign-in", data={"key": deployment.new_key()}, headers=sent)
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
+
+
+def test_a_browser_that_names_our_origin_alone_signs_in(browse: Browse, deployment: Any) -> None:
+    answer = browse(None).post("/sign-in", data={"key": deployment.new_key()}, headers={"origin": deployment.url})
+    assert "set-cookie" in answer.headers
 
 
 def test_a_session_ends_with_its_key(browse: Browse, deployment: Any) -> None:
@@ -111,6 +127,8 @@ def test_the_api_takes_the_cookie_from_our_pages_alone(browse: Browse, deploymen
     assert wrong.json()["error"]["code"] == "foreign_page"
     foreign = browser.get("/v1/batches", headers={"sec-fetch-site": "cross-site"})
     assert foreign.json()["error"]["code"] == "foreign_page"
+    of_another = browser.get("/v1/batches", headers={"origin": "https://elsewhere.example"})
+    assert of_another.json()["error"]["code"] == "foreign_page"
     assert browser.call("POST", "/v1/collections", json=body).status_code == 200
 
 

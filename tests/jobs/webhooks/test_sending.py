@@ -93,7 +93,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_with_the_time_for_all_of_it(rece
 
 @pytest.mark.parametrize(
     ("url", "what"),
-    [("http://127.0.0.1:1/", "ConnectError"), ("http://no-such-host.invalid/", "gaierror")],
+    [("http://127.0.0.1:1/", "ConnectError"), ("http://no-such-host.invalid/", "no address")],
 )
 def test_an_endpoint_that_is_not_there_is_told_with_its_reason(url: str, what: str) -> None:
     answer = post(url)
@@ -108,6 +108,13 @@ def test_a_name_for_a_private_address_is_not_connected_to(receiver: Receiver) ->
         answer = post(f"http://{host}:{port}/", networks="")
         assert "private network" in str(answer.error), host
         assert "TOKENMILL_WEBHOOK_NETWORKS" in str(answer.error)
+    assert receiver.received == []
+
+
+def test_a_name_inside_and_one_that_is_not_there_have_one_answer(receiver: Receiver) -> None:
+    inside = post(f"http://localhost:{receiver.url.rpartition(':')[2]}/", networks="")
+    absent = post("http://no-such-host.invalid/", networks="")
+    assert inside.error == absent.error
     assert receiver.received == []
 
 
