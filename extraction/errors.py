@@ -22,6 +22,7 @@ class DocumentCode(StrEnum):
     NOT_TEXT = "not_text"  # a text format in no encoding that is read
     TRUNCATED = "truncated"  # the end of the file is missing
     DAMAGED = "damaged"
+    NO_TEXT = "no_text"  # it was read, and has nothing but pictures and blanks
     ENCRYPTED = "encrypted"
     TOO_LARGE = "too_large"  # the file, or the text in it
     TOO_MANY_PAGES = "too_many_pages"

@@ -5,12 +5,13 @@ Knows no limit of time or memory; `DocumentReader` reads in a process that has s
 
 from __future__ import annotations
 
+import unicodedata
 from functools import partial
 
 from extraction.documents.document import Document
 from extraction.documents.formats import Format, format_of
 from extraction.documents.limits import Limits, Progress
-from extraction.documents.readers import html, mail, office, pdf, plain, sheets
+from extraction.documents.readers import html, mail, ocr, office, pdf, plain, sheets
 from extraction.errors import DocumentCode, DocumentError
 
 _READERS = {
@@ -25,7 +26,7 @@ _PAGED = {
     Format.PPTX: office.read_pptx,
     Format.XLSX: sheets.read_xlsx,
 }
-PARSERS = "; ".join(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets))
+PARSERS = "; ".join(("with text", *(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets))))
 """Names and versions of all readers: the same bytes under the same string give the same document."""
 
 
@@ -40,11 +41,27 @@ def parse(content: bytes, name: str, limits: Limits, *, progress: Progress | Non
 def _read(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:
     """Read a file or an attachment: what its parser trips over is an error of that one, and not of the mail around."""
     try:
-        return _dispatched(content, name, depth, limits=limits, progress=progress)
+        document = _dispatched(content, name, depth, limits=limits, progress=progress)
     except (DocumentError, MemoryError):
         raise
     except Exception as error:  # a file is from a stranger: whatever its parser trips over, it is the file
         raise DocumentError(DocumentCode.DAMAGED, f"{name}: {type(error).__name__}: {error}") from error
+    if not any(map(_is_shown, document.text)):
+        raise DocumentError(DocumentCode.NO_TEXT, f"{name} has no text: {_about_pictures(document)}")
+    return document
+
+
+def _is_shown(sign: str) -> bool:
+    """Tell whether a sign is one that a reader sees and knows: no blank, and none that a font has no character for."""
+    return not (sign.isspace() or sign == "\ufffd" or unicodedata.category(sign) in ("Cc", "Cf"))
+
+
+def _about_pictures(document: Document) -> str:
+    if document.format != Format.PDF:
+        return f"pictures in {document.format} files are not read. Print it to a PDF, which the extra `ocr` reads"
+    if ocr.is_installed():
+        return "the extra `ocr` has found none in pictures of its pages either. Scan it anew, or leave it out"
+    return "its pages are pictures, or empty. Install the extra `ocr` (tokenmill[documents,ocr]) to read pictures"
 
 
 def _dispatched(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:

@@ -36,7 +36,7 @@ def collect(http: httpx.Client, *contents: bytes) -> str:
     ids = []
     for number, content in enumerate(contents):
         answer = http.post(
-            "/v1/files", data={"purpose": "user_data"}, files={"file": (f"{number}.txt", content or b" ")}
+            "/v1/files", data={"purpose": "user_data"}, files={"file": (f"{number}.txt", content or b"-")}
         )
         ids.append(answer.json()["id"])
     if ids:

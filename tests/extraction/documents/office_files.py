@@ -27,6 +27,11 @@ def word_file() -> bytes:
     return _saved(document.save)
 
 
+def blank_word_file() -> bytes:
+    """Return a Word file without a word."""
+    return _saved(docx.Document().save)
+
+
 def slides_file() -> bytes:
     """Return a PowerPoint file of two slides: titles with notes; a text box and a table."""
     slides = pptx.Presentation()

@@ -10,12 +10,12 @@ from email.message import EmailMessage
 import pytest
 
 from benchmarks.extraction.pages import make_pdf
-from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects
+from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
 from extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
-from tests.extraction.documents.office_files import changed, sheets_file, slides_file, word_file
+from tests.extraction.documents.office_files import blank_word_file, changed, sheets_file, slides_file, word_file
 
 SHEET = "xl/worksheets/sheet1.xml"
 LIMITS = Limits(max_unpacked_bytes=64 << 20, seconds=30)
@@ -91,6 +91,11 @@ def mail_loop(depth: int = 9) -> bytes:
 
 BROKEN = {
     "empty.pdf": (b"", DocumentCode.EMPTY),
+    "blank.pdf": (write_pdf([PdfPage(), PdfPage()]), DocumentCode.NO_TEXT),
+    "blank.docx": (blank_word_file(), DocumentCode.NO_TEXT),
+    "blank.html": (b"<html><script>x</script><img src=a.png>", DocumentCode.NO_TEXT),
+    "blank.txt": (b" \n\t\n", DocumentCode.NO_TEXT),
+    "unknown.txt": ("\ufffd \ufffd\n\u200b".encode(), DocumentCode.NO_TEXT),
     "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00", DocumentCode.UNSUPPORTED_FORMAT),
     "archive.zip": (packed(a=b"a"), DocumentCode.UNSUPPORTED_FORMAT),
     "nested.zip": (packed(a=packed(b=packed(c=packed(d=b"")))), DocumentCode.UNSUPPORTED_FORMAT),

@@ -10,8 +10,9 @@ from benchmarks.extraction.pages import make_pdf
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from extraction.documents.document import Document
 from extraction.documents.layout import layout
-from extraction.documents.limits import Limits
+from extraction.documents.limits import Limits, Progress
 from extraction.documents.parsing import parse
+from extraction.documents.readers.pdf import read_pdf
 
 TABLE = [("Item", "Price"), ("Pens", "12.00"), ("Paper and ink", "7.50")]
 
@@ -67,7 +68,7 @@ def test_a_format_without_pages_is_shown_as_it_is() -> None:
 
 
 def test_an_empty_document_is_shown_empty() -> None:
-    shown = layout(parse(write_pdf([PdfPage()]), "a.pdf", Limits()))
+    shown = layout(read_pdf(write_pdf([PdfPage()]), Limits(), Progress()))
     assert (shown.text, shown.to_document(0, 0), shown.pieces(0, 0)) == ("", (0, 0), [])
 
 

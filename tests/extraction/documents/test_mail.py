@@ -93,6 +93,14 @@ def test_parts_that_lie_endlessly_in_one_another_are_refused() -> None:
     assert refusal.value.code == DocumentCode.NESTED_TOO_DEEPLY
 
 
+def test_an_attachment_without_text_is_noted() -> None:
+    message = mail("look")
+    message.add_attachment(b"<p> ", maintype="text", subtype="html", filename="t.html")
+    document = read(message)
+    assert document.text.endswith("Attachment: t.html (text/html)")
+    assert "t.html has no text" in document.notes[0]
+
+
 def test_an_attachment_that_its_parser_trips_over_is_noted_and_the_mail_read() -> None:
     message = mail("a", "the body")
     stumbling = b'<table><tr><td colspan="%s">x</table>' % (b"9" * 5000)  # more digits than Python takes for a number

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.extraction.pdf_writer import PdfPage, Picture, Words, write_pdf
 from extraction.documents.process.document_reader import DocumentReader
+from extraction.errors import DocumentCode, DocumentError
 
 pytest.importorskip("rapidocr", reason="the extra [ocr] is not installed")
 pytestmark = pytest.mark.long
@@ -49,6 +50,13 @@ def test_a_scanned_page_is_read_line_by_line(reader: DocumentReader) -> None:
 
 
 def test_a_small_picture_on_a_page_is_not_read(reader: DocumentReader) -> None:
-    document = reader.read(write_pdf([scanned(width=200)]), "a.pdf")
-    assert document.text == ""
-    assert document.notes == ("1 of 1 pages have no text, the first is page 1",)
+    printed = PdfPage(words=(Words(x=40, y=60, text="A page of text as any other."),), width=WIDTH, height=HEIGHT)
+    document = reader.read(write_pdf([printed, scanned(width=200)]), "a.pdf")
+    assert document.text.strip() == "A page of text as any other."
+    assert document.notes == ("1 of 2 pages have no text, the first is page 2",)
+
+
+def test_a_pdf_whose_pictures_have_no_text_either_fails(reader: DocumentReader) -> None:
+    with pytest.raises(DocumentError, match="the extra `ocr` has found none") as refusal:
+        reader.read(write_pdf([PdfPage(width=WIDTH, height=HEIGHT)]), "a.pdf")
+    assert refusal.value.code == DocumentCode.NO_TEXT

@@ -11,6 +11,7 @@ from benchmarks.extraction.pdf_writer import PdfPage, Words, frame, pdf_objects,
 from extraction.documents.document import Document
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
+from extraction.documents.readers.pdf import opened
 from extraction.documents.runs import Box
 from extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
@@ -145,8 +146,15 @@ def test_a_broken_pdf_says_what_is_wrong(content: bytes, code: DocumentCode) -> 
 
 
 def test_a_pdf_that_asks_for_no_password_is_read_though_it_is_protected() -> None:
-    content = builders.with_password([PdfPage()], b"")
-    assert len(read(content).pages) == 1
+    with opened(builders.with_password([PdfPage()], b"")) as pdf:
+        assert len(pdf) == 1
+
+
+@pytest.mark.parametrize("pages", [[PdfPage()], [PdfPage()] * 3, [page(" ")]], ids=["one", "three", "blank"])
+def test_a_pdf_without_any_text_fails_and_names_what_reads_pictures(pages: list[PdfPage]) -> None:
+    with pytest.raises(DocumentError, match="extra `ocr`") as refusal:
+        read(write_pdf(pages))
+    assert (refusal.value.code, refusal.value.page) == (DocumentCode.NO_TEXT, None)
 
 
 def test_a_page_that_cannot_be_read_is_named() -> None:
@@ -158,7 +166,7 @@ def test_a_page_that_cannot_be_read_is_named() -> None:
 
 
 def test_a_pdf_with_too_many_pages_is_refused() -> None:
-    assert len(read(write_pdf([PdfPage()] * 3), max_pages=3).pages) == 3
+    assert len(read(write_pdf([page("a")] * 3), max_pages=3).pages) == 3
     with pytest.raises(DocumentError, match="has 4 pages, and 3 are read") as refusal:
         read(write_pdf([PdfPage()] * 4), max_pages=3)
     assert (refusal.value.code, refusal.value.page) == (DocumentCode.TOO_MANY_PAGES, 3)

@@ -72,7 +72,6 @@ def test_json_is_read_as_it_stands() -> None:
         ("<pre>  a\n   b</pre>c", "  a\n   b\nc"),
         ("<ul><li>one<li>two</ul>", "one\ntwo"),
         ("<i>a</i> <i>b</i>", "a b"),
-        ("", ""),
     ],
 )
 def test_html_becomes_the_text_that_is_shown(markup: str, text: str) -> None:
