@@ -20,11 +20,11 @@ from typing import Any
 
 import jsonschema_rs
 
-from benchmarks.extraction.harmed_papers import KINDS, Answer, answers_of, judged, rescored
+from benchmarks.extraction.harmed_papers import KINDS, STATED, Answer, answers_of, judged, rescored
 from examples.field_requests import SCHEMA_PATH
 from examples.harms import Harm
 from examples.make_papers import Paper, make_papers
-from extraction.evaluation.metrics import auroc, risk_coverage, share_automated
+from extraction.evaluation.metrics import Rates, auroc, risk_coverage, share_automated
 from extraction.fields.schema import FieldSchema
 from extraction.scoring.calibration import fit
 
@@ -56,6 +56,8 @@ class Measured:
     valid: float
     exact: float
     """Of all answers but those that are contradicted."""
+    rates: Rates
+    """Of all values but those that are contradicted."""
     at_place: float
     """Of the right values that must stand in their document: those that are found where they are stated."""
     auroc_before: float | None
@@ -138,13 +140,14 @@ def _measured(
     right = [each.is_right for each in answers]
     scores = [score for score, _ in scored]
     unseen = [is_right for is_right, (_, is_unseen) in zip(right, scored, strict=True) if is_unseen]
-    answerable = [each.is_right for each in answers if each.kind != Harm.CONTRADICTED]
+    answerable = [each for each in answers if each.kind != Harm.CONTRADICTED]
     reviewed = {id(each): not is_unseen for each, (_, is_unseen) in zip(answers, scored, strict=True)}
     return Measured(
         num_documents=len(records),
         num_failed=len(records) - len(done),
         valid=_share([is_valid(fields) for fields in done]),
-        exact=_share(answerable),
+        exact=_share([each.is_right for each in answerable]),
+        rates=_rates(answerable),
         at_place=_share([each.is_at_place for each in answers if each.is_at_place is not None]),
         auroc_before=auroc([each.score for each in answers], right),
         auroc=auroc(scores, right),
@@ -169,8 +172,21 @@ def _row(kind: str, answers: Sequence[Answer], reviewed: Mapping[int, bool]) -> 
     )
 
 
+def _rates(answers: Sequence[Answer]) -> Rates:
+    given = [each for each in answers if each.value is not None]
+    return Rates(
+        right=sum(each.is_right for each in given),
+        wrong=sum(not each.is_right for each in given),
+        missed=sum(not each.is_right for each in answers if each.kind == STATED),
+    )
+
+
 def _share(told: Sequence[bool]) -> float:
     return sum(told) / len(told) if told else 0.0
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
 
 
 def _print(measured: Measured) -> None:
@@ -178,9 +194,12 @@ def _print(measured: Measured) -> None:
     for row in measured.kinds:
         exact = "" if row.exact is None else f"{row.exact:.1%}"
         print(f"{row.kind:16}{row.num_answers:>8}{exact:>8}{row.null:>8.1%}{row.reviewed:>10.1%}")
+    rates = measured.rates
     told = {
         "schema-valid records": f"{measured.valid:.1%}",
         "exact, but for what is contradicted": f"{measured.exact:.1%}",
+        "F1 of the same": _percent(rates.f1),
+        "its precision and recall": f"{_percent(rates.precision)}, {_percent(rates.recall)}",
         "right values at their place": f"{measured.at_place:.1%}",
         "AUROC before gold": "" if measured.auroc_before is None else f"{measured.auroc_before:.3f}",
         "AUROC, calibrated": "" if measured.auroc is None else f"{measured.auroc:.3f}",

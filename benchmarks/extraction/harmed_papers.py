@@ -21,6 +21,7 @@ from extraction.fields.values import is_same_for
 from extraction.grounding.spans import Span
 from extraction.scoring.calibration import Calibration, Judged
 from extraction.scoring.features import Features
+from extraction.scoring.score import NOWHERE
 
 STATED, ABSENT = "stated", "never stated"
 KINDS = (STATED, ABSENT, *(harm.value for harm in Harm))
@@ -47,6 +48,8 @@ class Answer:
     features: Features
     score: float
     review: bool
+    is_nowhere: bool
+    """Whether nothing in the document says what was answered: somebody must look, whatever the score."""
 
 
 def answers_of(schema: FieldSchema, papers: Mapping[str, Paper], records: Sequence[Mapping[str, Any]]) -> list[Answer]:
@@ -68,7 +71,7 @@ def rescored(answers: Sequence[Answer], calibration: Calibration) -> list[tuple[
     """Return each answer's calibrated score, and whether it goes on unseen."""
     scores = [calibration.score(each.features) for each in answers]
     return [
-        (score, score >= calibration.threshold(each.features) and not each.features.violations)
+        (score, score >= calibration.threshold(each.features) and not (each.features.violations or each.is_nowhere))
         for score, each in zip(scores, answers, strict=True)
     ]
 
@@ -92,6 +95,7 @@ def _of_one(schema: FieldSchema, paper: Paper, record: Mapping[str, Any]) -> Ite
             features=Features.from_json(told["features"]),
             score=told["score"],
             review=told["review"],
+            is_nowhere="answer" in told or NOWHERE in told["reasons"],
         )
 
 

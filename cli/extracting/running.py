@@ -40,6 +40,8 @@ class Tally:
     """Documents of whose reading, or of whose questions, something is noted."""
     num_to_review: int = 0
     """Values, null among them, that a person should look at."""
+    num_withheld: int = 0
+    """Values that are null because what was answered stands nowhere in the document."""
     usage: Counter[str] = field(default_factory=Counter)
 
     def passing(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -52,6 +54,7 @@ class Tally:
             self.usage.update(one["usage"])
             self.num_noted += bool(one.get("notes"))  # which an older server does not tell
             self.num_to_review += sum(each["review"] for each in one["evidence"])
+            self.num_withheld += sum("answer" in each for each in one["evidence"])
             yield one
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cli.line_tally import by_code
+from extraction.passes.withholding import NOT_IN_DOCUMENT
 from jobs.counted import counted
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
         for number, each in enumerate(record["evidence"]):
             name = Path(record["document"]).name if number == 0 else ""
             is_last = number == len(record["evidence"]) - 1
-            table.add_row(name, each["path"], _shown(each["value"]), _score(each), where(each), end_section=is_last)
+            table.add_row(name, each["path"], _shown(each), _score(each), where(each), end_section=is_last)
     Console().print(table, markup=False)
 
 
@@ -82,6 +83,8 @@ def summary(tally: Tally) -> list[str]:
             f"{counted(num_values, 'value')}, {found / num_values:.1%} of them found in the document; "
             f"{counted(tally.num_to_review, 'answer')} to be looked at (review: true)"
         )
+    if tally.num_withheld:
+        lines.append(f"{counted(tally.num_withheld, 'answer')} in no document: null, with the note {NOT_IN_DOCUMENT}")
     if num_input := tally.usage["input_tokens"]:
         lines.append(
             f"tokens {num_input:,} in, {tally.usage['cached_tokens'] / num_input:.1%} of them from the prefix cache; "
@@ -90,8 +93,10 @@ def summary(tally: Tally) -> list[str]:
     return lines
 
 
-def _shown(value: Any) -> str:
-    return "–" if value is None else str(value)
+def _shown(evidence: Mapping[str, Any]) -> str:
+    if "answer" in evidence:
+        return f"– (answered: {evidence['answer']})"
+    return "–" if evidence["value"] is None else str(evidence["value"])
 
 
 def _score(evidence: Mapping[str, Any]) -> str:
@@ -100,6 +105,8 @@ def _score(evidence: Mapping[str, Any]) -> str:
 
 def where(evidence: Mapping[str, Any]) -> str:
     """Return where a value stands, in words; nothing of null, and of a list without items."""
+    if "answer" in evidence:
+        return "nowhere"
     if evidence["value"] in (None, []):
         return ""
     if "status" not in evidence["features"]:

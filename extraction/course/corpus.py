@@ -51,6 +51,11 @@ class FoundPassage:
         """Return its own text, which headings may stand before."""
         return self.shown[len(self.shown) - (self.end - self.start) :]
 
+    @property
+    def headings(self) -> str:
+        """Return those before it."""
+        return self.shown[: len(self.shown) - (self.end - self.start)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Origin:
@@ -202,7 +207,7 @@ class _Gathering:
             end += len(BETWEEN)
         places = np.array(origins, np.int64).reshape(-1, 3)
         text = LayoutText(text=layout(shown), origins=places, own_text=BETWEEN.join(own))
-        return Excerpt(layout=text, ranks=ranks)
+        return Excerpt(layout=text, ranks=ranks, headings="\n".join(one.headings for one in passages))
 
     def _offset(self, passage: FoundPassage) -> int:
         placed = self._placed[passage.document_id]

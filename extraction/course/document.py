@@ -16,7 +16,7 @@ from extraction.fields.paths import Place
 from extraction.passes.asking_again import TOO_LONG
 from extraction.passes.covering import CoveredReading, cover, covered_readings, max_characters
 from extraction.passes.document_reading import DocumentReading, GroupReading, Question, no_reading, read_group
-from extraction.passes.examples import without_example_values
+from extraction.passes.examples import with_example_reasons
 from extraction.passes.excerpts import Showing
 from extraction.passes.likeness import choose_examples
 from extraction.passes.prompts import Request
@@ -139,6 +139,7 @@ def record_of(
         calibration=job.calibration,
         retrieval_ranks=_ranks(showing),
         covered=_behind_covers(job, showing, reading, answers.covered) if answers.covered else None,
+        headings=showing.headings,
         notes=[
             *showing.document.notes,
             *_shown_in_parts(showing),
@@ -222,7 +223,7 @@ def _read(job: ExtractJob, showing: Showing, result: LineResult, group: Group, s
         return no_reading(group, shown, TOO_LONG if _is_too_long(showing, result.error) else said)
     read = read_group(result.text, group, shown, quotes=job.quotes, content=result.logprobs)
     examples = choose_examples(shown.text, job.examples)
-    return replace(read, findings=tuple(without_example_values(read.findings, examples, group)))
+    return replace(read, findings=tuple(with_example_reasons(read.findings, examples, group)))
 
 
 def _is_too_long(showing: Showing, error: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""`x-tokenmill` of a schema: what it may say of a field, and how it is refused.
+"""`x-tokenmill` and `x-derived` of a schema: what they may say of a field, and how they are refused.
 
 Knows no leaf's type: whether a metric suits it is asked where the leaf is made.
 """
@@ -19,6 +19,7 @@ class Annotations:
     """What `x-tokenmill` said; None where it said nothing and the type decides."""
 
     ground: bool | None = None
+    """Of a field with `x-derived: true` it is false."""
     metric: Metric | None = None
     key: bool = False
     required_for_auto: bool = False
@@ -39,13 +40,22 @@ def read_annotations(node: Mapping[str, Any], path: Path, allowed: Set[str]) -> 
         if not isinstance(given.get(name, False), bool):
             raise SchemaError(f"`{name}` is {given[name]!r}; it must be true or false.", path)
     return Annotations(
-        ground=given.get("ground"),
+        ground=_ground(node, given, path),
         metric=_metric(given, path),
         key=given.get("key", False),
         required_for_auto=given.get("required_for_auto", False),
         weight=_weight(given.get("weight", 1.0), path),
         checks=_checks(given.get("checks", []), path),
     )
+
+
+def _ground(node: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> bool | None:
+    is_derived, ground = node.get("x-derived", False), given.get("ground")
+    if not isinstance(is_derived, bool):
+        raise SchemaError(f"`x-derived` is {is_derived!r}; it must be true or false.", path)
+    if is_derived and ground:
+        raise SchemaError("`x-derived` and `ground` are both true, and contradict each other. Leave one out.", path)
+    return False if is_derived else ground
 
 
 def _metric(given: Mapping[str, Any], path: Path) -> Metric | None:

@@ -55,7 +55,7 @@ class Leaf:
     description: str = ""
     metric: Metric = Metric.EXACT
     ground: bool = True
-    """Whether its value must stand in the document; not so for what is concluded."""
+    """Whether its value must stand in the document; not so for what is concluded (`x-derived: true`)."""
     key: bool = False
     """Of an item: it tells which items of several passages are the same."""
     required_for_auto: bool = False
@@ -69,6 +69,11 @@ class Leaf:
     def name(self) -> str:
         """Return the last name of its path."""
         return next(part for part in reversed(self.path) if part != ITEM)
+
+    @property
+    def is_copied(self) -> bool:
+        """Tell whether its value is a copy of words of the document: no choice, no boolean, nothing concluded."""
+        return self.ground and self.enum is None and self.type is not LeafType.BOOLEAN
 
     @property
     def kind(self) -> Kind:

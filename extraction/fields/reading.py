@@ -35,12 +35,13 @@ _IDLE = {
     "writeOnly",
 }
 _COMMON = _IDLE | {"type", "description", "default", "x-tokenmill"}
+_OF_VALUES = _COMMON | {"enum", "const", "x-derived"}
 _KEYWORDS = {
     "object": _COMMON | {"properties", "required", "additionalProperties"},
-    "array": _COMMON | {"items", "minItems", "maxItems"},
-    "string": _COMMON | {"enum", "const", "format", "pattern", "minLength", "maxLength"},
-    "number": _COMMON | {"enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    "boolean": _COMMON | {"enum", "const"},
+    "array": _COMMON | {"items", "minItems", "maxItems", "x-derived"},
+    "string": _OF_VALUES | {"format", "pattern", "minLength", "maxLength"},
+    "number": _OF_VALUES | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "boolean": _OF_VALUES,
 }
 _KEYWORDS["integer"] = _KEYWORDS["number"]
 _VALUE_KEYWORDS = {
@@ -110,13 +111,13 @@ class _Walk:
         if path[-1] == ITEM:
             _refuse(path, "arrays of arrays are not asked for. Put an object between them")
         inner, _, _ = self._resolve(items, (*path, ITEM), refs)
-        own = node.get("x-tokenmill")
-        if own is not None and _type_of(inner, path)[0] in ("object", "array"):
-            _refuse(path, "`x-tokenmill` belongs to the fields of an array's objects, not to the array")
+        is_scalar = _type_of(inner, path)[0] not in ("object", "array")
+        own = {name: node[name] for name in ("x-tokenmill", "x-derived") if name in node}
+        if own and not is_scalar:
+            _refuse(path, f"`{next(iter(own))}` belongs to the fields of an array's objects, not to the array")
         self._contain(node, path)
         described = {"description": node["description"]} if "description" in node else {}
-        is_scalar = _type_of(inner, path)[0] not in ("object", "array")
-        extra = ({"x-tokenmill": own} if own is not None else {}) | (described if is_scalar else {})
+        extra = own | (described if is_scalar else {})
         self.read({**extra, **items}, (*path, ITEM), refs)
 
     def _contain(self, node: Mapping[str, Any], path: Path) -> None:

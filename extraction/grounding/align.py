@@ -15,7 +15,7 @@ from extraction.grounding.candidates import NO_CANDIDATES, Candidates, candidate
 from extraction.grounding.normalised import Target
 from extraction.grounding.ordering import choose_in_order
 from extraction.grounding.spans import NOWHERE, Grounding
-from extraction.grounding.values import ValueTarget
+from extraction.grounding.standing import Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,8 @@ class Sought:
     value: Any
     kind: Kind
     quote: str | None = None
+    is_copied: bool = False
+    """Whether the value must stand in the text itself: a quote that stands there does not speak for another value."""
 
 
 def align(quotes_in_order: Sequence[str], text: str) -> list[Grounding]:
@@ -35,19 +37,31 @@ def align(quotes_in_order: Sequence[str], text: str) -> list[Grounding]:
 
 
 def ground(sought_in_order: Sequence[Sought], text: str) -> list[Grounding]:
-    """Return where each value stands: its quote, or, where there is none or it is nowhere, the value itself."""
-    target = ValueTarget(text)
+    """Return where each value stands: its quote, or, where there is none or it is nowhere, the value itself.
+
+    One that is copied and stands in no form in the text stands nowhere, whatever is quoted for it.
+    """
+    standing = Standing(text)
     found: dict[tuple[Any, ...], Candidates] = {}
-    keys = [(type(sought.value), sought.value, sought.kind, sought.quote) for sought in sought_in_order]
+    keys = [(type(each.value), each.value, each.kind, each.quote, each.is_copied) for each in sought_in_order]
     for key, sought in zip(keys, sought_in_order, strict=True):
         if key not in found:
-            found[key] = _candidates(sought, target)
+            found[key] = _candidates(sought, standing)
     return _chosen([found[key] for key in keys], text)
 
 
-def _candidates(sought: Sought, target: ValueTarget) -> Candidates:
-    quoted = candidates(sought.quote, target.text) if sought.quote else NO_CANDIDATES
-    return quoted if quoted.spans or sought.value is None else target.candidates(sought.value, sought.kind)
+def _candidates(sought: Sought, standing: Standing) -> Candidates:
+    quoted = candidates(sought.quote, standing.target.text) if sought.quote else NO_CANDIDATES
+    if sought.value is None or (quoted.spans and _speaks_for(quoted, sought, standing)):
+        return quoted
+    return NO_CANDIDATES if quoted.spans else standing.target.candidates(sought.value, sought.kind)
+
+
+def _speaks_for(quoted: Candidates, sought: Sought, standing: Standing) -> bool:
+    if not sought.is_copied:
+        return True
+    words = standing.text[quoted.spans[0].start : quoted.spans[0].end]
+    return Standing(words).has(sought.value, sought.kind) or standing.has(sought.value, sought.kind)
 
 
 def _chosen(found: Sequence[Candidates], text: str) -> list[Grounding]:

@@ -1,7 +1,7 @@
-"""Worked examples: how they stand in a prompt, and how their values are kept out of the answers.
+"""Worked examples: how they stand in a prompt, and which answers are copies of them.
 
-A small model copies what it was shown. A value of an example that does not stand in the document is no answer. Knows
-no choice of examples.
+A small model copies what it was shown. A value of an example that does not stand in the document is no answer, as any
+other that does not; it is told why. Knows no choice of examples.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def examples_in_words(examples: Sequence[Example], group: Group, *, quotes: bool
     )
 
 
-def without_example_values(findings: Sequence[Finding], examples: Sequence[Example], group: Group) -> list[Finding]:
-    """Return findings with null for what came out of an example instead of out of the document."""
+def with_example_reasons(findings: Sequence[Finding], examples: Sequence[Example], group: Group) -> list[Finding]:
+    """Return findings with the reason where a value came out of an example instead of out of the document."""
     shown = {
         leaf.path: [value for example in examples for _, value in values_at(example.fields, leaf.path)]
         for leaf in group.leaves
@@ -49,7 +49,10 @@ def without_example_values(findings: Sequence[Finding], examples: Sequence[Examp
     }
     leaves = {leaf.path: leaf for leaf in group.leaves}
     return [
-        _dropped(each) if _is_copied(each, leaves[each.path], shown.get(each.path, [])) else each for each in findings
+        replace(each, reasons=(*each.reasons, FROM_AN_EXAMPLE))
+        if _is_of_example(each, leaves[each.path], shown.get(each.path, []))
+        else each
+        for each in findings
     ]
 
 
@@ -64,15 +67,10 @@ def values_at(fields: Any, path: Path, place: Place = ()) -> Iterator[tuple[Plac
         yield from values_at(fields[path[0]], path[1:], (*place, path[0]))
 
 
-def _is_copied(finding: Finding, leaf: Leaf, shown: Sequence[Any]) -> bool:
+def _is_of_example(finding: Finding, leaf: Leaf, shown: Sequence[Any]) -> bool:
     if finding.value is None or finding.spans:
         return False
     return any(value is not None and is_same_for(leaf, finding.value, value) for value in shown)
-
-
-def _dropped(finding: Finding) -> Finding:
-    reading = replace(finding.reading, value=None, quote=None)
-    return replace(finding, reading=reading, reasons=(*finding.reasons, FROM_AN_EXAMPLE))
 
 
 def _answer(example: Example, group: Group, *, quotes: bool) -> dict[str, Any]:

@@ -68,6 +68,8 @@ class Excerpt:
     layout: LayoutText
     ranks: Mapping[int, int] = field(default_factory=dict)
     """The rank of each passage, by where it begins in the document's text; none where all of it is shown."""
+    headings: str = ""
+    """That are shown before passages, and are no part of the document's text."""
 
 
 class Showing:
@@ -95,6 +97,11 @@ class Showing:
     def can_be_cut(self) -> bool:
         """Tell whether a prompt that has no room for the whole document shows passages of it."""
         return self._count is not None
+
+    @property
+    def headings(self) -> str:
+        """Return those that excerpts show beside the document's text."""
+        return "\n".join(filter(None, (excerpt.headings for excerpt in self.excerpts.values())))
 
     @cached_property
     def whole(self) -> Excerpt:

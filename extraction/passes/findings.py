@@ -112,7 +112,7 @@ def ground_readings(readings: Sequence[Reading], group: Group, text: str) -> lis
 
 
 def _sought(reading: Reading, leaf: Leaf) -> Sought:
-    return Sought(value=reading.value, kind=leaf.kind, quote=reading.quote)
+    return Sought(value=reading.value, kind=leaf.kind, quote=reading.quote, is_copied=leaf.is_copied)
 
 
 def relocate(findings: Iterable[Finding], to_document: Callable[[int, int], tuple[int, int]]) -> list[Finding]:

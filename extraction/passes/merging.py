@@ -50,6 +50,10 @@ class Merged:
     place: Place
     leaf: Leaf
     candidates: tuple[Candidate, ...]
+    is_nowhere: bool = False
+    """Whether nothing that was answered stands in the document: neither a value nor words that say it."""
+    answer: Any = None
+    """What was answered where the value is null for that reason."""
 
     @property
     def value(self) -> Any:

@@ -107,12 +107,11 @@ def _shown(index: int, record: Mapping[str, Any], text: str) -> Shown:
 
 def _value(index: int, evidence: Mapping[str, Any]) -> dict[str, Any]:
     value = evidence["value"]
-    spelled = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     pages = sorted({span["page"] + 1 for span in evidence["spans"] if span.get("page") is not None})
     return {
         "index": index,
         "path": evidence["path"],
-        "value": spelled if len(spelled) <= _MAX_VALUE_CHARACTERS else spelled[:_MAX_VALUE_CHARACTERS] + "…",
+        "value": _spelled(value),
         "is_null": value in (None, []),
         "is_placed": bool(evidence["spans"]),
         "pages": ", ".join(map(str, pages)),
@@ -121,8 +120,14 @@ def _value(index: int, evidence: Mapping[str, Any]) -> dict[str, Any]:
         "level": evidence["level"],
         "review": evidence["review"],
         "reasons": "; ".join(evidence["reasons"]),
+        "answer": _spelled(evidence["answer"]) if "answer" in evidence else "",
         "others": ", ".join(str(other["value"]) for other in evidence.get("others", [])),
     }
+
+
+def _spelled(value: Any) -> str:
+    spelled = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return spelled if len(spelled) <= _MAX_VALUE_CHARACTERS else spelled[:_MAX_VALUE_CHARACTERS] + "…"
 
 
 def _segment(segment: Segment, values: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from extraction.documents.runs import Run
 from extraction.fields.paths import spell
 from extraction.grounding.spans import Span
 from extraction.passes.merging import Merged
+from extraction.passes.withholding import NOT_IN_DOCUMENT
 from extraction.scoring.features import Features
 from extraction.scoring.rivals import Rival
 from extraction.scoring.score import Scored
@@ -23,12 +24,15 @@ def evidence_of(
 ) -> dict[str, Any]:
     """Return the evidence of one value, as JSON; other values that were found follow as `others`.
 
+    Of one that is null because what was answered stands nowhere, it has that as `answer`, and a `note`.
+
     Its features are kept with it: once there is gold, they are what a calibration is made of.
     """
     chosen = entry.candidates[0]
     found = {
         "path": spell(entry.place),
         "value": chosen.value,
+        **({} if entry.answer is None else {"answer": entry.answer, "note": NOT_IN_DOCUMENT}),
         "quote": chosen.best.reading.quote,
         "grounding": chosen.best.grounding.status.value,
         "likeness": round(chosen.best.grounding.likeness, 4),

@@ -26,7 +26,7 @@ class Features:
     is_null: bool
     """Or a list without an item, of which nothing was answered."""
     status: Status | None = None
-    """None where the value need not stand in the document."""
+    """None where the value need not stand in the document. Of null it is `none` where the answer stood nowhere."""
     likeness: float = 0.0
     stands_in_quote: bool | None = None
     """Whether the value can be read in the words that are said to hold it."""
@@ -90,7 +90,7 @@ def features_of(
     found = sum(len(candidate.findings) for candidate in entry.candidates)
     return Features(
         is_null=is_null,
-        status=chosen.best.grounding.status if entry.leaf.ground and not is_null else None,
+        status=chosen.best.grounding.status if entry.leaf.ground and not is_null else _status_of_null(entry),
         likeness=chosen.best.grounding.likeness,
         stands_in_quote=_stands_in_quote(entry, text),
         quote_stands=_quote_stands(entry, text),
@@ -108,6 +108,10 @@ def features_of(
     )
 
 
+def _status_of_null(entry: Merged) -> Status | None:
+    return None if entry.answer is None else Status.NONE
+
+
 def _chance(covered: CoveredReading | None) -> float | None:
     return None if covered is None or covered.logprobs is None else math.exp(covered.logprobs.minimum)
 
@@ -116,7 +120,8 @@ def _quote_stands(entry: Merged, text: str) -> bool | None:
     quote = entry.candidates[0].best.reading.quote
     if entry.leaf.ground or entry.value is None or quote is None:
         return None
-    return normal_text(quote) in normal_text(text)
+    words = normal_text(quote)
+    return bool(words) and words in normal_text(text)
 
 
 def _is_followed(entry: Merged, text: str) -> bool | None:

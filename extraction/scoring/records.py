@@ -18,6 +18,7 @@ from extraction.passes.examples import values_at
 from extraction.passes.findings import Finding, Reading
 from extraction.passes.merging import Candidate, Merged, record
 from extraction.passes.validators import Violation, violations
+from extraction.passes.withholding import withhold
 from extraction.scoring.calibration import Calibration
 from extraction.scoring.evidence import evidence_of, ocr_scores
 from extraction.scoring.features import features_of
@@ -41,15 +42,19 @@ def done_record(
     unanswered: Mapping[Path, str] | None = None,
     retrieval_ranks: Mapping[int, int] | None = None,
     covered: Mapping[Place, CoveredReading] | None = None,
+    headings: str = "",
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the record of a document that was read; spans of `merged` are of its text.
+
+    A copied value that stands neither there nor in `headings`, which were shown with it, is null: `withhold`.
 
     `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why. A list of them
     without any item has evidence of its own.
     `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
     `covered` is what was answered behind covers. `notes` tell what was not read of it, and not asked.
     """
+    merged = withhold(merged, f"{document.text}\n{headings}")
     fields, missing = record(schema, merged), unanswered or {}
     against = violations(schema, fields)
     evidence = []
@@ -67,7 +72,7 @@ def done_record(
         )
         score = None if calibration is None else calibration.score(features)
         threshold = HIGH_FROM if calibration is None else calibration.threshold(features)
-        told = scored(features, entry.leaf, score=score, threshold=threshold)
+        told = scored(features, entry.leaf, score=score, threshold=threshold, is_nowhere=entry.is_nowhere)
         others = [*rivals, *_other(behind, rivals)]
         evidence.append(evidence_of(entry, told, features, document, rivals=others))
     known = {"document": name, "sha256": sha256, "status": "done", "error": None, "notes": list(notes)}

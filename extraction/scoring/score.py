@@ -32,7 +32,7 @@ _STATUS = {
     Status.EXACT: (2.0, ""),
     Status.NORMALISED: (1.8, ""),
     Status.FUZZY: (0.3, "its quote is only nearly in the document"),
-    Status.NONE: (-2.0, "it was not found in the document"),
+    Status.NONE: (-2.0, "its place was not found in the document"),
     None: (1.5, ""),
 }
 _AGREEMENT = {
@@ -42,7 +42,10 @@ _AGREEMENT = {
     Agreement.SILENT: (-0.3, ""),
     None: (0.0, ""),
 }
+NOWHERE = "nothing in the document says so"
+"""Of a choice, of what is true or false, and of what is concluded."""
 _NULL = 1.8
+_WITHHELD = -2.0, "what was answered stands nowhere in the document"
 _NOT_IN_QUOTE = -1.8
 _QUOTE_NOWHERE = -1.8
 _CONFLICT = -3.0
@@ -94,17 +97,26 @@ def level_of(score: float) -> Level:
     return Level.MEDIUM if score >= MEDIUM_FROM else Level.LOW
 
 
-def scored(features: Features, leaf: Leaf, *, score: float | None = None, threshold: float = HIGH_FROM) -> Scored:
+def scored(
+    features: Features,
+    leaf: Leaf,
+    *,
+    score: float | None = None,
+    threshold: float = HIGH_FROM,
+    is_nowhere: bool = False,
+) -> Scored:
     """Return what is told of a value: by its calibrated score and threshold, if there are any.
 
-    It is reviewed below the threshold, and in any case where a validator speaks against it, or where it is absent and
-    nothing may go on without it.
+    It is reviewed below the threshold, and in any case where a validator speaks against it, where nothing in the
+    document says what was answered (`is_nowhere`), or where it is absent and nothing may go on without it.
     """
     sure = prior_score(features) if score is None else score
     told = list(reasons(features))
     if features.is_null and leaf.required_for_auto:
         told.append("it is required, and absent")
-    is_barred = bool(features.violations) or (features.is_null and leaf.required_for_auto)
+    if is_nowhere and not features.is_null:
+        told.append(NOWHERE)
+    is_barred = bool(features.violations) or is_nowhere or (features.is_null and leaf.required_for_auto)
     return Scored(score=sure, level=level_of(sure), review=is_barred or sure < threshold, reasons=tuple(told))
 
 
@@ -115,6 +127,8 @@ def _parts(features: Features) -> Iterator[tuple[float, str]]:
         yield _VIOLATION, violation
     if features.is_null:
         yield _NULL, ""
+        if features.status is Status.NONE:
+            yield _WITHHELD
         return
     yield _STATUS[features.status]
     yield _AGREEMENT[features.agreement]

@@ -69,7 +69,7 @@ def test_doubtful_values_are_listed_the_costliest_first(http: httpx.Client, extr
         ("0.txt", "vendor", None),
         ("0.txt", "total", None),
     ]
-    assert found[0]["evidence"]["value"] == "nowhere to be found"
+    assert (found[0]["evidence"]["value"], found[0]["evidence"]["answer"]) == (None, "nowhere to be found")
     page = http.get("/v1/reviews", params={"extraction_id": extraction_id, "limit": 1}).json()
     assert ([each["id"] for each in page["data"]], page["has_more"]) == ([found[0]["id"]], True)
 
@@ -173,9 +173,22 @@ def test_results_show_what_is_right_and_who_said_so_and_keep_what_was_extracted(
     after = results(http, extraction_id)
     assert after[0]["fields"] == {"vendor": "Ash Ltd", "total": None}
     told = after[0]["evidence"][0]
-    assert (told["value"], told["reviewed"]["value"], told["reviewed"]["by"]) == ("nowhere to be found", "Ash Ltd", by)
+    assert (told["value"], told["reviewed"]["value"], told["reviewed"]["by"]) == (None, "Ash Ltd", by)
+    assert told["answer"] == "nowhere to be found"
     assert by.startswith("key_")
     assert after[1] == before[1]
+
+
+@pytest.mark.parametrize("verdict", ["accept", "reject"])
+def test_null_is_right_where_what_was_answered_stands_nowhere_by_either_verdict(
+    http: httpx.Client, extract: Any, verdict: str
+) -> None:
+    extraction_id = extract(DOUBTFUL)
+    vendor = listed(http, extraction_id)[0]
+    assert decide(http, vendor["id"], verdict=verdict).json()["value"] is None
+    told = http.get(f"/v1/extractions/{extraction_id}/reviews").json()["doubt"]
+    assert (told["decided"], told["wrong"]) == (1, 0)
+    assert results(http, extraction_id)[0]["fields"]["vendor"] is None
 
 
 def test_decisions_are_gold_of_what_was_looked_at(http: httpx.Client, extract: Any) -> None:
@@ -221,8 +234,8 @@ def test_a_calibration_is_learned_of_decisions_and_taken_by_the_next_extraction(
         said = {"verdict": "accept"} if number % 4 else {"verdict": "correct", "value": f"Firm {number}"}
         assert decide(http, review["id"], **said).status_code == 200
     learned = http.post(url, json={"target": 0.9}).json()
-    assert (learned["values"]["num_gold"], learned["values"]["is_learned"]) == (40, True)
-    assert learned["nulls"]["is_learned"] is False
+    assert (learned["nulls"]["num_gold"], learned["nulls"]["is_learned"]) == (40, True)
+    assert learned["values"]["is_learned"] is False
     collection_id = http.get(f"/v1/extractions/{extraction_id}").json()["collection_id"]
     asked = {"collection_id": collection_id, "schema": SCHEMA, "model": MODEL}
     assert http.post("/v1/extractions", json=asked | {"calibration": learned["calibration"]}).status_code == 200

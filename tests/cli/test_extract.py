@@ -231,7 +231,9 @@ def test_no_value_of_an_example_ever_comes_out(service: Service, folder: Path) -
         {"vendor": None, "total": 1234.5},
         {"vendor": "Birch GmbH", "total": None},
     ]
-    assert records[0]["evidence"][0]["reasons"] == [FROM_AN_EXAMPLE]
+    copied_value = records[0]["evidence"][0]
+    assert (copied_value["answer"], copied_value["note"]) == ("Zebra Ltd", "not_in_document")
+    assert FROM_AN_EXAMPLE in copied_value["reasons"]
 
 
 def test_a_prompt_shows_known_documents_and_never_the_document_itself(service: Service, folder: Path) -> None:
@@ -314,6 +316,23 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(
     with pytest.raises(InputError, match=says):
         run("extract", given.get("source", "in"), *named, *given.get("more", []))
     assert not (folder / "d").exists()
+
+
+def test_a_pdf_without_text_fails_without_any_field(service: Service, folder: Path) -> None:
+    before = len(service.batches())
+    (folder / "scan").mkdir()
+    (folder / "scan" / "scan.pdf").write_bytes(write_pdf([PdfPage(), PdfPage()]))
+    outputs = ("-o", str(folder / "fields.jsonl"), "--parquet", str(folder / "fields.parquet"))
+    schema = ("--schema", str(folder / "schema.json"), "--data-dir", str(folder / "d"))
+    service.worker_lives()
+    told = service.run("extract", str(folder / "scan"), *schema, *outputs)
+    assert (told.exit_code, len(service.batches())) == (1, before), told.stderr
+    record = json.loads((folder / "fields.jsonl").read_text())
+    assert (record["status"], record["error"]["code"], record["fields"]) == ("failed", "no_text", None)
+    assert "`ocr`" in record["error"]["message"]
+    (row,) = pq.read_table(folder / "fields.parquet").to_pylist()
+    assert (row["review"], row["score"], row["vendor"], row["total"]) == (True, None, None, None)
+    assert row["error"].endswith("(no_text)")
 
 
 def test_without_an_output_it_says_how_to_look_first(folder: Path) -> None:

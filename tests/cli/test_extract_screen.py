@@ -21,6 +21,7 @@ SPAN = {"start": 11, "end": 18, "page": 0, "box": None}
         ({"grounding": "none", "spans": [], "features": {"status": "none"}}, "not found"),
         ({"grounding": "none", "spans": [], "features": {}}, "concluded"),
         ({"grounding": "none", "spans": [], "features": {}, "value": None}, ""),
+        ({"grounding": "none", "spans": [], "features": {"status": "none"}, "value": None, "answer": "a"}, "nowhere"),
         ({"grounding": "none", "spans": [], "features": {}, "value": []}, ""),
     ],
 )
@@ -33,6 +34,14 @@ def test_the_end_says_of_how_many_documents_something_was_not_read() -> None:
     tally = Tally()
     list(tally.passing(iter([{**record, "notes": ["2 of 3 pages have no text"]}, {**record, "notes": []}, record])))
     assert summary(tally)[1] == "1 of them not wholly read or asked, or not for certain: `notes` of their records"
+
+
+def test_the_end_says_how_many_answers_stood_in_no_document() -> None:
+    told = {"grounding": "none", "features": {"status": "none"}, "review": True, "answer": 7}
+    tally = Tally()
+    list(tally.passing(iter([{"error": None, "evidence": [told, told], "usage": {}}])))
+    assert (tally.num_withheld, tally.num_to_review, tally.groundings["none"]) == (2, 2, 2)
+    assert any(line.startswith("2 answers in no document") for line in summary(tally))
 
 
 def test_the_tutorial_holds_where_one_answer_is_to_be_looked_at() -> None:

@@ -41,7 +41,7 @@ async function show(review) {
   const link = at ? Object.assign(document.createElement("a"), { href: `${at}?start=${place.start}&end=${place.end}#mark`, textContent: name }) : name;
   part("document").replaceChildren(link, review.reason === "sample" ? ", drawn of what nobody need look at" : "");
   part("path").textContent = review.path;
-  part("value").textContent = evidence.value === null ? "no value" : Array.isArray(evidence.value) ? "no item" : String(evidence.value);
+  part("value").textContent = evidence.value === null ? noValue(evidence) : Array.isArray(evidence.value) ? "no item" : String(evidence.value);
   part("score").textContent = `${evidence.level}, ${evidence.score.toFixed(2)}`; // no "%": it is a probability only once it is calibrated
   part("quote").textContent = evidence.quote ?? "nowhere";
   part("reasons").replaceChildren(...(evidence.reasons ?? []).map((reason) => Object.assign(document.createElement("li"), { textContent: reason })));
@@ -50,7 +50,7 @@ async function show(review) {
   part("correct").textContent = isList ? "These are its items" : "Correct";
   part("accept").textContent = isList ? "It has no item" : "Accept";
   part("correction").hidden = true;
-  if (!isList) part("right").replaceChildren(labelled("What is right", inputFor(review.value_schema, evidence.value)));
+  if (!isList) part("right").replaceChildren(labelled("What is right", inputFor(review.value_schema, evidence.value ?? evidence.answer ?? null)));
   showLists(review); // the value may be decided before they are there
   part("path").focus({ preventScroll: true });
   for (const id of ["page", "text", "no-page"]) part(id).hidden = true;
@@ -58,6 +58,8 @@ async function show(review) {
   else if (at) showText(review, place, at);
   else part("no-page").hidden = false;
 }
+
+function noValue({ answer }) { return answer === undefined ? "no value" : `no value; the model answered ${answer}, which is not in the document`; }
 
 function showLists(review) { lists.show(review).catch((error) => complain(error.message)); }
 

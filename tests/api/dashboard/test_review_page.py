@@ -124,6 +124,22 @@ def test_a_number_is_typed_as_one_and_a_choice_chosen(
     assert serious(window) == []
 
 
+def test_an_answer_that_stands_nowhere_is_shown_beside_null_and_can_be_taken_over(
+    window: Window, http: httpx.Client, deployment: Any
+) -> None:
+    page, extraction_id = window.page, completed_extraction(http, deployment, SCHEMA, b"vendor: FLAKY Ltd")
+    go_to(page, deployment, extraction_id, "vendor")
+    expect(page.locator("#value")).to_contain_text("nowhere to be found")
+    assert fields(http, extraction_id)["vendor"] is None
+    left = int(page.locator("#left").inner_text())
+    page.keyboard.press("c")
+    expect(page.get_by_label("What is right")).to_have_value("nowhere to be found")
+    page.keyboard.press("Enter")
+    expect(page.locator("#left")).to_have_text(str(left - 1))
+    assert fields(http, extraction_id)["vendor"] == "nowhere to be found"
+    assert serious(window) == []
+
+
 def test_items_are_added_and_dropped_by_keyboard(
     window: Window, http: httpx.Client, extraction_id: str, deployment: Any
 ) -> None:

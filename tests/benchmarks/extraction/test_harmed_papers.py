@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.extraction.harmed_papers import ABSENT, STATED, Answer, answers_of
+from benchmarks.extraction.harmed_papers import ABSENT, STATED, Answer, answers_of, rescored
 from examples.field_requests import SCHEMA_PATH
 from examples.harms import Harm
 from examples.make_papers import Paper, make_papers
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import parse
 from extraction.fields.schema import FieldSchema
+from extraction.scoring.calibration import Calibration, Part
+from extraction.scoring.score import NOWHERE
 
 SCHEMA = FieldSchema.parse(SCHEMA_PATH.read_bytes())
 PAPERS = {paper.name: paper for paper in make_papers(40, seed=3, harm_share=0.3)}
@@ -26,10 +28,8 @@ def record(paper: Paper, said: dict[str, tuple[Any, str] | None]) -> dict[str, A
         start = -1 if found is None else text.rfind(found[1])
         spans = [] if found is None or start < 0 else [{"start": start, "end": start + len(found[1])}]
         value = found and found[0]
-        features = {"is_null": found is None}
-        evidence.append(
-            {"path": name, "value": value, "spans": spans, "score": 0.9, "review": False, "features": features}
-        )
+        told = {"score": 0.9, "review": False, "reasons": [], "features": {"is_null": found is None}}
+        evidence.append({"path": name, "value": value, "spans": spans, **told})
     return {"document": paper.name, "error": None, "evidence": evidence}
 
 
@@ -65,3 +65,16 @@ def test_what_stands_elsewhere_than_it_is_stated_is_not_at_its_place(name: str) 
 def test_a_failed_document_has_no_answers() -> None:
     (paper, *_) = PAPERS.values()
     assert answers_of(SCHEMA, PAPERS, [{"document": paper.name, "error": {"code": "damaged"}, "evidence": []}]) == []
+
+
+def test_what_stands_nowhere_never_goes_on_unseen() -> None:
+    paper = next(iter(PAPERS.values()))
+    made = record(paper, {**paper.gold, "vendor": None, "number": None})
+    told = {each["path"]: each for each in made["evidence"]}
+    told["vendor"]["answer"] = "Zorg"
+    told["type"]["reasons"] = [NOWHERE]
+    found = answers_of(SCHEMA, PAPERS, [made])
+    assert {each.name for each in found if each.is_nowhere} == {"vendor", "type"}
+    lets_all_go = Calibration(values=Part(num_gold=0, threshold=0.0), nulls=Part(num_gold=0, threshold=0.0))
+    unseen = {each.name for each, (_, is_unseen) in zip(found, rescored(found, lets_all_go), strict=True) if is_unseen}
+    assert unseen == {leaf.name for leaf in SCHEMA.leaves} - {"vendor", "type"}

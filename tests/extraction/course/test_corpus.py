@@ -169,10 +169,20 @@ def test_a_value_that_a_file_is_named_by_is_found_in_the_text() -> None:
 
 def test_a_value_that_only_names_a_file_is_not_found() -> None:
     document = parse(b"Invoice of Ash Ltd", "a.txt", Limits())
-    found = [[passage(document, "R-17.pdf", 0, len(document.text))], []]
+    of_file = passage(document, "R-17.pdf", 0, len(document.text))
+    found = [[replace(of_file, shown=document.text)], []]
     (vendor, _) = record(found, {}, {"vendor": "R-17"}, {"total": None})["evidence"]
-    assert (vendor["grounding"], vendor["spans"]) == ("none", [])
+    assert (vendor["value"], vendor["answer"], vendor["spans"]) == (None, "R-17", [])
 
 
 def test_where_nothing_was_found_there_is_nothing() -> None:
-    assert record([[], []], {}, {"vendor": "Ash"}, {"total": None})["fields"] == {"vendor": "Ash", "total": None}
+    found = record([[], []], {}, {"vendor": "Ash"}, {"total": None})
+    assert found["fields"] == {"vendor": None, "total": None}
+    assert found["evidence"][0]["answer"] == "Ash"
+
+
+def test_a_value_that_stands_in_a_heading_alone_is_no_invention() -> None:
+    document = paged()
+    shown = [[passage(document, "a.txt", 0, 22)], []]
+    (vendor, _) = record(shown, {}, {"vendor": "Papers"}, {"total": None})["evidence"]
+    assert (vendor["value"], vendor["spans"]) == ("Papers", [])

@@ -94,7 +94,8 @@ def test_a_field_that_is_asked_with_less_text_comes_behind_the_others_of_its_gro
     assert list(again_requests(asking, showing, Answers(first=[REFUSED], again=too_long))) == [
         f"0-{number}" for number in range(6)
     ]
-    earlier = {f"0-{key}": LineResult(text=json.dumps({f"f{field}": "one"})) for key, field in enumerate((0, 1, 3, 4))}
+    said = enumerate((0, 1, 3, 4))
+    earlier = {f"0-{key}": LineResult(text=json.dumps({f"f{field}": "paragraph 1"})) for key, field in said}
     answers = Answers(first=[REFUSED], again=[*too_long, earlier])
     found = record_of(asking, showing, answers, name="a.txt", sha256="", usage={})
     assert [name for name, value in found["fields"].items() if value is None] == ["f2", "f5"]

@@ -42,6 +42,29 @@ def test_metric_kind_and_grounding_follow_from_the_type_where_nothing_is_said() 
     assert schema.leaf(("currency",)).enum == ("EUR", "USD")
 
 
+@pytest.mark.parametrize(
+    ("field", "is_copied"),
+    [
+        ({"type": "string"}, True),
+        ({"type": "number", "x-derived": False}, True),
+        ({"type": ["string", "null"], "format": "date"}, True),
+        ({"type": "array", "items": {"type": "string"}}, True),
+        ({"type": "string", "x-derived": True}, False),
+        ({"type": "array", "items": {"type": "string"}, "x-derived": True}, False),
+        ({"type": "array", "items": {"type": "string", "x-derived": True}}, False),
+        ({"anyOf": [{"type": "number", "x-derived": True}, {"type": "null"}]}, False),
+        ({"type": "number", "x-tokenmill": {"ground": False}}, False),
+        ({"enum": ["a", "b"]}, False),
+        ({"const": 7}, False),
+        ({"type": "boolean"}, False),
+        ({"type": "boolean", "x-tokenmill": {"ground": True}}, False),
+    ],
+)
+def test_a_field_is_copied_unless_it_is_a_choice_or_concluded(field: dict[str, Any], is_copied: bool) -> None:
+    (leaf,) = FieldSchema.parse(with_field(field)).leaves
+    assert leaf.is_copied is is_copied
+
+
 def test_the_output_schema_lets_every_leaf_be_null_and_no_property_be_left_out() -> None:
     schema = FieldSchema.parse(INVOICE)
     validator = jsonschema_rs.validator_for(schema.output_schema())
@@ -78,6 +101,16 @@ def test_the_output_schema_lets_every_leaf_be_null_and_no_property_be_left_out()
         ({"type": "number", "x-tokenmill": {"metric": "set"}}, "for arrays of plain values"),
         ({"type": "string", "x-tokenmill": {"grounded": True}}, "has 'grounded'; here it may have ground, key"),
         ({"type": "string", "x-tokenmill": {"ground": "yes"}}, "must be true or false"),
+        ({"type": "string", "x-derived": "yes"}, "`x-derived` is 'yes'; it must be true or false"),
+        ({"type": "string", "x-derived": True, "x-tokenmill": {"ground": True}}, "contradict each other"),
+        (
+            {"type": "object", "properties": {"a": {"type": "string"}}, "x-derived": True},
+            "`x-derived` is not understood",
+        ),
+        (
+            {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}, "x-derived": True},
+            "`x-derived` belongs to the fields of an array's objects",
+        ),
         ({"type": "string", "x-tokenmill": {"key": True}}, "`key` belongs to a field of an array's objects"),
         ({"type": "string", "x-tokenmill": {"weight": 0}}, "a number above 0"),
         ({"type": "object", "properties": {"a.b": {"type": "string"}}}, "cannot be told apart"),

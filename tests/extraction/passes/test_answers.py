@@ -175,7 +175,8 @@ def test_no_value_comes_of_an_answer_that_cannot_be_written(tmp_path: Path, type
     schema = FieldSchema.parse({"type": "object", "properties": {"field": {"type": type_}}})
     answer = read_answer(json.dumps({"field": given}), groups(schema)[0], quotes=False)
     for reading in answer.readings:
-        record = {"document": "a", "sha256": "b", "error": None, "fields": {"field": reading.value}}
+        known: dict[str, Any] = {"document": "a", "sha256": "b", "error": None, "evidence": []}
+        record = known | {"fields": {"field": reading.value}}
         outputs = Outputs(records=tmp_path / "fields.jsonl", table=tmp_path / "fields.parquet")
         write_outputs(iter([record]), outputs, schema=schema)
     assert [reading.value for reading in answer.readings] == (["\ufffdx"] if type_ == "string" else [])

@@ -13,11 +13,13 @@ from extraction.fields.groups import groups
 from extraction.fields.paths import Path, spell
 from extraction.fields.schema import FieldSchema
 from extraction.passes.answers import read_answer
-from extraction.passes.examples import FROM_AN_EXAMPLE, Example, without_example_values
+from extraction.passes.examples import FROM_AN_EXAMPLE, Example, with_example_reasons
 from extraction.passes.findings import ground_readings
 from extraction.passes.hunter import hunter_request
+from extraction.passes.merging import merge
 from extraction.passes.prompts import Request, Shape, choose_shape, fields_in_words
 from extraction.passes.second_reading import second_reading_request
+from extraction.passes.withholding import withhold
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)
@@ -127,8 +129,9 @@ def test_no_value_of_an_example_comes_out_unless_it_stands_in_the_document() -> 
         "currency": {"value": "EUR", "quote": "EUR"},
     }
     answer = read_answer(json.dumps(said), GROUP)
-    findings = without_example_values(ground_readings(answer.readings, GROUP, DOCUMENT), [EXAMPLE], GROUP)
-    values = {spell(each.place): (each.value, each.reasons) for each in findings}
+    findings = with_example_reasons(ground_readings(answer.readings, GROUP, DOCUMENT), [EXAMPLE], GROUP)
+    entries = withhold(merge(SCHEMA, [findings]), DOCUMENT)
+    values = {spell(each.place): (each.value, each.candidates[0].best.reasons) for each in entries}
     for name in ("number", "vendor.name", "total", "lines[0].article"):
         assert values[name] == (None, (FROM_AN_EXAMPLE,))
     assert values["currency"] == ("EUR", ())
@@ -137,7 +140,7 @@ def test_no_value_of_an_example_comes_out_unless_it_stands_in_the_document() -> 
 def test_a_value_of_an_example_that_the_document_has_too_stays() -> None:
     answer = read_answer(json.dumps({"total": {"value": 42, "quote": "42.00"}}), GROUP)
     found = ground_readings(answer.readings, GROUP, "the total is 42.00 here, too")
-    assert [each.value for each in without_example_values(found, [EXAMPLE], GROUP)] == [42]
+    assert [(each.value, each.reasons) for each in with_example_reasons(found, [EXAMPLE], GROUP)] == [(42, ())]
 
 
 def test_a_reason_that_many_leaves_share_is_told_once() -> None:

@@ -125,6 +125,13 @@ def test_the_page_says_what_was_noted_of_a_document() -> None:
     assert "Note: 2 of 3 pages have no &lt;text&gt;" in page
 
 
+def test_an_answer_that_stands_nowhere_is_shown_beside_null() -> None:
+    withheld = evidence("total", None, answer="<99.99>", note="not_in_document", review=True)
+    page = report([record("a", withheld)], {})
+    assert "answered: &lt;99.99&gt;" in page
+    assert "0 of 1" in page
+
+
 def test_fifty_documents_are_one_page() -> None:
     records = [{**RECORD, "document": str(number)} for number in range(50)]
     page = Page(report(records, {str(number): TEXT for number in range(50)}))

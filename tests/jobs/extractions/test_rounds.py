@@ -125,7 +125,8 @@ def test_without_asking_again_the_first_answer_is_all_there_is(
     extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}, plan={"passes": Passes(again=False)}))
     assert len(stages.stages_of(session, extraction.id)) == 3
     record = records_of(session, storage, extraction)[0]
-    assert record["fields"]["vendor"] == "nowhere to be found"
+    assert record["fields"]["vendor"] is None
+    assert record["evidence"][0]["answer"] == "nowhere to be found"
     assert [each["grounding"] for each in record["evidence"]] == ["none", "exact"]
 
 
