@@ -24,8 +24,8 @@ from benchmarks.gpu.steps import measure_decode_step, measure_idle
 from benchmarks.gpu.timing import device_name, release_memory
 from benchmarks.make_model import OptShape, Shape
 
-_LOADING_SECONDS = 30.0
-"""For weights, compiling and the profiled step; a guess until it has been seen on the GPU."""
+_LOADING_SECONDS = 12.0
+"""For weights and compiling: 5 to 15 s on an H200, 2026-11-26."""
 
 _SMALL_ESTIMATE_SECONDS = 1.0
 
@@ -49,16 +49,16 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
 
     against = partial(measure_against_transformers, scale, device, load=scale.against.cut(fraction))
     return [
-        section("device", 5, partial(measure_device, scale, device), num_loads=0),
-        section("attention", 20, partial(measure_attention, scale, device), num_loads=0),
-        section("tiles", 30, partial(measure_tiles, scale, device), num_loads=0),
+        section("device", 2, partial(measure_device, scale, device), num_loads=0),
+        section("attention", 5, partial(measure_attention, scale, device), num_loads=0),
+        section("tiles", 5, partial(measure_tiles, scale, device), num_loads=0),
         section("forward", 5, partial(measure_forward, scale, device)),
-        section("decode-step", 15, partial(measure_decode_step, scale, device)),
-        section("idle", 20, partial(measure_idle, scale, device), num_loads=3),
+        section("decode-step", 5, partial(measure_decode_step, scale, device)),
+        section("idle", 10, partial(measure_idle, scale, device), num_loads=3),
         run("1000-1000", scale.long, 40, shape=scale.llama),
         run("qwen3-0.6b", scale.small_model, 10, shape=scale.qwen),
         static("static", scale.heavy, 60, shape=scale.llama),
-        section("transformers", 70 * fraction, against, num_loads=2),
+        section("transformers", 110 * fraction, against, num_loads=2),
         run("2048-128", scale.prompts, 100, shape=scale.llama),
         static("static-opt", scale.heavy_opt, 100, shape=scale.opt),
         run("500-2000", scale.longest, 230, shape=scale.llama),
