@@ -29,8 +29,7 @@ from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transact
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.overview import plots
-from jobs.pipelines.due import insert_due_runs
-from jobs.pipelines.runs.events import tell_of_late_runs
+from jobs.pipelines.due_turns import DueTurns
 from jobs.settings import Settings
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
@@ -103,6 +102,7 @@ class Dispatcher:
         self._has_opened = threading.Event()
         self._has_lost_leases = threading.Event()
         self._waiting_round = waiting.Round()
+        self._due_turns = DueTurns(sessions, monotonic=monotonic)
         self._monotonic = monotonic
         self._ticked_at = self._trued_up_at = self._noted_at = -math.inf
 
@@ -185,10 +185,7 @@ class Dispatcher:
 
     def make_due_runs(self) -> None:
         """Make the runs of schedules that are due, and tell of late ones; leading or not, for each row is locked."""
-        with transaction(self._sessions) as session:
-            insert_due_runs(session)
-        with transaction(self._sessions) as session:
-            tell_of_late_runs(session)
+        self._due_turns.make_due_runs()
 
     def count_queue(self) -> None:
         """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""

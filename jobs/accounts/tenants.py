@@ -77,5 +77,7 @@ def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
 def set_disabled(session: Session, tenant: Tenant, *, is_disabled: bool) -> None:
     """Refuse what a tenant submits from now on, or accept it again; what was accepted runs on. The first time holds."""
     if is_disabled != (tenant.disabled_at is not None):
-        tenant.disabled_at = session.scalar(select(func.now())) if is_disabled else None
+        now = session.scalar(select(func.now()))
+        tenant.disabled_at = now if is_disabled else None
+        tenant.enabled_at = None if is_disabled else now
         session.flush()

@@ -6,7 +6,9 @@ Knows not what a run does. Locks in the order schedule → run → batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, text, update
@@ -36,44 +38,59 @@ from jobs.tables.base import one_of
 log = logging.getLogger(__name__)
 
 _STARTED_AT_ONCE = 100
+_INSERTED_AT_ONCE = 1000  # rows of a statement, whose parameters are counted with 16 bits
 
 
-def insert_run(
-    session: Session,
-    pipeline: Pipeline,
-    planned: PlannedRun,
-    *,
-    kind: RunKind,
-    schedule_id: str | None,
-    api_key_id: str | None = None,
-    idempotency_key: str | None = None,
-) -> Run | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to insert, and what it is for."""
+
+    pipeline: Pipeline
+    planned: PlannedRun
+    kind: RunKind
+    schedule_id: str | None
+    api_key_id: str | None = None
+    idempotency_key: str | None = None
+
+
+def insert_run(session: Session, new: NewRun) -> Run | None:
     """Insert a run, or return None where the schedule has it already, of this kind and for this moment."""
+    return next(iter(insert_runs(session, [new])), None)
+
+
+def insert_runs(session: Session, new: Sequence[NewRun]) -> list[Run]:
+    """Insert runs, but for those that their schedules have already; return those that were, in any order."""
+    ids = sorted(new_id("run") for _ in new)  # lists show runs of one moment in the order of their ids
+    rows = [_row(each, run_id=run_id) for each, run_id in zip(new, ids, strict=True)]
+    runs: list[Run] = []
+    for start in range(0, len(rows), _INSERTED_AT_ONCE):
+        some = insert(Run).values(rows[start : start + _INSERTED_AT_ONCE])
+        runs += session.scalars(some.on_conflict_do_nothing(constraint="run_once_key").returning(Run)).all()
+    for run in runs:
+        if run.state == RunState.SKIPPED:
+            events.tell(session, run, EventType.RUN_SKIPPED)
+    return runs
+
+
+def _row(new: NewRun, *, run_id: str) -> dict[str, Any]:
+    planned, pipeline = new.planned, new.pipeline
     is_skipped = planned.skipped is not None
-    run = session.scalar(
-        insert(Run)
-        .values(
-            id=new_id("run"),
-            tenant_id=pipeline.tenant_id,
-            pipeline_id=pipeline.id,
-            schedule_id=schedule_id,
-            kind=kind.value,
-            scheduled_for=planned.scheduled_for,
-            interval_start=planned.interval_start,
-            interval_end=planned.scheduled_for,
-            state=(RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
-            reason=planned.skipped,
-            num_missed=planned.num_missed,
-            api_key_id=api_key_id or pipeline.api_key_id,
-            idempotency_key=idempotency_key,
-            ended_at=func.now() if is_skipped else None,
-        )
-        .on_conflict_do_nothing(constraint="run_once_key")
-        .returning(Run)
-    )
-    if run is not None and is_skipped:
-        events.tell(session, run, EventType.RUN_SKIPPED)
-    return run
+    return {
+        "id": run_id,
+        "tenant_id": pipeline.tenant_id,
+        "pipeline_id": pipeline.id,
+        "schedule_id": new.schedule_id,
+        "kind": new.kind.value,
+        "scheduled_for": planned.scheduled_for,
+        "interval_start": planned.interval_start,
+        "interval_end": planned.scheduled_for,
+        "state": (RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
+        "reason": planned.skipped,
+        "num_missed": planned.num_missed,
+        "api_key_id": new.api_key_id or pipeline.api_key_id,
+        "idempotency_key": new.idempotency_key,
+        "ended_at": func.now() if is_skipped else None,
+    }
 
 
 def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
@@ -105,12 +122,14 @@ def list_runs(
     return read_page(session, query, table=Run, tenant_id=tenant_id, after=after, limit=limit)
 
 
-def underway(session: Session, schedule_id: str) -> Underway:
-    """Count the runs of a schedule that have not ended."""
-    counted = select(Run.state, func.count()).where(Run.schedule_id == schedule_id, Run.state.in_(OPEN_RUN_STATES))
-    counts = {row[0]: int(row[1]) for row in session.execute(counted.group_by(Run.state))}
-    queued = counts.pop(RunState.QUEUED.value, 0)
-    return Underway(running=sum(counts.values()), queued=queued)
+def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Underway]:
+    """Count the runs of schedules that have not ended."""
+    are_open = Run.schedule_id.in_(schedule_ids), Run.state.in_(OPEN_RUN_STATES)
+    counted = select(Run.schedule_id, Run.state, func.count()).where(*are_open).group_by(Run.schedule_id, Run.state)
+    counts: dict[str | None, Counter[bool]] = {schedule_id: Counter() for schedule_id in schedule_ids}
+    for schedule_id, state, number in session.execute(counted):
+        counts[schedule_id][state == RunState.QUEUED] += number
+    return {key: Underway(running=counts[key][False], queued=counts[key][True]) for key in schedule_ids}
 
 
 def lock_run(session: Session, run_id: str) -> Run | None:
@@ -171,10 +190,12 @@ def stop(session: Session, run: Run, *, reason: str) -> None:
     move_run(session, run, after)
 
 
-def stop_all(session: Session, of_schedule: str, *, reason: str) -> None:
-    """Cancel the runs of a schedule that have not ended."""
+def stop_all(session: Session, of_schedule: str, *, but: Collection[str], reason: str) -> None:
+    """Cancel the runs of a schedule that have not ended, but for some."""
     open_runs = select(Run).where(
-        Run.schedule_id == of_schedule, Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value])
+        Run.schedule_id == of_schedule,
+        Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value]),
+        Run.id.not_in(but),
     )
     locked = open_runs.order_by(Run.id).with_for_update(key_share=True)
     for run in session.scalars(locked, execution_options={"populate_existing": True}).all():

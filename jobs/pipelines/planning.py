@@ -11,7 +11,8 @@ from jobs.pipelines.cron import Cron
 from jobs.states import CatchUp, Overlap
 
 LATE = timedelta(minutes=1)
-"""A run that is made later than this after it was due is late: it is caught up on, or not, as its schedule says."""
+"""A run is late if no dispatcher looked for longer than this after it was due: its schedule says whether it is caught
+up on. How long a dispatcher that looks takes to make it does not count."""
 MAX_TICKS = 1000
 """That are looked at in one go: of a schedule by the minute that nobody looked at for a month there are 43,200."""
 MAX_QUEUED = 100
@@ -82,8 +83,13 @@ class Underway:
     queued: int
 
 
-def plan(timetable: Timetable, next_at: datetime, *, underway: Underway, now: datetime) -> Plan:
-    """Decide on the ticks from `next_at` to now, MAX_TICKS of them at most: the rest is for the next go."""
+def plan(
+    timetable: Timetable, next_at: datetime, *, underway: Underway, watched_since: datetime, now: datetime
+) -> Plan:
+    """Decide on the ticks from `next_at` to now, MAX_TICKS of them at most: the rest is for the next go.
+
+    Since `watched_since` dispatchers have looked at the schedule without a pause.
+    """
     ticks: list[datetime] = []
     tick: datetime | None = next_at
     while tick is not None and timetable.due(tick) <= now and len(ticks) < MAX_TICKS:
@@ -94,7 +100,7 @@ def plan(timetable: Timetable, next_at: datetime, *, underway: Underway, now: da
     has_more = tick is not None and timetable.due(tick) <= now
     starts = [timetable.cron.before(next_at) or next_at, *ticks]
     runs = [
-        _timed(timetable, each, start=start, is_last=each is ticks[-1] and not has_more, now=now)
+        _timed(timetable, each, start=start, is_last=each is ticks[-1] and not has_more, watched_since=watched_since)
         for start, each in zip(starts, ticks, strict=False)
     ]
     # All of those that are caught up on are to run, so they follow each other.
@@ -103,11 +109,13 @@ def plan(timetable: Timetable, next_at: datetime, *, underway: Underway, now: da
     return Plan(runs=_merged(_overlapping(runs, rule, underway)), next_at=tick)
 
 
-def _timed(timetable: Timetable, tick: datetime, *, start: datetime, is_last: bool, now: datetime) -> PlannedRun:
+def _timed(
+    timetable: Timetable, tick: datetime, *, start: datetime, is_last: bool, watched_since: datetime
+) -> PlannedRun:
     """Say of one tick whether it is still to run."""
-    late = now - timetable.due(tick)
+    late = watched_since - timetable.due(tick)
     run = PlannedRun(scheduled_for=tick, interval_start=start, is_late=late > LATE)
-    if timetable.catch_up is CatchUp.LATEST and not is_last:
+    if timetable.catch_up is CatchUp.LATEST and not is_last and late > timedelta(0):
         return replace(run, skipped="nobody looked at the schedule when it was due, and a later run makes up for it")
     if not run.is_late:
         return run

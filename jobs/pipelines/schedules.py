@@ -188,19 +188,18 @@ def backfill(
     pipeline = get_pipeline(session, tenant_id, schedule.pipeline_id)
     starts = [cron.before(ticks[0]) or ticks[0], *ticks]
     runs = [
-        lifecycle.insert_run(
-            session,
-            pipeline,
-            PlannedRun(scheduled_for=tick, interval_start=begin),
+        lifecycle.NewRun(
+            pipeline=pipeline,
+            planned=PlannedRun(scheduled_for=tick, interval_start=begin),
             kind=RunKind.BACKFILL,
             schedule_id=schedule.id,
             api_key_id=api_key_id,
         )
         for begin, tick in zip(starts, ticks, strict=False)
     ]
-    new = [run for run in runs if run is not None]
+    new = lifecycle.insert_runs(session, runs)
     check_queue(session, tenant_id, settings)
-    return new
+    return sorted(new, key=lambda run: run.scheduled_for)
 
 
 def trigger(
@@ -229,15 +228,15 @@ def trigger(
     begin = interval_start or _last_end(session, pipeline.id) or min(pipeline.created_at, now)
     if not _FIRST <= begin <= now:
         raise InputError(f"interval_start is {begin.isoformat()}; give a time that is over", param="interval_start")
-    run = lifecycle.insert_run(
-        session,
-        pipeline,
-        PlannedRun(scheduled_for=now, interval_start=begin),
+    new = lifecycle.NewRun(
+        pipeline=pipeline,
+        planned=PlannedRun(scheduled_for=now, interval_start=begin),
         kind=RunKind.MANUAL,
         schedule_id=schedule_id,
         api_key_id=api_key_id,
         idempotency_key=idempotency_key,
     )
+    run = lifecycle.insert_run(session, new)
     if run is None:
         raise ConflictError("Another run of this schedule was triggered at the same moment; send it again.")
     check_queue(session, tenant_id, settings)

@@ -32,7 +32,7 @@ from jobs.tables.serving import (
     ServingRate,
     Worker,
 )
-from jobs.tables.upkeep import AdminEntry, Chore, Deletion, SchemaFloor, StoreMarker, Uptime
+from jobs.tables.upkeep import AdminEntry, Chore, Deletion, ScheduleWatch, SchemaFloor, StoreMarker, Uptime
 from jobs.tables.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "Run",
     "RunStep",
     "Schedule",
+    "ScheduleWatch",
     "SchemaFloor",
     "ServingRate",
     "Store",

@@ -43,6 +43,7 @@ class Tenant(Base):
     max_urgent_tokens: Mapped[int | None]  # one of the limits above
     may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
     disabled_at: Mapped[datetime | None]  # since when nothing new is accepted of it
+    enabled_at: Mapped[datetime | None]  # when it was enabled again; null: it never was disabled
 
 
 class ApiKey(Base):

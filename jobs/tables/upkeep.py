@@ -48,6 +48,17 @@ class Deletion(Base):
     deleted_at: Mapped[datetime] = created_at()
 
 
+class ScheduleWatch(Base):
+    """Since when dispatchers look at schedules without a pause, in one row; see `jobs.pipelines.watch`."""
+
+    __tablename__ = "schedule_watch"
+    __table_args__ = (CheckConstraint("id = 1", name="id"),)
+
+    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
+    since: Mapped[datetime]
+    seen_at: Mapped[datetime]
+
+
 class SchemaFloor(Base):
     """Which revision code has to know that runs on the schema, in one row, which `migrations.contracts` raises."""
 

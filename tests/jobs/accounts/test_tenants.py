@@ -131,3 +131,5 @@ def test_a_tenant_is_disabled_since_the_first_time_and_enabled_again(session: Se
     assert tenant.disabled_at == since
     tenants.set_disabled(session, tenant, is_disabled=False)
     assert tenant.disabled_at is None
+    assert tenant.enabled_at is not None
+    assert tenant.enabled_at >= since

@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts.tenants import set_disabled
 from jobs.database import connect, sessions
-from jobs.pipelines.due import insert_due_runs, timetable_of
+from jobs.pipelines.due import timetable_of
 from jobs.states import RunState
-from jobs.tables import Run, Schedule, Tenant
+from jobs.tables import Run, Schedule, ScheduleWatch, Tenant
+from tests.jobs.pipelines.making import make_due
 
 MakeSchedule = Callable[..., Schedule]
 
@@ -44,12 +45,12 @@ def test_four_dispatchers_make_each_run_of_an_autumn_night_once(
     def dispatch(_: int) -> None:
         for minutes in range(0, HOURS * 60 + 30, 30):
             with maker.begin() as own:
-                insert_due_runs(own, now=EVENING + timedelta(minutes=minutes))
+                make_due(own, now=EVENING + timedelta(minutes=minutes))
 
     with ThreadPoolExecutor(NUM_DISPATCHERS) as dispatchers:
         list(dispatchers.map(dispatch, range(NUM_DISPATCHERS)))
     with maker.begin() as last:  # what another had locked when each of them looked last
-        insert_due_runs(last, now=end + timedelta(minutes=1))
+        make_due(last, now=end + timedelta(minutes=1))
     engine.dispose()
     made = [(run.schedule_id, run.scheduled_for) for run in session.scalars(select(Run))]
     assert len(made) == len(expected)
@@ -64,23 +65,29 @@ def test_a_dispatcher_that_dies_before_its_commit_leaves_nothing_and_the_next_on
     schedule = make_schedule(at=EVENING)
     now = EVENING + timedelta(hours=1)
     dying = maker()
-    assert insert_due_runs(dying, now=now) == 1
+    assert make_due(dying, now=now) == 1
     with maker.begin() as other:
-        assert insert_due_runs(other, now=now) == 0, "the schedule is another's"
+        assert make_due(other, now=now) == 0, "the schedule is another's"
     dying.close()  # rolls back, as the server does when its client is killed
     assert session.scalars(select(Run)).all() == []
     for _ in range(2):
         with maker.begin() as other:
-            insert_due_runs(other, now=now)
+            make_due(other, now=now)
     [run] = session.scalars(select(Run)).all()
     assert (run.scheduled_for, run.interval_start, run.interval_end) == (now, EVENING, now)
     session.refresh(schedule)
     assert schedule.next_at == now + timedelta(hours=1)
 
 
+def looked_all_the_time(session: Session, *, now: datetime, since: datetime = EVENING - timedelta(days=1)) -> None:
+    session.execute(delete(ScheduleWatch))
+    session.add(ScheduleWatch(since=since, seen_at=now))
+    session.commit()
+
+
 def test_the_clock_is_the_databases(session: Session, make_schedule: MakeSchedule) -> None:
     make_schedule(at=datetime.now(UTC) - timedelta(hours=1), cron="* * * * *")
-    insert_due_runs(session)
+    make_due(session)
     newest = session.scalars(select(Run.scheduled_for).order_by(Run.scheduled_for.desc())).first()
     now = session.scalar(text("SELECT date_trunc('minute', now())"))
     assert newest == now
@@ -91,12 +98,12 @@ def test_a_paused_schedule_and_one_of_a_deleted_tenant_make_no_runs(
 ) -> None:
     now = EVENING + timedelta(hours=5)
     make_schedule(at=EVENING, paused_at=EVENING)
-    assert insert_due_runs(session, now=now) == 0
+    assert make_due(session, now=now) == 0
     make_schedule(at=EVENING)
     tenant = session.get_one(Tenant, tenant.id)
     tenant.deleted_at = EVENING
     session.flush()
-    assert insert_due_runs(session, now=now) == 0
+    assert make_due(session, now=now) == 0
     assert session.scalars(select(Run)).all() == []
 
 
@@ -106,9 +113,12 @@ def test_schedules_rest_while_their_tenant_is_disabled_and_then_make_up_for_it_a
     latest, never = make_schedule(at=EVENING), make_schedule(at=EVENING, catch_up="none")
     tenant = session.get_one(Tenant, tenant.id)
     set_disabled(session, tenant, is_disabled=True)
-    assert insert_due_runs(session, now=EVENING + timedelta(hours=5)) == 0
+    assert make_due(session, now=EVENING + timedelta(hours=5)) == 0
     set_disabled(session, tenant, is_disabled=False)
-    insert_due_runs(session, now=EVENING + timedelta(hours=5, minutes=30))
+    assert tenant.enabled_at is not None
+    tenant.enabled_at = EVENING + timedelta(hours=5, minutes=30)  # the clock of this test
+    looked_all_the_time(session, now=tenant.enabled_at)
+    make_due(session, now=tenant.enabled_at)
     queued = session.scalars(select(Run).where(Run.state == RunState.QUEUED)).all()
     assert [(run.schedule_id, run.scheduled_for) for run in queued] == [(latest.id, EVENING + timedelta(hours=5))]
     session.refresh(never)
@@ -121,7 +131,7 @@ def test_a_zone_that_is_no_longer_known_pauses_its_schedule_and_holds_up_no_othe
     lost, good = make_schedule(at=EVENING), make_schedule(at=EVENING)
     session.execute(text("UPDATE schedule SET time_zone = 'Mars/Base' WHERE id = :id"), {"id": lost.id})
     session.commit()
-    insert_due_runs(session, now=EVENING + timedelta(hours=1))
+    make_due(session, now=EVENING + timedelta(hours=1))
     assert session.scalars(select(Run.schedule_id)).all() == [good.id]
     assert lost.pause_reason is not None
     assert "Mars/Base" in lost.pause_reason
@@ -129,9 +139,9 @@ def test_a_zone_that_is_no_longer_known_pauses_its_schedule_and_holds_up_no_othe
 
 def test_a_run_in_favour_of_which_others_are_cancelled(session: Session, make_schedule: MakeSchedule) -> None:
     make_schedule(at=EVENING, overlap="cancel_running")
-    insert_due_runs(session, now=EVENING + timedelta(hours=1))
+    make_due(session, now=EVENING + timedelta(hours=1))
     first = session.scalars(select(Run)).one()
-    insert_due_runs(session, now=EVENING + timedelta(hours=2))
+    make_due(session, now=EVENING + timedelta(hours=2))
     session.refresh(first)
     assert first.state == RunState.CANCELLED
     assert first.reason == "the run of 2026-10-24 20:00 UTC is due"
@@ -141,7 +151,7 @@ def test_a_run_in_favour_of_which_others_are_cancelled(session: Session, make_sc
 def test_runs_that_are_skipped_say_why_and_are_counted(session: Session, make_schedule: MakeSchedule) -> None:
     schedule = make_schedule(at=EVENING)
     for hours in (1, 2, 3):
-        insert_due_runs(session, now=EVENING + timedelta(hours=hours))
+        make_due(session, now=EVENING + timedelta(hours=hours))
     runs = session.scalars(select(Run).order_by(Run.scheduled_for)).all()
     assert [run.state for run in runs] == ["queued", "skipped", "skipped"]
     assert runs[1].reason == "an earlier run has not ended, and the schedule's overlap is skip"

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from jobs.pipelines import planning
 from jobs.pipelines.cron import Cron
-from jobs.pipelines.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway, plan
+from jobs.pipelines.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway
 from jobs.states import CatchUp, Overlap
 
 TEN = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -24,6 +25,11 @@ HOURLY = Timetable(
     catch_up=CatchUp.LATEST,
     catch_up_window=6 * HOUR,
 )
+
+
+def plan(timetable: Timetable, next_at: datetime, *, underway: Underway, now: datetime) -> Plan:
+    """Plan as the first dispatcher that looks after a pause."""
+    return planning.plan(timetable, next_at, underway=underway, watched_since=now, now=now)
 
 
 def shown(planned: Plan) -> list[tuple[int, str | None, int]]:
@@ -137,3 +143,32 @@ def test_the_last_tick_is_the_one_at_the_end() -> None:
     assert plan(ending, TEN + HOUR, underway=IDLE, now=TEN + HOUR).next_at is None
     assert ending.first(starts_at=None, now=TEN + HOUR) is None
     assert ending.first(starts_at=TEN + HOUR, now=TEN) == TEN + HOUR
+
+
+@pytest.mark.parametrize("catch_up", CatchUp)
+def test_a_run_that_a_dispatcher_takes_long_to_make_is_not_late(catch_up: CatchUp) -> None:
+    strict = replace(HOURLY, catch_up=catch_up, catch_up_window=timedelta(0))
+    planned = planning.plan(strict, TEN, underway=IDLE, watched_since=TEN - HOUR, now=TEN + timedelta(minutes=59))
+    assert shown(planned) == [(10, None, 1)]
+    assert not planned.runs[0].is_late
+
+
+@pytest.mark.parametrize("catch_up", CatchUp)
+def test_no_later_run_makes_up_for_one_that_a_dispatcher_was_slow_to_make(catch_up: CatchUp) -> None:
+    every = replace(HOURLY, catch_up=catch_up, overlap=Overlap.QUEUE_ALL)
+    planned = planning.plan(every, TEN, underway=IDLE, watched_since=TEN, now=TEN + 2 * HOUR)
+    assert shown(planned) == [(10, None, 1), (11, None, 1), (12, None, 1)]
+
+
+def test_runs_of_a_pause_are_missed_and_those_after_it_are_not() -> None:
+    never = replace(HOURLY, catch_up=CatchUp.NONE, overlap=Overlap.QUEUE_ALL)
+    planned = planning.plan(never, TEN, underway=IDLE, watched_since=TEN + 1.5 * HOUR, now=TEN + 3 * HOUR)
+    reason = "nobody looked at the schedule when it was due, and its catch_up is none"
+    assert shown(planned) == [(11, reason, 2), (12, None, 1), (13, None, 1)]
+
+
+def test_jitter_that_delays_a_run_beyond_the_next_one_does_not_make_that_late() -> None:
+    minutely = replace(HOURLY, cron=Cron.parse("* * * * *", ZoneInfo("UTC")), overlap=Overlap.QUEUE_ALL)
+    jittery = replace(minutely, jitter_seconds=3600, catch_up=CatchUp.NONE)
+    planned = planning.plan(jittery, TEN, underway=IDLE, watched_since=TEN, now=TEN + 3 * HOUR)
+    assert {run.skipped for run in planned.runs[:MAX_QUEUED]} == {None}

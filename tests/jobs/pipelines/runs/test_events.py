@@ -10,10 +10,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.pipelines import lifecycle
-from jobs.pipelines.due import insert_due_runs
 from jobs.pipelines.runs.events import tell_of_late_runs
 from jobs.states import RunState
 from jobs.tables import Run, Schedule, Tenant, WebhookDelivery
+from tests.jobs.pipelines.making import make_due
 from tests.jobs.webhooks.builders import add_endpoint
 
 MakeSchedule = Callable[..., Schedule]
@@ -35,7 +35,7 @@ def told(session: Session) -> list[tuple[str, str]]:
 
 def one_run(session: Session, make_schedule: MakeSchedule, **wishes: object) -> Run:
     make_schedule(at=EVENING, **wishes)
-    insert_due_runs(session, now=EVENING + HOUR)
+    make_due(session, now=EVENING + HOUR)
     session.commit()
     return session.scalars(select(Run)).one()
 
@@ -74,7 +74,7 @@ def test_each_skipped_run_is_an_event_and_three_in_a_row_one_more_until_one_runs
 ) -> None:
     run = one_run(session, make_schedule)
     for hours in range(2, 7):
-        insert_due_runs(session, now=EVENING + hours * HOUR)
+        make_due(session, now=EVENING + hours * HOUR)
     session.commit()
     skipped = session.scalars(select(Run.id).where(Run.state == "skipped").order_by(Run.scheduled_for)).all()
     assert told(session) == [*(("run.skipped", each) for each in skipped), ("schedule.skipping", run.schedule_id)]
@@ -82,7 +82,7 @@ def test_each_skipped_run_is_an_event_and_three_in_a_row_one_more_until_one_runs
     begin(session, run)
     lifecycle.end_run(session, run, RunState.SUCCEEDED)
     for hours in range(7, 11):
-        insert_due_runs(session, now=EVENING + hours * HOUR)
+        make_due(session, now=EVENING + hours * HOUR)
         session.commit()
     assert [kind for kind, _ in told(session)].count("schedule.skipping") == 2, "one ran in between"
 
@@ -91,7 +91,7 @@ def test_runs_that_a_later_one_makes_up_for_are_no_reason_to_look(
     session: Session, make_schedule: MakeSchedule
 ) -> None:
     make_schedule(at=EVENING, catch_up="latest")
-    insert_due_runs(session, now=EVENING + 6 * HOUR)
+    make_due(session, now=EVENING + 6 * HOUR)
     session.commit()
     runs = session.scalars(select(Run).order_by(Run.scheduled_for)).all()
     assert [(run.state, run.num_missed) for run in runs] == [("skipped", 5), ("queued", 1)]

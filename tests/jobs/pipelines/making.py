@@ -1,0 +1,17 @@
+"""What a dispatcher does for schedules that are due, in one transaction. Knows no turns."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from jobs.pipelines.due import find_due, insert_due_runs
+
+ALL = 1000
+
+
+def make_due(session: Session, *, now: datetime | None = None) -> int:
+    """Make the runs of all schedules that are due; return of how many schedules."""
+    found = find_due(session, at_least=ALL, now=now)
+    return len(insert_due_runs(session, [each.id for each in found], now=now))
