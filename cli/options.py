@@ -6,6 +6,36 @@ from typing import Annotated
 
 import typer
 
+from jobs.errors import InputError
+
+
+def _checked_key(given: str | None) -> str | None:
+    """Return a key that a header can hold. Raises InputError."""
+    if given is None:
+        return None
+    from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
+
+    if not 0 < len(given) <= MAX_IDEMPOTENCY_KEY:
+        found = f"has {len(given)} characters"
+    elif not given.isascii() or not given.isprintable() or given != given.strip():
+        found = f"is {given!r}"
+    else:
+        return given
+    raise InputError(
+        f"--idempotency-key {found}; give 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters, without spaces at the "
+        "ends."
+    )
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option(
+        "--idempotency-key",
+        metavar="KEY",
+        callback=_checked_key,
+        help="Given again with the same request, it returns what that made; with another request it is refused.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
 OfCollection = Annotated[str | None, typer.Option("--collection", metavar="COLLECTION_ID", help="Of this one.")]

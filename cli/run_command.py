@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.options import FailOnErrors, IdempotencyKey
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 
@@ -26,21 +27,21 @@ def register(app: typer.Typer) -> None:
 
 def run(
     input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Replaced when complete.")],
     model: Annotated[
         str | None,
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what the file's lines name]"),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
-    fail_on_errors: Annotated[
-        bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")
-    ] = False,
+    idempotency_key: IdempotencyKey = None,
+    fail_on_errors: FailOnErrors = False,
 ) -> None:
     """Run a batch file through a model and write the results.
 
     The lines' own model name may be anything: the model given here is served under it. Failed lines go to
     OUT.errors.jsonl; exit status 1 if every line failed. Interrupted, even by kill -9, the same command goes on where
-    it was.
+    it was. With another --idempotency-key it is another run, which computes the same file again.
     """
     from cli.disk.input_scan import scan_input
     from cli.disk.output_path import require_replaceable
@@ -56,7 +57,9 @@ def run(
     _require_apart(input_path, results)
     scan = scan_input(input_path)
     place = ThisMachine(served=_served_model(model, scan), say=say)
-    stage = stage_of(input_path, results, scan=scan, model=place.name, data_dir=data_dir or default_data_dir())
+    stage = stage_of(
+        input_path, results, scan=scan, model=place.name, data_dir=data_dir or default_data_dir(), key=idempotency_key
+    )
     if not stage.is_begun:
         place.require_valid(stage)  # before anything is kept for it
     with stage.run.held():
@@ -73,12 +76,14 @@ def run(
     _end(tally, results, fail_on_errors=fail_on_errors)
 
 
-def stage_of(input_path: Path, results: ResultFiles, *, scan: InputScan, model: str, data_dir: Path) -> Stage:
-    """Return the one batch of the run that computes this input with this model into this output."""
+def stage_of(
+    input_path: Path, results: ResultFiles, *, scan: InputScan, model: str, data_dir: Path, key: str | None = None
+) -> Stage:
+    """Return the one batch of the run that computes this input with this model into this output, for this key."""
     from cli.places.run_folder import RunFolder
     from cli.places.stage import Stage
 
-    identity = "\n".join((scan.sha256, model, str(results.answers.absolute())))
+    identity = "\n".join((scan.sha256, model, str(results.answers.absolute()), *([] if key is None else [key])))
     key = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:24]
     return Stage(run=RunFolder.below(data_dir, key), lines=input_path, results=results, endpoint=scan.endpoint)
 

@@ -72,6 +72,8 @@ class CreateBatchBody(StrictModel):
     """Those that the tenant's token budget does not cover when their turn comes."""
     after: ObjectId | None = None
     """The id of the batch that has to be completed before this one starts."""
+    input_sha256: Annotated[Storable, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of the file, with an `Idempotency-Key`: the same request may then give another file of the same content."""
     requests: Requests = None
     """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
 
@@ -95,6 +97,13 @@ async def create(
 ) -> BatchObject:
     """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
     check_source(body)
+    if body.input_sha256 is not None and (idempotency_key is None or body.requests is not None):
+        raise InputError(
+            "input_sha256 says which request an Idempotency-Key is for. Give it with that header and an input_file_id, "
+            "or leave it out.",
+            param="input_sha256",
+            code="invalid_value",
+        )
     expiry = body.output_expires_after
     wanted = CreateBatch(
         input_file_id=body.input_file_id or "",
@@ -106,6 +115,7 @@ async def create(
         invalid_lines=body.invalid_lines,
         uncovered_lines=body.uncovered_lines,
         after=body.after,
+        made_from=None if body.input_sha256 is None else f"sha256 {body.input_sha256}",
         idempotency_key=idempotency_key,
         trace_context=getattr(request.state, "trace_context", None),
         retry_count=retry_count,

@@ -10,7 +10,7 @@ import typer
 from cli.batches import creating, fetching
 from cli.batches.following import follow
 from cli.ids import BatchId
-from cli.options import AsJson, FailOnErrors, Newest
+from cli.options import AsJson, FailOnErrors, IdempotencyKey, Newest
 from jobs.states import AskedPriority
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
@@ -114,7 +114,9 @@ def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
 @app.command()
 def retry(
     batch_id: BatchId,
+    *,
     window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit the failed lines of a batch again, as a batch of their own; print its id."""
@@ -125,7 +127,8 @@ def retry(
     body = {} if window is None else {"completion_window": window}
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        batch = client.post(f"/batches/{batch_id}/retry", cast_to=Batch, body=body)
+        options: Any = {} if idempotency_key is None else {"headers": {"Idempotency-Key": idempotency_key}}
+        batch = client.post(f"/batches/{batch_id}/retry", cast_to=Batch, body=body, options=options)
     print(batch.to_json() if as_json else batch.id)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.batches.following import follow
-from cli.options import AsJson, FailOnErrors
+from cli.options import AsJson, FailOnErrors, IdempotencyKey
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
@@ -42,6 +42,7 @@ def create(
     exact: Annotated[
         bool, typer.Option("--exact", help="With --dry-run: wait until a worker has counted every token.")
     ] = False,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a batch and print its id.
@@ -49,11 +50,14 @@ def create(
     With --wait, exit status 1 if it does not complete or every line fails.
     """
     from cli.client import client_from_environment, server_errors_as_sentences
+    from cli.disk.input_file import sha256_of
     from cli.file_commands import upload_file
 
     pairs = _pairs(metadata or [])
     if exact and not dry_run:
         raise InputError("--exact is for --dry-run. Give both, or none of them.")
+    if idempotency_key is not None and dry_run:
+        raise InputError("--idempotency-key is for a batch that is submitted. Leave it out with --dry-run.")
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         path, is_uploaded = Path(source), False
@@ -71,6 +75,7 @@ def create(
                 if is_uploaded:
                     client.files.delete(source)
             return
+        keyed = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         batch = client.batches.create(
             input_file_id=source,
             endpoint=endpoint or "/v1/chat/completions",  # type: ignore[arg-type]  # the server knows its endpoints
@@ -80,8 +85,12 @@ def create(
                 "priority": priority.value,
                 "invalid_lines": invalid_lines.value,
                 "uncovered_lines": uncovered_lines.value,
+                **({"input_sha256": sha256_of(path)} if keyed and is_uploaded else {}),
             },
+            extra_headers=keyed,
         )
+        if is_uploaded and batch.input_file_id != source:
+            client.files.delete(source)  # an earlier call made the batch, of the same content
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:
             follow(client, batch.id, fail_on_errors=fail_on_errors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import shutil
 import tempfile
 import zlib
@@ -14,6 +15,7 @@ from typing import BinaryIO, cast
 from jobs.errors import InputError
 
 _GZIP = b"\x1f\x8b"
+_PART_BYTES = 2**20
 
 
 @contextmanager
@@ -49,6 +51,15 @@ def plain(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[tup
                 raise
             unpacked.seek(0)
             yield path.name.removesuffix(".gz"), unpacked
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's plain content, in hexadecimal digits. Raises InputError."""
+    with opened(path) as content:
+        digest = hashlib.sha256()
+        while part := content.read(_PART_BYTES):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import AsJson, Newest
+from cli.options import AsJson, IdempotencyKey, Newest
 from cli.pipelines.objects import Name, RunId, delete_object, print_object
 
 app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
@@ -17,7 +17,9 @@ app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 @app.command("trigger")
 def runs_trigger(
     pipeline: Name,
+    *,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline now, and print the run's id.
@@ -27,7 +29,7 @@ def runs_trigger(
     from cli.pipelines.calls import server
 
     with server() as calls:
-        found = calls.post("/runs", {"pipeline": pipeline})
+        found = calls.post("/runs", {"pipeline": pipeline}, key=idempotency_key)
         if as_json and not wait:
             print(json.dumps(found, indent=2))
             return

@@ -49,7 +49,8 @@ class CreateBatch:
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     made_from: str | None = None
-    """What the input was made from, where no caller has uploaded it: it stands for the file in `fingerprint`."""
+    """What the input was made from, where no caller has uploaded it, or its digest: it stands for the file in
+    `fingerprint`."""
     retry_of: str | None = None
     """The id of the batch whose failed lines these are."""
     after: str | None = None

@@ -301,6 +301,35 @@ def test_creates_at_the_same_time_with_one_idempotency_key_make_one_batch(
     assert caught.value.code == "idempotency_key_reused"
 
 
+def test_a_file_that_is_uploaded_again_is_the_same_request_where_its_digest_is_given(
+    client: OpenAI, submit: Submit
+) -> None:
+    key = {"idempotency-key": "of one content"}
+    first = submit(client, extra_headers=key, extra_body={"input_sha256": "a" * 64})
+    assert submit(client, extra_headers=key, extra_body={"input_sha256": "a" * 64}).id == first.id
+    for others in ({"input_sha256": "b" * 64}, {}, {"input_sha256": "a" * 64, "priority": "bulk"}):
+        with pytest.raises(openai.ConflictError) as caught:
+            submit(client, extra_headers=key, extra_body=others)
+        assert caught.value.code == "idempotency_key_reused"
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [
+        ({}, {"input_sha256": "a" * 64}),
+        ({"idempotency-key": "k"}, {"input_sha256": "A" * 64}),
+        ({"idempotency-key": "k"}, {"input_sha256": "a" * 63}),
+        ({"idempotency-key": "k"}, {"input_sha256": "a" * 64, "input_file_id": None, "requests": [{"body": {}}]}),
+    ],
+)
+def test_a_digest_that_stands_for_nothing_is_refused(
+    client: OpenAI, submit: Submit, headers: dict[str, str], fields: dict[str, Any]
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        submit(client, extra_headers=headers, extra_body=fields)
+    assert caught.value.param == "input_sha256"
+
+
 @pytest.mark.parametrize(("header", "value"), [("idempotency-key", "x" * 256), ("x-stainless-retry-count", "many")])
 def test_a_wrong_header_is_refused_by_name(client: OpenAI, submit: Submit, header: str, value: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:

@@ -33,7 +33,7 @@ from jobs.tables import Chunk
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LINE = {
+LINE: dict[str, Any] = {
     "custom_id": "a",
     "method": "POST",
     "url": "/v1/completions",
@@ -211,8 +211,9 @@ def api_process(database: str, folder: Path, *, api_key: str, **variables: str) 
         child.stop()
 
 
-def write_lines(path: Path, count: int = 3) -> Path:
-    path.write_text("".join(json.dumps({**LINE, "custom_id": str(number)}) + "\n" for number in range(count)))
+def write_lines(path: Path, count: int = 3, *, prompt: str = "Hello") -> Path:
+    line = {**LINE, "body": {**LINE["body"], "prompt": prompt}}
+    path.write_text("".join(json.dumps({**line, "custom_id": str(number)}) + "\n" for number in range(count)))
     return path
 
 

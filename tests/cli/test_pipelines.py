@@ -55,7 +55,8 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
     assert "pipeline nightly version 2: changed" in service.run("pipelines", "apply", path).stdout
     shown = json.loads(service.run("pipelines", "show", "nightly").stdout)
     assert (shown["max_cost"], shown["max_tokens"]) == (None, 1000)
-    run_id = service.run("runs", "trigger", "nightly").stdout.strip()
+    run_id = service.run("runs", "trigger", "nightly", "--idempotency-key", "once").stdout.strip()
+    assert service.run("runs", "trigger", "nightly", "--idempotency-key", "once").stdout.strip() == run_id
     assert run_id in service.run("runs", "list", "--pipeline", "nightly").stdout
     assert service.run("runs", "cancel", run_id).stdout.strip() == f"{run_id} cancelled"
     watched = service.run("runs", "watch", run_id)

@@ -43,14 +43,16 @@ def test_a_byte_order_mark_hides_nothing(tmp_path: Path) -> None:
     assert scan_input(path).models == ("m",)
 
 
-def test_a_run_is_another_one_when_its_input_model_or_output_is(tmp_path: Path) -> None:
-    def key(*, content: str = "x", model: str = "m", output: str = "out.jsonl") -> str:
+def test_a_run_is_another_one_when_its_input_model_output_or_key_is(tmp_path: Path) -> None:
+    def key(*, content: str = "x", model: str = "m", output: str = "out.jsonl", given: str | None = None) -> str:
         scan = scan_input(write(tmp_path / "in.jsonl", content))
         results = ResultFiles(answers=tmp_path / output)
-        return stage_of(tmp_path / "in.jsonl", results, scan=scan, model=model, data_dir=tmp_path).run.key
+        return stage_of(tmp_path / "in.jsonl", results, scan=scan, model=model, data_dir=tmp_path, key=given).run.key
 
     assert key() == key()
-    assert len({key(), key(content="y"), key(model="n"), key(output="other.jsonl")}) == 4
+    assert key(given="monday") == key(given="monday")
+    others = {key(content="y"), key(model="n"), key(output="other.jsonl"), key(given="monday"), key(given="tuesday")}
+    assert len({key(), *others}) == 6
 
 
 def test_a_noted_state_is_read_back(tmp_path: Path) -> None:
