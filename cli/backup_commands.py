@@ -5,6 +5,7 @@ Knows no table; what keeps the objects meanwhile is `jobs.retention.backups`.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -71,7 +72,9 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
     from jobs.retention import backups
 
     dump = folder / _DUMP
-    if not dump.is_file():
+    with _usable(folder):
+        is_there = dump.is_file()
+    if not is_there:
         raise InputError(f"{dump} does not exist; name a folder that `tokenmill db backup` has made.")
     with _database(data_dir) as (url, maker):
         if backups.has_schema(maker):
@@ -113,10 +116,25 @@ def _database(data_dir: Path | None) -> Iterator[tuple[str, sessionmaker[Session
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Yield where to write a file that is there under its own name once the block has ended well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.part")
+    with _usable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        unfinished.open("ab").close()
     yield unfinished
     unfinished.replace(path)
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Raise InputError where the folder of a backup, or what lies in it, cannot be what it must be."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot hold a backup: {error.strerror}: {error.filename}. Choose another folder."
+        ) from None
 
 
 def _store(data_dir: Path | None, *, is_marked: bool = False) -> Storage:
@@ -132,7 +150,8 @@ def _objects_in(folder: Path) -> Storage:
     from jobs.storage import Storage
 
     objects = (folder / _OBJECTS).absolute()
-    objects.mkdir(parents=True, exist_ok=True)
+    with _usable(folder):
+        objects.mkdir(parents=True, exist_ok=True)
     return Storage(objects.as_uri())
 
 

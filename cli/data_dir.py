@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,12 +64,22 @@ def locked(root: Path) -> Iterator[DataDir]:
             for part in (data_dir.objects, data_dir.logs):
                 part.mkdir(mode=0o700, exist_ok=True)
             data_dir.run.mkdir(exist_ok=True)
+            _require_kinds(data_dir)
             closing.enter_context(holding(data_dir.lock_file, taken=lambda pid: _in_use(root, pid)))
         except OSError as error:
             raise InputError(
                 f"cannot use {root} as data directory ({error.strerror}). Choose another with --data-dir."
             ) from None
         yield data_dir
+
+
+def _require_kinds(data_dir: DataDir) -> None:
+    """Raise OSError where something else lies in the place of a part that is made later."""
+    for folder in (data_dir.postgres, data_dir.valkey):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder")
+    if data_dir.key_file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{data_dir.key_file} is a folder")
 
 
 def _in_use(root: Path, pid: str) -> ConflictError:

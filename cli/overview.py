@@ -26,6 +26,10 @@ _WHOLE = 1_000
 _SHOULD_BE = "Input should be "  # as pydantic begins
 
 
+class Interrupted(Exception):  # no error: somebody wanted it so
+    """Ctrl-C, which typer would end without a word."""
+
+
 class Overview(TyperGroup):
     """Lists its commands in sections; one that is in none would be missing, so a test compares them."""
 
@@ -41,6 +45,15 @@ class Overview(TyperGroup):
         except typer.BadParameter as error:
             error.message = _said_of_value(error)
             raise
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        """Read the command line."""
+        try:
+            return super().make_context(*given, **named)
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
 
 def _said_of_value(error: typer.BadParameter) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from cli.main import app
+from cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (".", "docs", "docs/adr", "docs/tutorials", "*", "examples/*")

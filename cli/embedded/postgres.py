@@ -20,7 +20,7 @@ from cli.embedded.leftovers import wait_for_old_server
 from cli.embedded.moved_cluster import put_in_place
 from cli.embedded.sockets import socket_folder
 from cli.embedded.system_user import can_run, user_for_postgres
-from jobs.errors import ServiceError
+from jobs.errors import InputError, ServiceError
 
 SUPERUSER = "tokenmill"
 DATABASE = "tokenmill"
@@ -77,11 +77,12 @@ def prepare_postgres(
     """Return the server of the cluster in `folder`; its start makes the cluster unless it is there.
 
     The caller must own `folder` alone (the data directory's lock). `settings` override ours, and `binaries` those that
-    are found. Raises ServiceError.
+    are found. Raises InputError where the folder has something that is no cluster, ServiceError.
     """
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     put_in_place(folder)  # before a cluster without anything is made there
+    _require_cluster_or_room(folder)
     binaries = binaries or find_postgres(major=major_of(folder))
     user = _user_with_reach(folder, binaries)
     sockets = socket_folder(run_dir, uid=None if user is None else user.uid)
@@ -121,9 +122,34 @@ def _answers(sockets: Path) -> bool:
 
 
 def major_of(folder: Path) -> int | None:
-    """Return the version of Postgres that made the cluster in a folder; None where there is none."""
+    """Return the version of Postgres that made the cluster in a folder; None where there is none.
+
+    Raises InputError where what says it says no version.
+    """
     version = folder / "PG_VERSION"
-    return int(version.read_text().split(".")[0]) if version.exists() else None
+    if not os.path.lexists(version):
+        return None
+    try:
+        return int(version.read_text().split(".")[0])
+    except (OSError, ValueError) as error:
+        raise _no_cluster(folder, f"{version} cannot be read as a version of Postgres: {error}") from None
+
+
+def _require_cluster_or_room(folder: Path) -> None:
+    """Raise InputError where neither a cluster lies in the folder, nor one can be put in its place."""
+    if major_of(folder) is not None or not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise _no_cluster(folder, "it is no folder of its own")
+    if any(folder.iterdir()):
+        raise _no_cluster(folder, "it is not empty, and has no PG_VERSION")
+
+
+def _no_cluster(folder: Path, why: str) -> InputError:
+    return InputError(
+        f"{folder} holds no cluster of Postgres: {why}. Restore it, move it away to begin with an empty database, or "
+        "choose another --data-dir."
+    )
 
 
 def _user_with_reach(folder: Path, binaries: PostgresBinaries) -> SystemUser | None:
@@ -166,7 +192,13 @@ def _initialise(folder: Path, *, binaries: PostgresBinaries, user: SystemUser | 
     if answer.returncode != 0:
         said = " ".join(answer.stderr.split()) or f"exit status {answer.returncode}"
         raise ServiceError(f"initdb could not make a Postgres cluster in {folder}: {said}")
-    unfinished.rename(folder)
+    try:
+        unfinished.rename(folder)
+    except OSError as error:  # it is where another file system is mounted, for one
+        raise ServiceError(
+            f"the new cluster cannot take the place of {folder}: {error.strerror}. Remove that folder, and mount "
+            "the one above it."
+        ) from None
 
 
 def _clean_environment() -> dict[str, str]:

@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import select
 from typer.testing import CliRunner, Result
 
+from cli.app import app
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.sockets import free_port
-from cli.main import app
 from jobs.batches import exact_counts
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.sweeps import finish_ready

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from cli.app import app
 from jobs.accounts.tenants import find_tenant
 from jobs.batches import deletion
 from jobs.chunks import fleet

@@ -61,7 +61,7 @@ def batch_file(tmp_path: Path) -> Path:
 
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from typer.testing import CliRunner; from cli.main import app; "
+        "import sys; from typer.testing import CliRunner; from cli.app import app; "
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
         "print(sorted({'torch', 'transformers', 'openai', 'sqlalchemy', 'celery', 'fastapi'} & set(sys.modules)))"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.app import app
 from jobs.errors import InputError
 
 Tokenmill = Callable[..., list[list[str]]]

@@ -7,7 +7,7 @@ from itertools import chain
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.app import app
 from cli.overview import SECTIONS, Overview
 
 

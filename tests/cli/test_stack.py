@@ -22,10 +22,10 @@ import pytest
 from kombu import Connection
 from typer.testing import CliRunner
 
+from cli.app import app
 from cli.data_dir import DataDir, locked
 from cli.embedded.servers import chosen_environment
 from cli.embedded.sockets import free_port
-from cli.main import app
 from cli.served_model import ServedModel
 from cli.stack import _prepare_database, _require_metrics_ports, _shown_host, _with_gpu, _with_metrics_port
 from jobs.errors import ConflictError, InputError

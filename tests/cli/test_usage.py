@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from cli.app import app
 from cli.spending import usage_commands
 
 
