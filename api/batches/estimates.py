@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends
@@ -18,7 +17,8 @@ from api.bodies import described, signed_in_body
 from api.fields import Storable
 from api.openapi import failures
 from api.schemas.batches import BatchErrors
-from api.schemas.wire import WireModel, unix_seconds_or_none
+from api.schemas.estimates import EstimateObject
+from api.schemas.wire import unix_seconds_or_none
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE
@@ -28,7 +28,7 @@ from jobs.accounts import budgets
 from jobs.batches import estimating, exact_counts, inline_lines
 from jobs.batches.estimating import Checked
 from jobs.batches.exact_counts import NewCount
-from jobs.batches.submission import check_file, parse_window
+from jobs.batches.submission import CreateBatch, check_file, parse_window
 from jobs.chunks import fleet
 from jobs.counted import counted
 from jobs.database import transaction
@@ -37,7 +37,8 @@ from jobs.files import get_file
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.endpoints import ENDPOINTS, LineKind, kind_of, require_endpoint
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
-from jobs.states import AskedPriority, CountState
+from jobs.settings import Settings
+from jobs.states import AskedPriority, CountState, InvalidLines
 from jobs.tables import File, InputCount, Tenant
 
 router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 403, 429, 503))
@@ -62,42 +63,6 @@ class EstimateBody(CreateBatchBody):
     completion_window: CompletionWindow = "24h"
     exact: StrictBool = False
     """Have a worker of the model count all lines of the file, too: `GET /v1/estimates/{id}` has what it found."""
-
-
-class EstimateObject(WireModel):
-    object: Literal["estimate"] = "estimate"
-    id: str | None
-    """Of one that is exact, or is to be; it is kept for a day."""
-    status: Literal["estimated", "counting", "counted", "failed"]
-    """`estimated`: by bytes, and nothing more comes. `counting`: by bytes until a worker has counted all lines."""
-    counted_lines: int | None
-    """How many lines a worker has counted so far; null where that was not asked for."""
-    model: str | None
-    """That of the first line that names a known one."""
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    tokens_basis: str
-    """How the tokens were counted, and how far off that may be."""
-    checked_lines: int
-    """So many of the first lines were checked as validation will check all; of a counted one, all of them."""
-    invalid_lines: int
-    """Of these."""
-    errors: BatchErrors | None
-    """What is wrong with them."""
-    cost_micros: int
-    """The most: at the model's prices of the class, with every answer as long as its max_tokens allows."""
-    currency: str
-    worker_seconds: float | None
-    """Of one worker, at the rate that the live ones were measured at; null where none was."""
-    eta: int | None
-    """When it would end if it were submitted now; null where nobody knows, or in more than ten years."""
-    basis: str
-    """What the last two rest on."""
-    available_tokens: int | None
-    """What the tenant's token limit has left; null: it has none."""
-    fits_budget: bool
-    """Whether a submit would pass: that limit and the budgets in all have room. Others hold back lines as they run."""
 
 
 @router.post(
@@ -150,20 +115,32 @@ async def estimate(
 
 @router.get("/{estimate_id}", operation_id="retrieveEstimate", responses=failures(404))
 def retrieve(
-    estimate_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+    estimate_id: str,
+    session: SessionDep,
+    *,
+    tenant: TenantDep,
+    key_id: KeyIdDep,
+    services: ServicesDep,
+    invalid_lines: InvalidLines = InvalidLines.FAIL,
 ) -> EstimateObject:
-    """Say what a worker has counted: all of it once `status` is `counted`; before, tokens are those by bytes."""
+    """Say what a worker has counted: all of it once `status` is `counted`; before, tokens are those by bytes.
+
+    `invalid_lines` is that of the create call, for the verdict.
+    """
     count = exact_counts.get(session, tenant.id, estimate_id)
     is_counted = count.state == CountState.COUNTED
     tokens = _counted(count) if is_counted else _estimated(exact_counts.file_of(session, count))
-    asked = _Asked(
-        endpoint=count.endpoint, priority=AskedPriority(count.priority), completion_window=count.completion_window
+    wanted = CreateBatch(
+        input_file_id=count.input_file_id,
+        endpoint=count.endpoint,
+        completion_window=count.completion_window,
+        priority=AskedPriority(count.priority),
+        invalid_lines=invalid_lines,
     )
     checked = Checked(
         num_lines=count.num_requests, num_invalid=count.num_invalid, listed=count.listed, model=count.model
     )
-    currency = services.settings.currency
-    return _described(session, tenant, asked, tokens, checked, key_id=key_id, count=count, currency=currency)
+    return _described(session, tenant, wanted, tokens, checked, key_id=key_id, count=count, settings=services.settings)
 
 
 def _counted(count: InputCount) -> InputEstimate:
@@ -221,23 +198,26 @@ def _found(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise NotFoundError(message, param="input_file_id") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What matters of a create call beside its lines."""
-
-    endpoint: str
-    priority: AskedPriority
-    completion_window: str
+def _wanted(body: EstimateBody) -> CreateBatch:
+    return CreateBatch(
+        input_file_id=body.input_file_id or "",
+        endpoint=body.endpoint,
+        completion_window=body.completion_window,
+        priority=body.priority,
+        invalid_lines=body.invalid_lines,
+        after=body.after,
+    )
 
 
 def _answer(
     services: Services, tenant: Tenant, body: EstimateBody, tokens: InputEstimate, checked: Checked, *, key_id: str
 ) -> EstimateObject:
-    asked = _Asked(endpoint=body.endpoint, priority=body.priority, completion_window=body.completion_window)
+    wanted = _wanted(body)
     with transaction(services.sessions) as session:
-        count = _ask(session, tenant, asked, checked.model, body.input_file_id) if body.exact else None
-        currency = services.settings.currency
-        return _described(session, tenant, asked, tokens, checked, key_id=key_id, count=count, currency=currency)
+        count = _ask(session, tenant, wanted, checked.model) if body.exact else None
+        return _described(
+            session, tenant, wanted, tokens, checked, key_id=key_id, count=count, settings=services.settings
+        )
 
 
 def _check_exact(body: EstimateBody) -> None:
@@ -249,17 +229,17 @@ def _check_exact(body: EstimateBody) -> None:
         raise InputError(message, param="exact", code="invalid_value")
 
 
-def _ask(session: Session, tenant: Tenant, asked: _Asked, model: str | None, file_id: str | None) -> InputCount:
+def _ask(session: Session, tenant: Tenant, wanted: CreateBatch, model: str | None) -> InputCount:
     """Have the input counted. Raises InputError where nobody knows by which model, LimitError."""
-    if model is None or file_id is None:
+    if model is None:
         message = "No line among the first names a model that is known, so nobody can count. Correct the lines."
         raise InputError(message, param="exact", code="model_not_found")
     new = NewCount(
-        file_id=file_id,
-        endpoint=asked.endpoint,
+        file_id=wanted.input_file_id,
+        endpoint=wanted.endpoint,
         model=model,
-        priority=asked.priority,
-        completion_window=asked.completion_window,
+        priority=wanted.priority,
+        completion_window=wanted.completion_window,
     )
     return exact_counts.ask(session, tenant.id, new)
 
@@ -267,20 +247,21 @@ def _ask(session: Session, tenant: Tenant, asked: _Asked, model: str | None, fil
 def _described(
     session: Session,
     tenant: Tenant,
-    asked: _Asked,
+    wanted: CreateBatch,
     tokens: InputEstimate,
     checked: Checked,
     *,
     key_id: str,
     count: InputCount | None,
-    currency: str,
+    settings: Settings,
 ) -> EstimateObject:
     model = None if checked.model is None else served_models.known_model(session, checked.model)
-    window = parse_window(asked.completion_window)
+    window = parse_window(wanted.completion_window)
     is_exact = count is not None and count.state == CountState.COUNTED
     found = estimating.outcome(
-        session, tenant, tokens, model=model, priority=asked.priority, window=window, is_exact=is_exact
+        session, tenant, tokens, model=model, priority=wanted.priority, window=window, is_exact=is_exact
     )
+    told = estimating.foretell(session, tenant, wanted, settings, tokens=tokens, checked=checked, key_id=key_id)
     total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
     return EstimateObject(
         id=None if count is None else count.id,
@@ -295,10 +276,12 @@ def _described(
         invalid_lines=checked.num_invalid,
         errors=BatchErrors.of(checked.listed, num_unlisted=checked.num_invalid - len(checked.listed)),
         cost_micros=found.cost_micros,
-        currency=currency,
+        currency=settings.currency,
         worker_seconds=found.worker_seconds,
         eta=unix_seconds_or_none(found.ends_at),
         basis=found.basis,
         available_tokens=budgets.quota(session, tenant.id).available,
+        verdict=told.verdict,
+        reason=told.reason,
         fits_budget=budgets.has_room(session, tenant.id, total, key_id=key_id),
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.batches.following import follow
+from cli.line_tally import SOME_LINES_FAILED
 from cli.options import AsJson, FailOnErrors, IdempotencyKey
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 1.0
+_STATUSES = {"accepted": 0, "skips_lines": SOME_LINES_FAILED, "fails": 2, "refused": 2}
+"""Of a dry run, by what would become of the batch."""
+_IN_WORDS = {
+    "skips_lines": "lines would be skipped",
+    "fails": "the batch would fail",
+    "refused": "the batch would be refused",
+}
 
 
 def create(
@@ -47,7 +56,8 @@ def create(
 ) -> None:
     """Submit a batch and print its id.
 
-    With --wait, exit status 1 if it does not complete or every line fails.
+    With --wait, exit status 1 if it does not complete or every line fails. With --dry-run, exit status 2 where it would
+    be refused or fail, and 3 where lines would be skipped.
     """
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.disk.input_file import sha256_of
@@ -68,12 +78,14 @@ def create(
         if dry_run:
             call: dict[str, Any] = {
                 "input_file_id": source, "completion_window": window, "priority": priority.value,
+                "invalid_lines": invalid_lines.value, "uncovered_lines": uncovered_lines.value, "metadata": pairs,
             } | ({"exact": True} if exact else {})  # fmt: skip
             try:
-                _print_estimate(client, call | ({"endpoint": endpoint} if endpoint else {}), as_json=as_json)
+                found = estimate(client, call | ({"endpoint": endpoint} if endpoint else {}))
             finally:
                 if is_uploaded:
                     client.files.delete(source)
+            _show_estimate(found, as_json=as_json)
             return
         keyed = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         batch = client.batches.create(
@@ -111,23 +123,29 @@ def check(
     print(f"{path} is valid: {counted(scan.num_requests, 'line')} for {endpoint} of {scan.model}, about {tokens}")
 
 
-def _print_estimate(client: OpenAI, call: dict[str, Any], *, as_json: bool) -> None:
-    """Ask what a create call would take, and print it."""
+def estimate(client: OpenAI, call: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask what a create call would take, and wait until that is counted where it is to be exact."""
+    found = client.post("/estimates", cast_to=dict[str, Any], body=call)
+    return _when_counted(client, found, invalid_lines=call["invalid_lines"]) if call.get("exact") else found
+
+
+def _show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a batch would take, and exit with the status of what would become of it."""
     from cli.batches.fields import estimate_fields
     from cli.table import print_fields
 
-    found = client.post("/estimates", cast_to=dict[str, Any], body=call)
-    if call.get("exact"):
-        found = _when_counted(client, found)
     if as_json:
         print(json.dumps(found, indent=2))
-        return
-    print_fields(estimate_fields(found))
-    for error in (found["errors"] or {"data": []})["data"]:
-        print(f"line {error['line']}: {error['message']}")
+    else:
+        print_fields(estimate_fields(found))
+        for error in (found["errors"] or {"data": []})["data"]:
+            print(f"line {error['line']}: {error['message']}")
+    if status := _STATUSES[found["verdict"]]:
+        print(f"tokenmill: {_IN_WORDS[found['verdict']]}: {found['reason']}", file=sys.stderr)
+        raise typer.Exit(status)
 
 
-def _when_counted(client: OpenAI, found: dict[str, Any]) -> dict[str, Any]:
+def _when_counted(client: OpenAI, found: dict[str, Any], *, invalid_lines: str) -> dict[str, Any]:
     """Wait until a worker has counted an input, and say on standard error how far it is."""
     seen = None
     while found["status"] == "counting":
@@ -136,7 +154,8 @@ def _when_counted(client: OpenAI, found: dict[str, Any]) -> dict[str, Any]:
             print(f"{standing} ({found['basis']})" if seen is None else standing, file=sys.stderr, flush=True)
         seen = standing
         time.sleep(_LOOK_SECONDS)
-        found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
+        asked = f"/estimates/{found['id']}?invalid_lines={invalid_lines}"
+        found = client.get(asked, cast_to=dict[str, Any])
     if found["status"] != "counted":
         raise ServiceError(f"the lines could not be counted: {found['tokens_basis']}")
     return found

@@ -125,13 +125,25 @@ def reserve(
             raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
         num_window_budgets = found.num_window_budgets
     if num_window_budgets:
-        _check_totals(session, tenant_id, tokens, key_id=key_id)
+        _check_totals(window_budgets.current(session, tenant_id, key_id), tokens)
     return is_covered
 
 
-def _check_totals(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> None:
+def check_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | None, may_overflow: bool) -> None:
+    """Raise the OverBudgetError that `reserve` would raise now; reserves nothing."""
+    found = quota(session, tenant_id)
+    if found.limit is not None and found.available is not None and tokens > found.available and not may_overflow:
+        raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
+    _check_totals(_held(session, tenant_id, key_id), tokens)
+
+
+def _held(session: Session, tenant_id: str, key_id: str | None) -> list[Allowance]:
+    return [one for one in window_budgets.allowances(session, tenant_id) if one.key_id in (None, key_id)]
+
+
+def _check_totals(allowances: Sequence[Allowance], tokens: int) -> None:
     """Raise OverBudgetError where a budget that never begins anew is used up, or has no room for an estimate."""
-    for found in window_budgets.current(session, tenant_id, key_id):
+    for found in allowances:
         if _is_too_small(found, tokens):
             raise OverBudgetError(
                 limit=found.limit,
@@ -146,7 +158,7 @@ def _check_totals(session: Session, tenant_id: str, tokens: int, *, key_id: str 
 def has_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> bool:
     """Tell whether `reserve` would pass now; reserves nothing."""
     available = quota(session, tenant_id).available
-    held = [one for one in window_budgets.allowances(session, tenant_id) if one.key_id in (None, key_id)]
+    held = _held(session, tenant_id, key_id)
     return (available is None or tokens <= available) and not any(_is_too_small(one, tokens) for one in held)
 
 

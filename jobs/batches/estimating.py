@@ -1,4 +1,5 @@
-"""What a batch would take, before it is submitted: lines and tokens, bad lines, price, worker time, and its end.
+"""What a batch would take, before it is submitted: lines and tokens, bad lines, price, worker time, and its end; and
+what would become of it.
 
 At once and by bytes: nothing here has the model. Writes nothing.
 """
@@ -8,23 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from jobs.accounts import budgets
+from jobs.accounts.limits import limits_of
 from jobs.accounts.money import PICOS_A_MICRO
 from jobs.accounts.prices import Prices
-from jobs.batches.scan import Scan
+from jobs.batches import lifecycle, queue_limits
+from jobs.batches.scan import Scan, too_many_invalid, whole_file_problem
+from jobs.batches.submission import CreateBatch
 from jobs.counted import counted
+from jobs.errors import InputError
 from jobs.forecasts import snapshot
 from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
 from jobs.lines.endpoints import LineKind
 from jobs.lines.input_estimate import InputEstimate
 from jobs.lines.reading import iter_lines
 from jobs.settings import MIB, Settings
-from jobs.states import AskedPriority, Priority
+from jobs.states import AskedPriority, InvalidLines, Priority
 from jobs.tables import Model, Tenant
 
 CHECKED_LINES = 10_000
@@ -54,6 +61,24 @@ class Outcome:
     ends_at: datetime | None
     basis: str
     """What the last two rest on, as a sentence."""
+
+
+class Verdict(StrEnum):
+    """The worst that is known to come of it."""
+
+    ACCEPTED = "accepted"
+    SKIPS_LINES = "skips_lines"
+    """It runs, and its bad lines fail alone."""
+    FAILS = "fails"
+    """It is created, and its validation fails it."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    verdict: Verdict
+    reason: str | None = None
+    """As a sentence; None of what is accepted."""
 
 
 def check_lines(
@@ -161,3 +186,63 @@ def _virtual_time(queue: snapshot.ModelQueue, tenant_id: str, priority: Priority
     active = [load for load in queue.loads if load.priority is priority]
     own = [load.virtual_time for load in active if load.tenant_id == tenant_id]
     return own[0] if own else min((load.virtual_time for load in active), default=0.0)
+
+
+def foretell(
+    session: Session,
+    tenant: Tenant,
+    wanted: CreateBatch,
+    settings: Settings,
+    *,
+    tokens: InputEstimate,
+    checked: Checked,
+    key_id: str | None,
+) -> Foretold:
+    """Return what a create call would come to.
+
+    Of what passes by itself only a full queue counts: how many calls and tokens a minute has left is another thing by
+    the time that the call is sent.
+    """
+    refused = _refusal(session, tenant, wanted, settings, tokens=tokens, key_id=key_id)
+    if refused is not None:
+        return Foretold(verdict=Verdict.REFUSED, reason=refused)
+    problem = _file_problem(wanted, settings, tokens=tokens, checked=checked)
+    if problem is not None:
+        return Foretold(verdict=Verdict.FAILS, reason=str(problem["message"]))
+    if checked.num_invalid:
+        return Foretold(verdict=Verdict.SKIPS_LINES, reason=f"{_invalid(checked)}, and fail alone")
+    return Foretold(verdict=Verdict.ACCEPTED)
+
+
+def _refusal(
+    session: Session,
+    tenant: Tenant,
+    wanted: CreateBatch,
+    settings: Settings,
+    *,
+    tokens: InputEstimate,
+    key_id: str | None,
+) -> str | None:
+    total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
+    try:
+        lifecycle.check_create(session, tenant, wanted, settings)
+        budgets.check_room(session, tenant.id, total, key_id=key_id, may_overflow=tenant.may_overflow)
+        queue_limits.check_tenant(session, tenant.id, limits_of(tenant, settings), tokens=total)
+    except InputError as error:
+        return error.message
+    return None
+
+
+def _file_problem(
+    wanted: CreateBatch, settings: Settings, *, tokens: InputEstimate, checked: Checked
+) -> dict[str, Any] | None:
+    """Return what fails the validation, as far as lines were checked."""
+    if tokens.num_requests == 0:
+        return whole_file_problem("empty_file", "the input file has no requests; write one JSON object a line")
+    if checked.num_invalid and wanted.invalid_lines is InvalidLines.FAIL:
+        return whole_file_problem("invalid_lines", f"{_invalid(checked)}, and one fails the batch")
+    return too_many_invalid(checked.num_invalid, num_requests=tokens.num_requests, settings=settings)
+
+
+def _invalid(checked: Checked) -> str:
+    return f"{checked.num_invalid:,} of {counted(checked.num_lines, 'checked line')} are invalid"

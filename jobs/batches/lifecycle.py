@@ -81,15 +81,20 @@ def create_batch(
     earlier = find_repeated(session, tenant, wanted)
     if earlier is not None:
         return earlier
+    check_create(session, tenant, wanted, settings)
+    file = _share_input(session, tenant.id, wanted.input_file_id)
+    check_file(file, settings)
+    spend(_estimated_tokens(file, wanted))
+    return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
+
+
+def check_create(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> None:
+    """Raise what `create_batch` raises for what has nothing to do with the input."""
     if wanted.stage_of is None:
         check_priority(tenant, wanted.priority)
         queue_limits.check_queue(session, settings)
     if wanted.after is not None:
         _check_after(session, tenant.id, wanted.after)
-    file = _share_input(session, tenant.id, wanted.input_file_id)
-    check_file(file, settings)
-    spend(_estimated_tokens(file, wanted))
-    return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
 
 
 def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:

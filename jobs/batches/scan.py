@@ -249,15 +249,24 @@ class Scan:
             self.listed.append(problem.wire())
 
 
-def too_many_problems(scan: Scan, allowed: int) -> dict[str, Any] | None:
-    """Return what is wrong with a file whose bad lines are skipped and are more than `allowed`."""
-    if scan.num_problems <= allowed:
+def too_many_invalid(num_invalid: int, *, num_requests: int, settings: Settings) -> dict[str, Any] | None:
+    """Return what is wrong with a file whose bad lines are skipped and are more than may be."""
+    allowed = allowed_problems(num_requests, settings)
+    if num_invalid <= allowed:
         return None
     message = (
-        f"{scan.num_problems} of {scan.num_requests} lines are invalid and {allowed} are allowed where they are "
-        f"skipped ({scan.settings.max_invalid_lines}, or a tenth of the lines); correct the file"
+        f"{num_invalid} of {num_requests} lines are invalid and {allowed} are allowed where they are "
+        f"skipped ({settings.max_invalid_lines}, or a tenth of the lines); correct the file"
     )
     return whole_file_problem("too_many_invalid_lines", message)
+
+
+def allowed_problems(num_requests: int, settings: Settings) -> int:
+    """Return how many bad lines may be skipped.
+
+    One costs its tenant nothing and leaves an error of 200 bytes: good ones, which cost, must outweigh it.
+    """
+    return max(settings.max_invalid_lines, num_requests // 10)
 
 
 def whole_file_problem(code: str, message: str) -> dict[str, Any]:

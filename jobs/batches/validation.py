@@ -24,7 +24,7 @@ from jobs.batches.retrieval import course
 from jobs.batches.retrieval.asking import Asking, Embedder
 from jobs.batches.retrieval.course import Retrieval
 from jobs.batches.retrieval.stages import stages_of
-from jobs.batches.scan import Scan, too_many_problems, whole_file_problem
+from jobs.batches.scan import Scan, allowed_problems, too_many_invalid, whole_file_problem
 from jobs.chunks import fairshare, fleet, queue_marks
 from jobs.claims.work import work_on
 from jobs.decisions import Kind
@@ -142,11 +142,6 @@ def _lookup(work: BatchWork, tenant_id: str, embedder_of: EmbedderOf) -> Callabl
     return find
 
 
-def _allowed_problems(file: File, settings: Settings) -> int:
-    """A bad line costs its tenant nothing and leaves an error of 200 bytes: good ones, which cost, must outweigh it."""
-    return max(settings.max_invalid_lines, (file.num_requests or 0) // 10)
-
-
 def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, plan: Plan) -> dict[str, Any] | None:
     """Have every line checked, and what comes of it planned; return what is wrong with the file as a whole.
 
@@ -154,10 +149,13 @@ def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, 
     """
     with work.reading() as session:
         file = session.get_one(File, batch.input_file_id)
-    allowed = _allowed_problems(file, scan.settings)
+    num_requests = file.num_requests or 0
+    allowed = allowed_problems(num_requests, scan.settings)
     is_strict = batch.invalid_lines == InvalidLines.FAIL
     _read_lines(work, storage, file, scan=scan, plan=plan, allowed_problems=0 if is_strict else allowed)
-    return scan.file_problem() or (None if is_strict else too_many_problems(scan, allowed))
+    if (problem := scan.file_problem()) is not None or is_strict:
+        return problem
+    return too_many_invalid(scan.num_problems, num_requests=num_requests, settings=scan.settings)
 
 
 def _read_lines(

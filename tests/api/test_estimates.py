@@ -174,3 +174,37 @@ def test_another_tenants_file_is_not_found(
     file = client.files.create(file=("in.jsonl", input_lines(1)), purpose="batch")
     with pytest.raises(openai.NotFoundError):
         estimate(new_client(), input_file_id=file.id)
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "verdict"),
+    [
+        ("good", {}, "accepted"),
+        ("good bad", {}, "fails"),
+        ("good bad", {"invalid_lines": "skip"}, "skips_lines"),
+        ("bad bad", {"invalid_lines": "skip"}, "skips_lines"),
+        ("good", {"after": "batch_none"}, "refused"),
+        ("good bad", {"after": "batch_none"}, "refused"),
+    ],
+)
+def test_what_would_become_of_the_batch_is_told(
+    client: OpenAI, input_lines: Callable[..., bytes], lines: str, more: dict[str, str], verdict: str
+) -> None:
+    good = json.loads(input_lines(1, model=MODEL))
+    bad = {"body": good["body"] | {"temperature": 7}}
+    requests = [{"body": good["body"]} if line == "good" else bad for line in lines.split()]
+    found = estimate(client, requests=requests, **more)
+    assert (found["verdict"], found["reason"] is None) == (verdict, verdict == "accepted")
+
+
+def test_a_tenants_limits_refuse_before_the_create_call(
+    new_client: Callable[..., OpenAI], input_lines: Callable[..., bytes]
+) -> None:
+    requests = [json.loads(line) for line in input_lines(10, model=MODEL).splitlines()]
+    assert estimate(new_client(limit_tokens=100), requests=requests)["verdict"] == "refused"
+    assert estimate(new_client(limit_tokens=10_000), requests=requests)["verdict"] == "accepted"
+
+
+def test_a_file_without_a_request_fails(client: OpenAI) -> None:
+    file = client.files.create(file=("in.jsonl", b"\n"), purpose="batch")
+    assert estimate(client, input_file_id=file.id)["verdict"] == "fails"

@@ -84,3 +84,38 @@ def test_a_file_for_other_purposes_is_sent_as_it_is(service: Service, tmp_path: 
     file_id = service.run("files", "upload", packed, "--purpose", "user_data").stdout.strip()
     assert service.run("files", "download", file_id, "-o", tmp_path / "back").exit_code == 0
     assert (tmp_path / "back").read_bytes() == packed.read_bytes()
+
+
+BAD = body(temperature=7)
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "status"),
+    [
+        ([body()] * 3, [], 0),
+        ([body()] + [BAD] * 13, [], 2),
+        ([body()] + [BAD] * 13, ["--invalid-lines", "skip"], 3),
+        ([BAD] * 1002, ["--invalid-lines", "skip"], 2),  # more than may be skipped
+        ([body()], ["--priority", "urgent"], 2),  # which the tenant may not ask for
+        ([body(model="other")], [], 2),
+    ],
+)
+def test_a_dry_run_ends_with_the_status_of_what_would_become_of_the_batch(
+    service: Service, tmp_path: Path, lines: list[dict[str, object]], more: list[str], status: int
+) -> None:
+    path = write(tmp_path / "in.jsonl", *lines)
+    before = (service.run("batch", "list").stdout, service.run("files", "list").stdout)
+    done = service.run("batch", "create", path, "--dry-run", *more)
+    as_json = service.run("batch", "create", path, "--dry-run", "--json", *more)
+    assert (done.exit_code, as_json.exit_code) == (status, status)
+    assert done.stderr.count("\n") == (status != 0)
+    assert json.loads(as_json.stdout)["invalid_lines"] == sum(one != body() for one in lines)
+    assert (service.run("batch", "list").stdout, service.run("files", "list").stdout) == before
+
+
+def test_what_a_dry_run_foretells_is_what_a_create_comes_to(service: Service, tmp_path: Path) -> None:
+    path = write(tmp_path / "in.jsonl", body(), BAD)
+    for invalid_lines, state in (("fail", "failed"), ("skip", "in_progress")):
+        batch_id = service.run("batch", "create", path, "--invalid-lines", invalid_lines).stdout.strip()
+        service.validate(batch_id)
+        assert json.loads(service.run("batch", "show", batch_id, "--json").stdout)["status"] == state
