@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -40,3 +41,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
 OfCollection = Annotated[str | None, typer.Option("--collection", metavar="COLLECTION_ID", help="Of this one.")]
 Newest = Annotated[int, typer.Option(min=1, help="The newest ones, at most so many.")]
+WaitForServer = Annotated[
+    str | None, typer.Option(help="How long a followed batch's server may be away, such as 30m or 1d [default: 1h]")
+]
+
+
+def duration(given: str, *, option: str) -> timedelta:
+    """Read a time as --window takes it. Raises InputError that names the option."""
+    from jobs.batches.submission import parse_window
+
+    try:
+        return parse_window(given)
+    except InputError:
+        raise InputError(
+            f"{option} is {given!r}. Give minutes, hours or days such as 30m, 1h or 7d, from 1m to 30d."
+        ) from None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cli.patience import ask_patiently
+
 if TYPE_CHECKING:
     from cli.pipelines.calls import Calls
 
@@ -46,7 +48,7 @@ def stage_reached(found: dict[str, Any]) -> str:
 def until_ended(calls: Calls, path: str) -> dict[str, Any]:
     """Say what changes of an extraction or an index, and return it once it has ended."""
     said = ""
-    while (found := calls.get(path))["status"] in ("in_progress", "cancelling"):
+    while (found := ask_patiently(calls.client, lambda: calls.get(path)))["status"] in ("in_progress", "cancelling"):
         now = progress(found)
         if now != said:
             print(now, file=sys.stderr, flush=True)

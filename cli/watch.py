@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
+from cli.patience import Patience, ask_patiently
 from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
 from jobs.outcomes import standing
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-T = TypeVar("T")
-
 _POLL_SECONDS = 0.4
-_PATIENCE_SECONDS = 60.0  # how long a server may be away before we give up
+_LOOK_SECONDS = 30.0  # a server that takes a connection and never answers is away, too
 _SILENCE_SECONDS = 60.0  # of a server that tells of a batch: ours says each 15 s that nothing has changed
 
 
 def watch_batch(
-    client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None = None, waiting: Waiting | None = None
+    client: OpenAI,
+    batch_id: str,
+    *,
+    on_poll: Callable[[], None] | None = None,
+    waiting: Waiting | None = None,
+    patience: Patience | None = None,
 ) -> Any:
-    """Show progress until the batch has ended; return it.
+    """Show progress until the batch has ended; return it. Raises ServiceError where the server stays away for too long.
 
     The server tells what changes, where it can; otherwise it is asked. So it is with `on_poll`, too, which runs between
     looks, and may raise to stop.
     """
     with progress_display(waiting=waiting) as display:
-        for batch in _looks(client, batch_id, on_poll=on_poll):
+        for batch in _looks(client, batch_id, on_poll=on_poll, patience=patience or Patience()):
             display.show(BatchProgress.of(batch))
             if batch.status in ENDED:
                 return batch
     raise AssertionError("looks go on until the batch has ended")
 
 
-def _looks(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None) -> Iterator[Any]:
+def _looks(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None, patience: Patience) -> Iterator[Any]:
     tells = on_poll is None
     do = on_poll or (lambda: None)
+    look = partial(client.batches.retrieve, batch_id, timeout=_LOOK_SECONDS)
     while True:
-        yield _look(client, batch_id, on_poll=do)
+        yield ask_patiently(client, look, patience=patience, on_poll=do)
         if tells:
             tells = yield from _told(client, batch_id)
         do()
@@ -85,37 +90,6 @@ def _told(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
                 elif line.startswith(b":") and latest is not None:
                     yield latest
     return True
-
-
-def _look(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None]) -> Any:
-    """Retrieve the batch."""
-    return ask_patiently(client, lambda: client.batches.retrieve(batch_id), on_poll=on_poll)
-
-
-def ask_patiently(client: OpenAI, ask: Callable[[], T], *, on_poll: Callable[[], None] = lambda: None) -> T:
-    """Return what is answered; a server that restarts in between is waited for, and asked again."""
-    from openai import APIConnectionError, APIStatusError
-
-    give_up_at = time.monotonic() + _PATIENCE_SECONDS
-    is_told = False
-    while True:
-        try:
-            return ask()
-        except (APIConnectionError, APIStatusError) as error:
-            is_away = not isinstance(error, APIStatusError) or error.status_code >= 500
-            if not is_away or time.monotonic() > give_up_at:
-                raise
-            if not is_told:
-                is_told = True
-                print(f"{_why_away(client, error)}; trying again for {_PATIENCE_SECONDS:.0f} s", file=sys.stderr)
-        on_poll()
-        time.sleep(_POLL_SECONDS)
-
-
-def _why_away(client: OpenAI, error: Exception) -> str:
-    from cli.client import cause
-
-    return f"{client.base_url} does not answer ({cause(error)})"
 
 
 def counts_of(batch: Any) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ import typer
 from cli.batches import creating, fetching
 from cli.batches.following import follow
 from cli.ids import BatchId
-from cli.options import AsJson, FailOnErrors, IdempotencyKey, Newest
+from cli.options import AsJson, FailOnErrors, IdempotencyKey, Newest, WaitForServer
 from jobs.states import AskedPriority
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
@@ -55,13 +55,13 @@ def show(batch_id: BatchId, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def watch(batch_id: BatchId, fail_on_errors: FailOnErrors = False) -> None:
+def watch(batch_id: BatchId, *, fail_on_errors: FailOnErrors = False, wait_for_server: WaitForServer = None) -> None:
     """Follow a batch until it ends; exit status 1 if it does not complete or every line fails."""
     from cli.client import client_from_environment, server_errors_as_sentences
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        follow(client, batch_id, fail_on_errors=fail_on_errors)
+        follow(client, batch_id, fail_on_errors=fail_on_errors, wait_for_server=wait_for_server)
 
 
 @app.command()

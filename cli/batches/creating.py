@@ -13,7 +13,7 @@ import typer
 
 from cli.batches.following import follow
 from cli.line_tally import SOME_LINES_FAILED
-from cli.options import AsJson, FailOnErrors, IdempotencyKey
+from cli.options import AsJson, FailOnErrors, IdempotencyKey, WaitForServer, duration
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
@@ -46,6 +46,7 @@ def create(
     ] = UncoveredLines.WAIT,
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
+    wait_for_server: WaitForServer = None,
     fail_on_errors: FailOnErrors = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would take, and submit nothing.")] = False,
     exact: Annotated[
@@ -68,6 +69,10 @@ def create(
         raise InputError("--exact is for --dry-run. Give both, or none of them.")
     if idempotency_key is not None and dry_run:
         raise InputError("--idempotency-key is for a batch that is submitted. Leave it out with --dry-run.")
+    if wait_for_server is not None:
+        if not watch:
+            raise InputError("--wait-for-server is for --wait. Give both, or none of them.")
+        duration(wait_for_server, option="--wait-for-server")  # refused before a batch is made
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         path, is_uploaded = Path(source), False
@@ -105,7 +110,7 @@ def create(
             client.files.delete(source)  # an earlier call made the batch, of the same content
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:
-            follow(client, batch.id, fail_on_errors=fail_on_errors)
+            follow(client, batch.id, fail_on_errors=fail_on_errors, wait_for_server=wait_for_server)
 
 
 def check(

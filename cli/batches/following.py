@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.options import duration
+from cli.patience import DEFAULT, Patience
+
 if TYPE_CHECKING:
     from openai import OpenAI
 
 
-def follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool) -> None:
+def follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool, wait_for_server: str | None) -> None:
     """Show how far a batch is; exit with a status where it does not complete, or is no longer watched."""
     from cli.watch import describe_end, error_codes, exit_status, watch_batch
 
+    patience = Patience(
+        most=DEFAULT if wait_for_server is None else duration(wait_for_server, option="--wait-for-server"),
+        goes_on=f"{batch_id} goes on at the server. Watch it again: tokenmill batch watch {batch_id}",
+    )
     try:
-        batch = watch_batch(client, batch_id)
+        batch = watch_batch(client, batch_id, patience=patience)
     except KeyboardInterrupt:
         print(f"{batch_id} goes on. Watch it again: tokenmill batch watch {batch_id}", file=sys.stderr)
         print(f"Cancel it: tokenmill batch cancel {batch_id}", file=sys.stderr)

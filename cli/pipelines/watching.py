@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any, TextIO
 
+from cli.patience import Patience, ask_patiently
 from cli.pipelines.calls import Calls, named
 from cli.pipelines.shown import ENDED, end_line, progress_lines
-from cli.watch import ask_patiently
 
 _POLL_SECONDS = 0.5
 
@@ -18,8 +18,9 @@ def watch_run(calls: Calls, run_id: str, *, out: TextIO | None = None) -> dict[s
     out = sys.stdout if out is None else out
     said: set[str] = set()
     path = named("runs", run_id)
+    patience = Patience(goes_on=f"{run_id} goes on at the server. Watch it again: tokenmill runs watch {run_id}")
     while True:
-        run = ask_patiently(calls.client, lambda: calls.get(path))
+        run = ask_patiently(calls.client, lambda: calls.get(path), patience=patience)
         for line in progress_lines(run):
             if line not in said:
                 said.add(line)

@@ -103,10 +103,12 @@ class Submitting:
         return batch
 
     def _watch(self, batch_id: str) -> Any:
+        from cli.patience import Patience
         from cli.watch import watch_batch
 
+        patience = Patience(goes_on=f"{batch_id} is kept; the same command waits for it again")
         try:
-            return watch_batch(self.client, batch_id, on_poll=self.on_poll, waiting=self.waiting)
+            return watch_batch(self.client, batch_id, on_poll=self.on_poll, waiting=self.waiting, patience=patience)
         except KeyboardInterrupt:
             self.say(f"{batch_id} goes on. The same command waits for it again; or: tokenmill batch cancel {batch_id}")
             raise

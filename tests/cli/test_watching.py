@@ -8,17 +8,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import httpx2
 import pytest
-from openai import APIConnectionError, OpenAI
+from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAI
 
+from cli.patience import Patience, ask_patiently
 from cli.watch import watch_batch
-from tests.cli.service import Service, clean_environment, completed
+from jobs.errors import InputError, ServiceError
+from tests.cli.service import Service, clean_environment, completed, run
 
 
 def test_a_batch_that_waits_says_for_what_and_goes_on_after_ctrl_c(service: Service, batch_file: Path) -> None:
@@ -76,6 +80,7 @@ def test_the_server_tells_how_a_batch_goes_on_and_is_not_asked_again_and_again(
     assert paths == [f"/v1/batches/{batch_id}", f"/v1/batches/{batch_id}/events"]
 
 
+ABSENT = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "tm-none"}
 RUNNING = {"id": "batch_1", "status": "in_progress", "created_at": 7}
 
 
@@ -121,22 +126,87 @@ def test_a_server_that_does_not_tell_or_stops_is_asked(
     assert " ".join(asked) == f"look {expected}"
 
 
-def test_a_server_that_goes_away_for_a_while_is_told_once_with_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    request: Any = httpx.Request("GET", "http://host/v1")
-    lost = APIConnectionError(request=request)
-    lost.__cause__ = OSError("Network is unreachable")
-    others = dict.fromkeys(("request_counts", "usage", "failed_at", "expired_at", "cancelled_at"))
-    ended = SimpleNamespace(status="completed", created_at=7, completed_at=7, **others)
-    answers: list[Any] = [lost, lost, ended]
+REQUEST: Any = httpx2.Request("GET", "http://host/v1/batches/batch_1")
 
-    def retrieve(_: str) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    client: Any = SimpleNamespace(base_url="http://host/v1/", batches=SimpleNamespace(retrieve=retrieve))
-    assert watch_batch(client, "batch_1") is ended
-    assert capsys.readouterr().err == (
-        "http://host/v1/ does not answer (Network is unreachable); trying again for 60 s\n"
-    )
+def lost() -> Exception:
+    error = APIConnectionError(request=REQUEST)
+    error.__cause__ = OSError("Network is unreachable")
+    return error
+
+
+def refused(status: int) -> Exception:
+    return APIStatusError("no", response=httpx2.Response(status, request=REQUEST), body=None)
+
+
+@dataclass(slots=True)
+class AwayServer:
+    """A client of a server that fails so often with an error, and a clock that only sleeping moves."""
+
+    errors: Iterator[Exception]
+    base_url: str = "http://host/v1/"
+    now: float = 0.0
+    looks: list[float] = field(default_factory=list)
+
+    def look(self) -> str:
+        self.looks.append(self.now)
+        if (error := next(self.errors, None)) is not None:
+            raise error
+        return "answer"
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def ask(self, **patience: Any) -> str:
+        client: Any = self
+        given = Patience(monotonic=lambda: self.now, sleep=self.sleep, **patience)
+        return ask_patiently(client, self.look, patience=given)
+
+
+@pytest.mark.parametrize("make", [lost, lambda: APITimeoutError(REQUEST), lambda: refused(500), lambda: refused(503)])
+def test_a_server_that_goes_away_for_a_while_is_waited_for(
+    make: Callable[[], Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = AwayServer(make() for _ in range(5))
+    assert server.ask() == "answer"
+    said = capsys.readouterr().err.splitlines()
+    assert ["up to 1h" in said[0], "answers again" in said[1], len(said)] == [True, True, 2]
+
+
+def test_a_server_that_refuses_is_not_waited_for() -> None:
+    server = AwayServer(iter([refused(404)]))
+    with pytest.raises(APIStatusError):
+        server.ask()
+    assert server.looks == [0.0]
+
+
+def test_a_server_that_stays_away_is_given_up_with_what_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    server = AwayServer(lost() for _ in count())
+    with pytest.raises(ServiceError, match=r"for 1h now\. batch_1 goes on\.$"):
+        server.ask(goes_on="batch_1 goes on.")
+    assert server.now == pytest.approx(3600, abs=1)
+    assert len(capsys.readouterr().err.splitlines()) == 6, "every ten minutes"
+    with pytest.raises(ServiceError, match="for 30m now"):
+        AwayServer(lost() for _ in count()).ask(most=timedelta(minutes=30))
+
+
+def test_a_batch_whose_server_stays_away_goes_on_and_its_watcher_says_how_to_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = partial(next, iter((0.0, 0.0, 61.0)))
+    monkeypatch.setattr("cli.batches.following.Patience", partial(Patience, monotonic=clock, sleep=lambda _: None))
+    with pytest.raises(ServiceError, match=r"batch_1 goes on at the server\. .*: tokenmill batch watch batch_1$"):
+        run("batch", "watch", "batch_1", "--wait-for-server", "1m", **ABSENT)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["batch", "watch", "batch_1", "--wait-for-server", "soon"],
+        ["batch", "create", "in.jsonl", "--wait", "--wait-for-server", "0m"],
+        ["batch", "create", "in.jsonl", "--wait-for-server", "1h"],
+    ],
+)
+def test_a_patience_that_cannot_be_is_refused_by_its_option(given: list[str]) -> None:
+    with pytest.raises(InputError, match="--wait-for-server"):
+        run(*given, **ABSENT)
