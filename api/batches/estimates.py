@@ -121,11 +121,10 @@ def retrieve(
     tenant: TenantDep,
     key_id: KeyIdDep,
     services: ServicesDep,
-    invalid_lines: InvalidLines = InvalidLines.FAIL,
 ) -> EstimateObject:
     """Say what a worker has counted: all of it once `status` is `counted`; before, tokens are those by bytes.
 
-    `invalid_lines` is that of the create call, for the verdict.
+    Lines that the worker would refuse fail alone: what validation finds, the answer to the POST has said.
     """
     count = exact_counts.get(session, tenant.id, estimate_id)
     is_counted = count.state == CountState.COUNTED
@@ -135,7 +134,7 @@ def retrieve(
         endpoint=count.endpoint,
         completion_window=count.completion_window,
         priority=AskedPriority(count.priority),
-        invalid_lines=invalid_lines,
+        invalid_lines=InvalidLines.SKIP,
     )
     checked = Checked(
         num_lines=count.num_requests, num_invalid=count.num_invalid, listed=count.listed, model=count.model

@@ -42,7 +42,10 @@ class EstimateObject(WireModel):
     available_tokens: int | None
     """What the tenant's token limit has left; null: it has none."""
     verdict: Verdict
-    """What a create call would come to, as far as lines were checked. An exact one does not know its `after`."""
+    """What a create call would come to, as far as lines were checked.
+
+    Of what a worker has counted it leaves out `after`, and what validation finds: the answer to the POST has said that.
+    """
     reason: str | None
     """Why it would not be `accepted`, as a sentence."""
     fits_budget: bool

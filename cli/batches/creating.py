@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS = 1.0
+_VERDICTS = ("accepted", "skips_lines", "fails", "refused")
+"""The worse the later."""
 _STATUSES = {"accepted": 0, "skips_lines": SOME_LINES_FAILED, "fails": 2, "refused": 2}
 """Of a dry run, by what would become of the batch."""
 _IN_WORDS = {
@@ -128,10 +130,17 @@ def check(
     print(f"{path} is valid: {counted(scan.num_requests, 'line')} for {endpoint} of {scan.model}, about {tokens}")
 
 
-def estimate(client: OpenAI, call: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask what a create call would take, and wait until that is counted where it is to be exact."""
-    found = client.post("/estimates", cast_to=dict[str, Any], body=call)
-    return _when_counted(client, found, invalid_lines=call["invalid_lines"]) if call.get("exact") else found
+def estimate(client: OpenAI, call: Mapping[str, Any], *, quiet_seconds: float = 0.0) -> dict[str, Any]:
+    """Ask what a create call would take, and wait until that is counted where it is to be exact.
+
+    A wait of more than `quiet_seconds` is said on standard error.
+    """
+    first = client.post("/estimates", cast_to=dict[str, Any], body=call)
+    if not call.get("exact"):
+        return first
+    found = _when_counted(client, first, quiet_seconds=quiet_seconds)
+    worse = max(found, first, key=lambda one: _VERDICTS.index(one["verdict"]))
+    return found | {"verdict": worse["verdict"], "reason": worse["reason"]}
 
 
 def _show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
@@ -150,17 +159,17 @@ def _show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
         raise typer.Exit(status)
 
 
-def _when_counted(client: OpenAI, found: dict[str, Any], *, invalid_lines: str) -> dict[str, Any]:
+def _when_counted(client: OpenAI, found: dict[str, Any], *, quiet_seconds: float) -> dict[str, Any]:
     """Wait until a worker has counted an input, and say on standard error how far it is."""
-    seen = None
+    seen, waited = None, 0.0
     while found["status"] == "counting":
         standing = f"counted {found['counted_lines']:,} of {counted(found['requests'], 'line')}"
-        if standing != seen:
+        if standing != seen and waited >= quiet_seconds:
             print(f"{standing} ({found['basis']})" if seen is None else standing, file=sys.stderr, flush=True)
-        seen = standing
+            seen = standing
         time.sleep(_LOOK_SECONDS)
-        asked = f"/estimates/{found['id']}?invalid_lines={invalid_lines}"
-        found = client.get(asked, cast_to=dict[str, Any])
+        waited += _LOOK_SECONDS
+        found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
     if found["status"] != "counted":
         raise ServiceError(f"the lines could not be counted: {found['tokens_basis']}")
     return found

@@ -176,7 +176,8 @@ def _with_window(job: ExtractJob, place: Place, folder: ExtractFolder) -> Extrac
 
 def _show(job: ExtractJob, place: Place, files: list[Path]) -> None:
     """Print what the first document that can be read is asked, and what all of them would take."""
-    from cli.extracting.running import write_first, write_second_reading
+    from cli.extracting.foretelling import foretold
+    from cli.extracting.running import write_first
     from cli.extracting.screen import print_prompt
     from cli.extracting.work import folder_of
     from cli.table import print_fields
@@ -188,13 +189,7 @@ def _show(job: ExtractJob, place: Place, files: list[Path]) -> None:
         if not write_first(job, folder):
             raise InputError(f"no document could be read; the first says: {next(folder.prepared())[1].error}")
         print_prompt(folder.first.lines)
-        told = {"documents": f"{len(files):,}"} | place.estimate(folder.first.lines)
-        if job.passes.second_reading and write_second_reading(job, folder):
-            second = place.estimate(folder.second_reading.lines)
-            told |= {f"second reading, {name}": said for name, said in second.items() if name != "model"}
-        if job.passes.cover:
-            told["covered"] = "each question once more, with about as many tokens"
-        print_fields(told)
+        print_fields({"documents": f"{len(files):,}"} | foretold(job, place, folder))
 
 
 def _require_free(params: Mapping[str, Any]) -> None:

@@ -130,6 +130,7 @@ def _end(tally: Tally, *, fail_on_errors: bool) -> None:
 def _show(job: MapJob, place: Place) -> None:
     """Print the first prompts as a model would get them, and what all of them would take."""
     from cli.mapping.running import check_schema, folder_of
+    from cli.places.estimate import estimated
     from cli.table import print_fields
 
     check_schema(job, place)
@@ -140,7 +141,8 @@ def _show(job: MapJob, place: Place) -> None:
         for one in shown:
             print(_prompt_of(one))
         fields = {"rows": f"{rendered.num_rows:,}", "unrendered": f"{rendered.num_unrendered:,}"}
-        print_fields(fields | place.estimate(folder.stage.lines))
+        _, told = estimated(place, folder.stage.lines)
+        print_fields(fields | told)
 
 
 def _prompt_of(one: RequestLine | UnrenderedRow) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cli.places.counting import count_bytes, count_lines, prompts_of
+from cli.places.estimate import Counted
 from cli.places.run_folder import RunFolder
 from cli.places.session import Connection
 from cli.places.stage import Stage
 from jobs.errors import InputError
+from pipelines.lines.requests import ENDPOINT
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _WINDOW = "30d"  # nobody waits on a deadline here; it only has to outlast the run
 _MAX_DEATHS = 5
+_QUIET_SECONDS = 10.0  # a worker that has time counts a thousand prompts in one
 # A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
 _DRAIN_SECONDS = "3"
 
@@ -54,13 +58,14 @@ class ThisMachine:
 
         require_valid(stage.lines, endpoint=stage.endpoint, model=self.model)
 
-    def estimate(self, lines: Path) -> dict[str, str]:
+    def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
         from cli.disk.input_check import check_file
-        from pipelines.lines.requests import ENDPOINT
 
-        scan = check_file(lines, endpoint=ENDPOINT, models={self.model})
-        tokens = sum(chunk.estimated_tokens for chunk in scan.planner.finish())
-        return {"model": self.served.path, "lines": f"{scan.num_requests:,}", "tokens": f"about {tokens:,} in and out"}
+        scan = check_file(lines, endpoint=endpoint, models={self.model})
+        prompts = prompts_of(self.served.path)
+        found = count_bytes(lines) if prompts is None else count_lines(lines, prompts, endpoint=endpoint)
+        fields = {"model": self.served.path, "lines": f"{scan.num_requests:,}"}
+        return replace(found, fields=fields | dict(found.fields))
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
         from cli.client import make_client
@@ -108,28 +113,43 @@ class Server:
     def require_valid(self, stage: Stage) -> None:
         """Leave it to the server, which has bounds of its own."""
 
-    def estimate(self, lines: Path) -> dict[str, str]:
+    def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
+        from cli.batches.creating import estimate
         from cli.batches.fields import estimate_fields
         from cli.client import server_errors_as_sentences
         from cli.file_commands import upload_file
-        from pipelines.lines.requests import ENDPOINT
 
+        call: dict[str, Any] = {"completion_window": self.window, "endpoint": endpoint, "invalid_lines": "fail"}
         with server_errors_as_sentences(self.client):
+            # Nobody counts where no worker serves the model: what is known is then by bytes.
+            is_served = getattr(self.client.models.retrieve(self.model), "max_model_len", None) is not None
             uploaded = upload_file(self.client, lines, purpose="batch")
             try:
-                call = {"input_file_id": uploaded.id, "completion_window": self.window, "endpoint": ENDPOINT}
-                found = self.client.post("/estimates", cast_to=dict[str, Any], body=call)
+                call |= {"input_file_id": uploaded.id, "exact": is_served}
+                found = estimate(self.client, call, quiet_seconds=_QUIET_SECONDS)
             finally:
                 self.client.files.delete(uploaded.id)
-        if found["errors"]:
-            first = found["errors"]["data"][0]
-            raise InputError(f"the server refuses line {first['line']}: {first['message']}")
-        return estimate_fields(found)
+        if found["verdict"] in ("fails", "refused"):
+            raise InputError(f"the server would not run this: {_why(found)}")
+        shown = estimate_fields(found)
+        return Counted(
+            num_lines=found["requests"],
+            input_tokens=found["input_tokens"],
+            output_tokens=found["output_tokens"],
+            basis=shown.pop("counted"),
+            fields={name: text for name, text in shown.items() if name != "tokens"},
+        )
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
         from cli.places.submission import Submitting
 
         return Submitting(client=self.client, window=self.window, say=self.say)
+
+
+def _why(found: Mapping[str, Any]) -> str:
+    """Return why an estimate's batch would not run, with the first bad line."""
+    first = found["errors"]["data"][0] if found["errors"] else None
+    return str(found["reason"]) if first is None else f"{found['reason']}; line {first['line']}: {first['message']}"
 
 
 def this_machine(model: str | None, *, say: Callable[[str], None]) -> ThisMachine:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 import typer
 
+from cli.places.estimate import Counting
 from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
 
@@ -26,7 +26,7 @@ class Connection(Protocol):
         """
 
 
-class Place(Protocol):
+class Place(Counting, Protocol):
     """Something that runs batches, not opened yet."""
 
     @property
@@ -42,9 +42,6 @@ class Place(Protocol):
 
     def require_valid(self, stage: Stage) -> None:
         """Raise InputError where it is known here that a batch of a stage's lines would fail validation."""
-
-    def estimate(self, lines: Path) -> dict[str, str]:
-        """Return what a batch of these lines would take, as fields to be shown."""
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
         """Open it for a run, until `closing` ends."""

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +136,24 @@ class Service:
             )  # fmt: skip
             exact_counts.note_turn(session, claimed, turn, max_listed=0)
             return True
+
+    @contextmanager
+    def counting(self, *, tokens: int) -> Iterator[None]:
+        """Count every input in a worker's place while the block lasts, as `count_an_input` does."""
+        is_over = threading.Event()
+
+        def count() -> None:
+            while not is_over.is_set():
+                if not self.count_an_input(tokens=tokens):
+                    is_over.wait(0.05)
+
+        with ThreadPoolExecutor(1) as threads:
+            counter = threads.submit(count)
+            try:
+                yield
+            finally:
+                is_over.set()
+        counter.result()
 
     def answer(self, batch_id: str, results: Sequence[LineResult]) -> None:
         """Record results of a validated batch of one chunk, and leave it running."""

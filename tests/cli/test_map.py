@@ -180,7 +180,8 @@ def test_another_output_of_another_prompt_is_another_run(service: Service, folde
 def test_a_dry_run_shows_the_first_prompts_and_what_all_would_take(service: Service, folder: Path) -> None:
     service.worker_lives()
     before = (len(service.batches()), service.run("files", "list").stdout)
-    result = service.run(*arguments(folder, "--dry-run"))
+    with service.counting(tokens=7):
+        result = service.run(*arguments(folder, "--dry-run"))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
         "--- row 1\n# system:\nRate.\n# user:\nGOOD\n\n--- row 2: no prompt: line 4, column"

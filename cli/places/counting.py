@@ -1,0 +1,143 @@
+"""Counts the prompts of lines on this machine, as a worker would: its chat template, its tokenizer, its context.
+
+Starts no engine and fetches no model.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.disk.input_file import opened
+from cli.places.estimate import Counted
+from jobs.counted import counted
+
+if TYPE_CHECKING:
+    from jobs.lines.reading import InputLine
+    from workers.prompts import PromptMaker
+
+_READ_BYTES = 1 << 20
+_SAY_SECONDS = 10.0
+_BY_BYTES = "prompts by bytes: the model's tokenizer is not on this machine"
+_EXACTLY = "prompts exactly, by the model's tokenizer and chat template"
+
+
+def prompts_of(path: str) -> PromptMaker | None:
+    """Return what makes a model's prompts; None where its files are not on this machine, or say too little."""
+    from engine.errors import EngineError
+    from engine.models.config import load_model_config
+    from engine.tokenizer import load_tokenizer
+    from workers.prompts import PromptMaker
+
+    folder = _files_here(path)
+    if folder is None:
+        return None
+    try:
+        config, tokenizer = load_model_config(str(folder)), load_tokenizer(folder)
+    except EngineError:
+        return None  # the stack says why it cannot be loaded
+    if tokenizer is None or config.max_model_len is None:
+        return None
+    return PromptMaker(tokenizer, max_model_len=config.max_model_len, vocab_size=config.vocab_size)
+
+
+def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
+    """Count valid lines. One that has no room in the context fails by itself, and one that has the answer of an earlier
+    one is not run: these take nothing.
+    """
+    from jobs.lines.body_checks import BodyError
+
+    num_lines = num_failing = num_copies = input_tokens = output_tokens = 0
+    say_at = time.monotonic() + _SAY_SECONDS
+    measure = _measure(prompts, endpoint=endpoint)
+    for line, is_copy in _valid_lines(lines, endpoint=endpoint):
+        num_lines += 1
+        if is_copy:
+            num_copies += 1
+            continue
+        try:
+            prompt, answers = measure(line)
+        except BodyError:
+            num_failing += 1
+            continue
+        input_tokens, output_tokens = input_tokens + prompt, output_tokens + answers
+        if time.monotonic() >= say_at:
+            say_at += _SAY_SECONDS
+            print(f"tokenmill: counted {counted(num_lines, 'line')}", file=sys.stderr, flush=True)
+    return Counted(
+        num_lines=num_lines - num_failing - num_copies,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        basis=_EXACTLY,
+        fields=_said({"too long, would fail": num_failing, "same as an earlier one": num_copies}),
+    )
+
+
+def _said(found: Mapping[str, int]) -> dict[str, str]:
+    return {name: counted(count, "line") for name, count in found.items() if count}
+
+
+def _measure(prompts: PromptMaker, *, endpoint: str) -> Callable[[InputLine], tuple[int, int]]:
+    from jobs.settings import load_settings
+
+    most = load_settings().default_max_tokens
+    return partial(
+        prompts.measure, endpoint=endpoint, default_max_tokens=most, is_wanted=lambda: True, room=nullcontext
+    )
+
+
+def _valid_lines(lines: Path, *, endpoint: str) -> Iterator[tuple[InputLine, bool]]:
+    """Yield lines, and whether each is the same as an earlier one."""
+    from jobs.lines.bodies import parse_body
+    from jobs.lines.identical import IdenticalLines
+    from jobs.lines.reading import iter_lines, parse_line
+    from jobs.settings import load_settings
+
+    identical = IdenticalLines()
+    with opened(lines) as file:
+        read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
+        for raw in iter_lines(iter(read, b""), max_line_bytes=load_settings().max_line_bytes):
+            assert raw.content is not None, "lines are valid"
+            line = parse_line(raw.content, line_no=raw.line_no, endpoint=endpoint)
+            yield line, identical.add(line, raw.content, parse_body(endpoint, line.body)) is not None
+
+
+def count_bytes(lines: Path) -> Counted:
+    """Count by bytes, as a submit reserves tokens."""
+    from jobs.lines.input_estimate import InputEstimator
+    from jobs.settings import load_settings
+
+    estimator = InputEstimator(default_max_tokens=load_settings().default_max_tokens)
+    with opened(lines) as file:
+        while piece := file.read(_READ_BYTES):
+            estimator.feed(piece)
+    found = estimator.finish()
+    return Counted(
+        num_lines=found.num_requests,
+        input_tokens=found.estimated_input_tokens,
+        output_tokens=found.estimated_output_tokens,
+        basis=_BY_BYTES,
+    )
+
+
+def _files_here(path: str) -> Path | None:
+    """Return where a model's files are; None for one of a hub that was not fetched yet."""
+    from engine.models.paths import HUB_FILES
+
+    if Path(path).exists():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    hub_id, _, revision = path.partition("@")
+    try:
+        return Path(
+            snapshot_download(hub_id, revision=revision or None, allow_patterns=HUB_FILES, local_files_only=True)
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        return None

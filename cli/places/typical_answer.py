@@ -1,0 +1,90 @@
+"""What an answer that keeps to a JSON schema typically looks like, so that its tokens can be counted.
+
+Knows no tokenizer and no prompt. What a schema does not say (how long texts and lists are) is as it was in the
+documents of the tutorials: docs/extraction.md has how far off that is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_TEXT = "Birch Ltd 42"
+_BY_FORMAT = {"date": "2024-05-17", "date-time": "2024-05-17T09:30:00Z", "time": "09:30:00", "email": "ash@example.org"}
+_NUM_SCALARS = 3
+_NUM_OBJECTS = 8
+"""Items of a list: of words or numbers, and of things with fields of their own."""
+_MOST_DEPTH = 20
+"""A schema that names itself would go on for ever."""
+
+
+def typical_answer(schema: Any, *, is_empty: bool = False) -> str:
+    """Return the text of an answer; with `is_empty` every value is null that may be."""
+    root = schema if isinstance(schema, dict) else {}
+    value = _Writer(root, is_empty=is_empty).value(root, depth=0)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class _Writer:
+    def __init__(self, root: Mapping[str, Any], *, is_empty: bool) -> None:
+        self._root = root
+        self._is_empty = is_empty
+
+    def value(self, schema: Any, *, depth: int) -> Any:
+        """Return a value that keeps to the parts of a schema that decide how long it is."""
+        if not isinstance(schema, dict) or depth > _MOST_DEPTH:
+            return _TEXT
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return _middle(schema["enum"])
+        for name in ("anyOf", "oneOf"):
+            if schema.get(name):
+                return self._choice(schema[name], depth=depth)
+        if isinstance(schema.get("$ref"), str):
+            return self.value(self._named(schema["$ref"]), depth=depth + 1)
+        return self._of_type(schema, depth=depth)
+
+    def _choice(self, options: list[Any], *, depth: int) -> Any:
+        others = [one for one in options if not (isinstance(one, dict) and one.get("type") == "null")]
+        if not others or (self._is_empty and len(others) < len(options)):
+            return None
+        return self.value(others[0], depth=depth + 1)
+
+    def _named(self, reference: str) -> Any:
+        found: Any = self._root
+        for part in reference.removeprefix("#").strip("/").split("/"):
+            found = found.get(part) if isinstance(found, dict) and part else found
+        return found
+
+    def _of_type(self, schema: Mapping[str, Any], *, depth: int) -> Any:
+        given = schema.get("type")
+        names = given if isinstance(given, list) else [given]
+        if self._is_empty and "null" in names:
+            return None
+        name = next((one for one in names if one != "null"), "null")
+        if name == "object" or "properties" in schema:
+            properties = schema.get("properties") or {}
+            return {key: self.value(one, depth=depth + 1) for key, one in properties.items()}
+        if name == "array":
+            return self._items(schema, depth=depth)
+        plain = {"integer": 12, "number": 123.45, "boolean": True, "null": None}
+        return plain[name] if name in plain else _text(schema)
+
+    def _items(self, schema: Mapping[str, Any], *, depth: int) -> list[Any]:
+        item = self.value(schema.get("items"), depth=depth + 1)
+        usual = _NUM_OBJECTS if isinstance(item, dict) else _NUM_SCALARS
+        count = max(int(schema.get("minItems", 0)), min(usual, int(schema.get("maxItems", usual))))
+        return [item] * count
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    text = _BY_FORMAT.get(str(schema.get("format")), _TEXT)
+    least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", len(text)))
+    return (text * (1 + least // len(text)))[: max(least, min(most, len(text)))]
+
+
+def _middle(options: list[Any]) -> Any:
+    """Return the option of middling length."""
+    return sorted(options, key=lambda one: len(str(one)))[len(options) // 2]
