@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -120,8 +120,11 @@ def _likely_output(place: Counting, lines: Path, counted: Counted) -> int | None
 
 
 def _write_samples(path: Path, lines: Path, *, num_lines: int) -> int:
-    """Write the typical answers of some lines as prompts; return how many there are, 0 where one line has no schema."""
-    num_written = 0
+    """Write the typical answers of some lines as prompts, each as often as the line asks for answers.
+
+    Returns how many typical answers there are; 0 where a line has no schema.
+    """
+    num_samples, numbers = 0, count()
     with path.open("wb") as file:
         for _, raw in islice(named_lines(lines), 0, None, max(1, num_lines // _NUM_SAMPLES)):
             body = orjson.loads(raw)["body"]
@@ -129,9 +132,10 @@ def _write_samples(path: Path, lines: Path, *, num_lines: int) -> int:
             if schema is None:
                 return 0
             for text in _typical(schema):
-                file.write(_completion(text, model=body["model"], number=num_written))
-                num_written += 1
-    return num_written
+                num_samples += 1
+                for _ in range(body.get("n") or 1):
+                    file.write(_completion(text, model=body["model"], number=next(numbers)))
+    return num_samples
 
 
 def _schema_of(body: Mapping[str, Any]) -> Any:

@@ -74,6 +74,16 @@ def test_an_answer_is_likely_as_long_as_its_schemas_typical_one(
     assert shown["tokens"].startswith("likely ")
 
 
+def test_a_line_that_asks_for_several_answers_takes_each_of_them(tmp_path: Path) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    place, found = ThisMachine(served=DEMO, say=lambda _: None), []
+    for num_answers in (1, 3):
+        lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=90, response_format=asked, n=num_answers)
+        found.append(estimated(place, lines)[0])
+    assert found[0].input_tokens == found[1].input_tokens
+    assert (found[1].output_tokens or 0) == pytest.approx(3 * (found[0].output_tokens or 0), rel=0.2)
+
+
 def test_without_a_schema_only_the_most_is_told(tmp_path: Path) -> None:
     lines = write(tmp_path / "in.jsonl", ["a", "b"], max_tokens=9)
     found, shown = estimated(ThisMachine(served=DEMO, say=lambda _: None), lines)
