@@ -135,7 +135,7 @@ def _tally(results: ResultFiles) -> LineTally:
 def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
     """Say what is done, and what the last batch took for it; None where none was needed."""
     from cli.places.options import say
-    from cli.watch import average_rate
+    from cli.watching.watch import average_rate
 
     told = [f"{tally.num_completed:,} of {counted(tally.num_completed + tally.num_failed, 'line')} completed"]
     if batch is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.patience import ask_patiently
+from cli.watching.patience import ask_patiently
 
 if TYPE_CHECKING:
     from cli.pipelines.calls import Calls

@@ -26,7 +26,7 @@ from cli.embedded.sockets import free_port
 from cli.served_model import choose_model
 from cli.stack import RunningStack, StackOptions, running_stack
 from cli.supervisor import StopRequestedError
-from cli.watch import describe_errors, watch_batch
+from cli.watching.watch import describe_errors, watch_batch
 from examples.field_requests import SCHEMA_PATH
 from examples.make_papers import make_papers
 from jobs.errors import ServiceError, TokenmillError

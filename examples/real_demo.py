@@ -22,7 +22,7 @@ from cli.embedded.sockets import free_port
 from cli.served_model import choose_model
 from cli.stack import StackOptions, running_stack
 from cli.supervisor import StopRequestedError
-from cli.watch import describe_errors, watch_batch
+from cli.watching.watch import describe_errors, watch_batch
 from jobs.errors import ServiceError, TokenmillError
 
 OUTPUT = Path(__file__).parent.parent / ".demo" / "real_output.jsonl"

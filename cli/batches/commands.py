@@ -41,7 +41,7 @@ def show(batch_id: BatchId, as_json: AsJson = False) -> None:
     from cli.batches.fields import batch_fields
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.table import print_fields
-    from cli.watch import describe_errors
+    from cli.watching.watch import describe_errors
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):

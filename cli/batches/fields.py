@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.progress import money
 from cli.table import when
+from cli.watching.progress import money
 from jobs.counted import counted
 from jobs.outcomes import standing
 

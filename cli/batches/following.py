@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.options import duration
-from cli.patience import DEFAULT, Patience
+from cli.watching.patience import DEFAULT, Patience
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool, wait_for_server: str | None) -> None:
     """Show how far a batch is; exit with a status where it does not complete, or is no longer watched."""
-    from cli.watch import describe_end, error_codes, exit_status, watch_batch
+    from cli.watching.watch import describe_end, error_codes, exit_status, watch_batch
 
     patience = Patience(
         most=DEFAULT if wait_for_server is None else duration(wait_for_server, option="--wait-for-server"),

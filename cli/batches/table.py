@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cli.table import age, print_table, when
-from cli.watch import cost_of, counts_of, stands
+from cli.watching.watch import cost_of, counts_of, stands
 
 
 def print_batches(batches: Sequence[Any]) -> None:

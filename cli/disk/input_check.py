@@ -65,7 +65,7 @@ class FoundProblems:
         """Return the lines that are to be shown, and where all of them are."""
         from openai.types import BatchError
 
-        from cli.watch import describe_listed
+        from cli.watching.watch import describe_listed
 
         listed = describe_listed([BatchError(**problem) for problem in self.shown], most=MAX_SHOWN)
         if self.file is None:

@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any, TextIO
 
-from cli.patience import Patience, ask_patiently
 from cli.pipelines.calls import Calls, named
 from cli.pipelines.shown import ENDED, end_line, progress_lines
+from cli.watching.patience import Patience, ask_patiently
 
 _POLL_SECONDS = 0.5
 

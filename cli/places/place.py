@@ -71,8 +71,8 @@ class ThisMachine:
         from cli.client import make_client
         from cli.embedded.sockets import free_port
         from cli.places.submission import Submitting
-        from cli.progress import Waiting
         from cli.stack import StackOptions, running_stack
+        from cli.watching.progress import Waiting
 
         self.say(f"starting a database and a worker for this run, and loading {self.served.path}")
         options = StackOptions(

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from cli.disk.download import download
 from cli.places.kept_results import merge, write_rest
 from cli.places.stage import ResultFiles, Stage
-from cli.progress import ENDED
+from cli.watching.progress import ENDED
 from jobs.counted import counted
 from jobs.errors import ServiceError
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-    from cli.progress import Waiting
+    from cli.watching.progress import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Submitting:
 
     def run(self, stage: Stage) -> Any:
         from cli.client import server_errors_as_sentences
-        from cli.watch import describe_errors
+        from cli.watching.watch import describe_errors
 
         with server_errors_as_sentences(self.client):
             batch = self._begun(stage) or self._submit(stage)
@@ -103,8 +103,8 @@ class Submitting:
         return batch
 
     def _watch(self, batch_id: str) -> Any:
-        from cli.patience import Patience
-        from cli.watch import watch_batch
+        from cli.watching.patience import Patience
+        from cli.watching.watch import watch_batch
 
         patience = Patience(goes_on=f"{batch_id} is kept; the same command waits for it again")
         try:

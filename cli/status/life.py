@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from cli.progress import clock
+from cli.watching.progress import clock
 from jobs.counted import counted
 
 if TYPE_CHECKING:

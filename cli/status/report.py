@@ -206,6 +206,6 @@ def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, flo
 
 
 def _ago(unix_seconds: float) -> str:
-    from cli.progress import clock
+    from cli.watching.progress import clock
 
     return clock(max(0.0, time.time() - unix_seconds))

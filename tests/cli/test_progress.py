@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cli.lines_bar import LinesBar
-from cli.progress import (
+from cli.watching.lines_bar import LinesBar
+from cli.watching.progress import (
     BatchProgress,
     LiveDisplay,
     PlainDisplay,
@@ -22,7 +22,7 @@ from cli.progress import (
     money,
     progress_display,
 )
-from cli.watch import describe_end
+from cli.watching.watch import describe_end
 
 
 def progress(

@@ -19,8 +19,8 @@ import httpx2
 import pytest
 from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAI
 
-from cli.patience import Patience, ask_patiently
-from cli.watch import watch_batch
+from cli.watching.patience import Patience, ask_patiently
+from cli.watching.watch import watch_batch
 from jobs.errors import InputError, ServiceError
 from tests.cli.service import Service, clean_environment, completed, run
 
@@ -109,7 +109,7 @@ class Breaking(httpx2.SyncByteStream):
 def test_a_server_that_does_not_tell_or_stops_is_asked(
     monkeypatch: pytest.MonkeyPatch, events: Callable[[], httpx2.Response], expected: str
 ) -> None:
-    monkeypatch.setattr("cli.watch._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("cli.watching.watch._POLL_SECONDS", 0.0)
     asked: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

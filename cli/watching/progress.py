@@ -177,7 +177,7 @@ class LiveDisplay:
         from rich.table import Table
         from rich.text import Text
 
-        from cli.lines_bar import LinesBar
+        from cli.watching.lines_bar import LinesBar
 
         progress = self._progress
         if progress is None:

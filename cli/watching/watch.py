@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
-from cli.patience import Patience, ask_patiently
-from cli.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
+from cli.watching.patience import Patience, ask_patiently
+from cli.watching.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
 from jobs.outcomes import standing
 
 if TYPE_CHECKING:
