@@ -11,6 +11,9 @@ from enum import StrEnum
 NO_TOKEN = -1
 """Stands for a token where grammar, allowed tokens and bad words together leave none."""
 
+BROKEN_ROW = -2
+"""Stands for a token where the model's logits have a NaN or plus infinity, or are minus infinity one and all."""
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended."""
@@ -74,6 +77,13 @@ class TokenDelta:
     """Set only with finish_reason "error"."""
     times: SequenceTimes | None = None
     """Set with the end of a child that had tokens."""
+    good_rows_before: int | None = None
+    """Set where the error is a broken row: how many tokens the engine had drawn from good ones until then."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether the child ended because the model's logits were no numbers."""
+        return self.good_rows_before is not None
 
     def extend(self, later: TokenDelta) -> None:
         """Join the next delta of the same child to this one."""
@@ -84,7 +94,7 @@ class TokenDelta:
             self.prompt_logprobs = later.prompt_logprobs
         self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
         self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
-        self.times = later.times
+        self.times, self.good_rows_before = later.times, later.good_rows_before
         self.num_preemptions, self.num_swaps = later.num_preemptions, later.num_swaps
 
 

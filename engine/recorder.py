@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as AnySequence
+
 from engine.grammars import output as grammar_output
-from engine.outputs import FinishReason, SequenceTimes, TokenDelta, TokenLogprobs
+from engine.outputs import BROKEN_ROW, FinishReason, SequenceTimes, TokenDelta, TokenLogprobs
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.scheduler import Scheduler
@@ -44,6 +47,8 @@ class Recorder:
                 self.count_forced(grammar_output.append_forced(sequence, delta))
             is_finished = delta.finish_reason is not None
             if is_finished:
+                if delta.is_broken:
+                    self._scheduler.forget_prefix(sequence)
                 self._scheduler.finish(sequence)
                 self.counters.num_finished += 1
             self._time(sequence, num_tokens=num_tokens, is_finished=is_finished, now=now)
@@ -58,7 +63,14 @@ class Recorder:
         self.counters.num_forced_tokens += count
         self.counters.num_output_tokens += count
 
-    def last_delta(self, sequence: Sequence, reason: FinishReason, *, error: str | None = None) -> TokenDelta:
+    def last_delta(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        error: str | None = None,
+        good_rows_before: int | None = None,
+    ) -> TokenDelta:
         """Count a sequence that ends for a reason other than its tokens; return its last delta, without a token."""
         self.counters.num_finished += 1
         return TokenDelta(
@@ -69,6 +81,7 @@ class Recorder:
             num_preemptions=sequence.num_preemptions,
             num_swaps=sequence.num_swaps,
             error=error,
+            good_rows_before=good_rows_before,
         )
 
     def _time(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
@@ -88,10 +101,15 @@ class Recorder:
     def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
         """End the other children of a request with the error of one."""
         siblings = self._scheduler.abort(failed.request_id)
-        return [self.last_delta(sequence, FinishReason.ERROR, error=failed.error) for sequence in siblings]
+        return [
+            self.last_delta(sequence, FinishReason.ERROR, error=failed.error, good_rows_before=failed.good_rows_before)
+            for sequence in siblings
+        ]
 
     def _append_to(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
         """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
+        scored = sequence.prompt_logprobs
+        is_scored = scored is None or _are_numbers(scored)
         delta = TokenDelta(
             request_id=sequence.request.request_id,
             index=sequence.index,
@@ -103,6 +121,9 @@ class Recorder:
         sequence.prompt_logprobs = None  # reported once
         drafts = sequence.draft_token_ids
         for index, token_id in enumerate(token_ids):
+            if token_id == BROKEN_ROW or not is_scored:
+                self._break(delta, sequence)
+                break
             if not grammar_output.accept(sequence, token_id, delta):
                 break
             end = sequence.append(token_id)
@@ -111,12 +132,30 @@ class Recorder:
                 delta.finish_reason, delta.stop_reason = end
             if end is not None or (index < len(drafts) and drafts[index] != token_id):
                 break
-        if sequence.request.max_tokens == 0:  # only the prompt's log-probabilities were asked for
+        if (
+            sequence.request.max_tokens == 0 and not delta.is_broken
+        ):  # only its prompt's log-probabilities were asked for
             delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
         kept = len(delta.token_ids)
         delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
         self.counters.num_output_tokens += kept
         return delta
+
+    def _break(self, delta: TokenDelta, sequence: Sequence) -> None:
+        """End the sequence of this delta: a row of it has no numbers."""
+        counters = self.counters
+        counters.num_broken += 1
+        num_drawn = counters.num_output_tokens - counters.num_forced_tokens + len(delta.token_ids)
+        delta.finish_reason, delta.good_rows_before = FinishReason.ERROR, num_drawn
+        delta.prompt_logprobs = None
+        delta.error = (
+            f"The model's arithmetic broke after {sequence.num_output_tokens:,} tokens: its logits are NaN or infinite."
+        )
+
+
+def _are_numbers(scored: AnySequence[TokenLogprobs]) -> bool:
+    """Tell whether rows of a prompt were good: one logit that is no number makes its row's log-probabilities NaN."""
+    return not any(math.isnan(entry.logprob) for entry in scored)
 
 
 def _times_of(sequence: Sequence, *, ended_at: float) -> SequenceTimes | None:

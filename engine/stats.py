@@ -159,6 +159,9 @@ class RequestCounters:
     num_output_tokens: int = _number(0, "tokens given to requests", metric="generation_tokens_total")
     num_forced_tokens: int = _number(0, "of these, those given by a grammar alone", metric="num_forced_tokens_total")
     num_finished: int = _number(0, "sequences that ended, however they did", metric="sequences_finished_total")
+    num_broken: int = _number(
+        0, "sequences that ended because their logits were NaN or infinite", metric="sequences_broken_total"
+    )
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ def draw_from_logits(logits: Tensor, rows: Tensor, temperature: Tensor, draws: T
     """Return a token, int64, for each of the `rows` `[count]` int64 of logits `[num_rows, vocab]` of any float.
 
     `temperature` above 0 and `draws` in [0, 1) are fp32 `[count]`; all on the CPU, the last axis of logits contiguous.
-    A token of weight zero is never drawn; where all logits of a row are minus infinity, or one is no number, it is any.
+    A token of weight zero is never drawn. It is NOT_FINITE of best_token.py where `best_tokens` gives that.
     Raises `KernelInputError`.
     """
     require(

@@ -84,6 +84,11 @@ class Edits:
     penalties: PenaltyRows | None = None
     """A row for each of the penalised."""
 
+    @property
+    def forbids(self) -> bool:
+        """Tell whether there is a token that must not be sampled."""
+        return self.allowed is not None or self.forbidden is not None
+
     def forbid(self, logits: Tensor) -> None:
         """Set the logits of tokens that must not be sampled to minus infinity, in place."""
         if self.allowed is not None:

@@ -5,6 +5,9 @@ Greedy rows cost one argmax. The others are drawn by kernels/draw_tokens.py on a
 host waits for. On a CPU, kernels/draw_from_logits.py draws rows without any filter from the whole distribution; those
 with top-k or top-p look at their most likely tokens only, and at all of them only where top-p reaches further. The two
 differ where equally likely tokens stand at the edge of what is kept: a CPU may keep some of them, a GPU keeps all.
+
+A row of logits that are no numbers is found by its largest, which is NaN or infinite then. It is looked for before
+anything is forbidden: after that, minus infinity everywhere is what the request has asked for.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ import torch
 from torch import Tensor
 
 from engine.device.transfer import Download, upload
-from engine.outputs import NO_TOKEN, TokenLogprobs
+from engine.outputs import BROKEN_ROW, NO_TOKEN, TokenLogprobs
 from engine.sampling.edits import Shifted
 from engine.sampling.logprobs import LogprobRows
 from engine.sampling.randomness import uniforms
 from engine.sampling.table import SamplingRows
-from kernels.best_token import best_tokens
+from kernels.best_token import NOT_FINITE, best_tokens
 from kernels.draw_from_logits import draw_from_logits
 from kernels.draw_tokens import draw_tokens
 
 _FIRST_CANDIDATES = 1024
+
+assert NOT_FINITE == BROKEN_ROW < NO_TOKEN, "the kernels' word for a row without a largest number is taken over"
 
 
 class Samples:
@@ -39,7 +44,7 @@ class Samples:
         self._rows_with_logprobs = rows_with_logprobs
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        """Wait for them: each row's token, NO_TOKEN where every one is forbidden, and log-probabilities by row."""
+        """Wait for them: each row's token, NO_TOKEN or BROKEN_ROW where there is none, and log-probabilities by row."""
         [tokens] = self._download.read()
         found = [] if self._logprobs is None else self._logprobs.read()
         return tokens, dict(zip(self._rows_with_logprobs, found, strict=True))
@@ -61,18 +66,30 @@ def sample(logits: Tensor, rows: SamplingRows) -> Samples:
 
 
 def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
+    best = best_tokens(logits)
+    if rows.masks is None and rows.edits is None:
+        return _with_draws(best, logits, rows, None)
+    tokens = _best_left(logits, rows, best)
+    shifted = None if rows.edits is None else rows.edits.shift(logits)
+    if shifted is not None:
+        tokens = tokens.index_copy(0, _index(shifted.rows, logits), best_tokens(shifted.logits))
+    chosen = _with_draws(tokens, logits, rows, shifted)
+    # Where a row had a largest number, and has none now, every token is forbidden.
+    return torch.where(best == BROKEN_ROW, BROKEN_ROW, chosen.clamp(min=NO_TOKEN))
+
+
+def _best_left(logits: Tensor, rows: SamplingRows, best: Tensor) -> Tensor:
+    """Forbid what masks and edits forbid; return each row's most likely token of those that are left."""
     if rows.masks is not None:
         rows.masks.apply(logits)
-    shifted = None
     if rows.edits is not None:
         rows.edits.forbid(logits)
-        shifted = rows.edits.shift(logits)
-    tokens = best_tokens(logits)
-    is_forbidden_row = None
-    if rows.masks is not None or rows.edits is not None:
-        is_forbidden_row = logits.gather(-1, tokens[:, None])[:, 0] == -torch.inf
-    if shifted is not None:
-        tokens[_index(shifted.rows, logits)] = best_tokens(shifted.logits)
+    has_forbidden = rows.masks is not None or (rows.edits is not None and rows.edits.forbids)
+    return best_tokens(logits) if has_forbidden else best.clone()
+
+
+def _with_draws(tokens: Tensor, logits: Tensor, rows: SamplingRows, shifted: Shifted | None) -> Tensor:
+    """Return the most likely `tokens`, which are overwritten, with those of random rows drawn; none for none."""
     random = np.flatnonzero(~rows.is_greedy)
     if random.size and not logits.is_cuda:
         is_plain = (rows.top_k[random] == 0) & (rows.top_p[random] >= 1.0) & (rows.min_p[random] == 0.0)
@@ -80,16 +97,18 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
         if plain.size:
             tokens[_index(plain, logits)] = _draw_plain(logits, rows, plain, shifted)
     if random.size:
-        picked = logits.index_select(0, _index(random, logits)).float()
+        index = _index(random, logits)
+        picked = logits.index_select(0, index).float()
         if shifted is not None:
             shifted.write_over(picked, random)
+        likeliest = tokens.index_select(0, index)
         drawn = _draw(picked, rows, random)
+        is_kept = likeliest < 0
         if rows.masks is not None or rows.edits is not None:
             # Rounding in a parallel cumulative sum can put a draw on a token of weight zero, once in millions.
-            is_forbidden = picked.gather(-1, drawn[:, None])[:, 0] == -torch.inf
-            drawn = torch.where(is_forbidden, tokens[_index(random, logits)], drawn)
-        tokens[_index(random, logits)] = drawn
-    return tokens if is_forbidden_row is None else torch.where(is_forbidden_row, NO_TOKEN, tokens)
+            is_kept |= picked.gather(-1, drawn[:, None])[:, 0] == -torch.inf
+        tokens[index] = torch.where(is_kept, likeliest, drawn)
+    return tokens
 
 
 def _draw_plain(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64], shifted: Shifted | None) -> Tensor:

@@ -172,9 +172,7 @@ class BlockPool:
         existing = self._by_digest.get(digest)
         if existing is not None and self._is_orphan(existing):
             self._forget(existing)
-            if self._owners[existing] == 0:
-                self._free.remove(existing)
-                self._free.append_first(existing)
+            self._put_first(existing)
         elif existing is not None:
             is_same = self._parent_of[existing] == parent and self._content_of[existing] == content
             return self._serial_of[existing] if is_same else UNPUBLISHED
@@ -186,6 +184,13 @@ class BlockPool:
         self._findable_serials.add(self._next_serial)
         self._next_serial += 1
         return self._serial_of[block]
+
+    def forget(self, digests: Iterable[bytes]) -> None:
+        """Let blocks be found no more; nor can what follows them."""
+        for digest in digests:
+            if (block := self._by_digest.get(digest)) is not None:
+                self._forget(block)
+                self._put_first(block)
 
     def check_integrity(self, owned: Iterable[int]) -> None:
         """Raise AssertionError unless free + cached + used = total and each refcount equals its owners in `owned`."""
@@ -208,6 +213,12 @@ class BlockPool:
     def _is_orphan(self, block: int) -> bool:
         """Tell whether the block that this one follows was handed out for something else; serials never come again."""
         return self._parent_of[block] not in self._findable_serials
+
+    def _put_first(self, block: int) -> None:
+        """Hand a block that caches nothing out before others that do, if it is free."""
+        if self._owners[block] == 0:
+            self._free.remove(block)
+            self._free.append_first(block)
 
     def _forget(self, block: int) -> None:
         digest = self._digest_of[block]

@@ -124,6 +124,10 @@ class Scheduler:
             self._roster.remove(sequence)
         return sequences
 
+    def forget_prefix(self, sequence: Sequence) -> None:
+        """Let the blocks that a sequence has filled be found no more, since what they hold may be no numbers."""
+        self._seats.forget_prefix(sequence)
+
     def finish(self, sequence: Sequence) -> None:
         """End a sequence that had a seat when its last token was drawn; its blocks go back and stay findable."""
         self.forecast.observe(sequence)

@@ -79,6 +79,12 @@ class SeatMap:
             self._in_flight.land(digest)
         seat.num_published_blocks = num_full
 
+    def forget_prefix(self, sequence: Sequence) -> None:
+        """Let the blocks of the computed tokens be found no more; the sequence may have left its seat."""
+        if self.has_prefix_cache:
+            num_full = sequence.num_computed_tokens // self._pool.block_size
+            self._pool.forget(sequence.chain.at(index, sequence.token_ids)[0] for index in range(num_full))
+
     def leave(self, sequence: Sequence) -> None:
         """Give the row and all blocks back."""
         self._in_flight.leave(sequence)

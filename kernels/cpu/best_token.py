@@ -20,9 +20,15 @@ DTYPES = (torch.float32, torch.bfloat16)
 _PARALLEL_FROM = 131_072  # tokens; below, starting the second thread costs more than it saves
 _BLOCK = Block("logits* tokens* row_stride vocab")
 _AT = _BLOCK.at
+NOT_FINITE = -2
+"""Stands for a token where the largest logit of a row is no finite number."""
 _SPAN = 512  # tokens whose largest is found in vectors, before anybody asks which of them it was
 
 int16_at = address_cast(types.int16)
+
+
+INFINITE_HALF, INFINITE_SINGLE = 0x7F80, 0x7F800000
+"""What the next two functions make of plus infinity."""
 
 
 @jit
@@ -42,8 +48,11 @@ def order_of_single(bits: Any) -> Any:
 
 
 @jit_once
-def find_best(logits: Any, start: int, vocab: int, order_of: Any) -> int:
-    """Return which of logits[start] to logits[start + vocab - 1], given as the integers of their bits, is largest."""
+def find_best(logits: Any, start: int, vocab: int, order_of: Any, infinity: int) -> int:
+    """Return which of logits[start] to logits[start + vocab - 1], given as the integers of their bits, is largest.
+
+    NOT_FINITE where that one is none between minus infinity and `infinity`, given as an integer of the same order.
+    """
     best, found = order_of(logits[start]), 0
     for first in range(0, vocab, _SPAN):
         largest = order_of(logits[start + first])
@@ -51,26 +60,28 @@ def find_best(logits: Any, start: int, vocab: int, order_of: Any) -> int:
             largest = max(largest, order_of(logits[start + token]))
         if largest > best:
             best, found = largest, first
+    if not -infinity < best < infinity:
+        return NOT_FINITE
     while order_of(logits[start + found]) != best:
         found += 1
     return found
 
 
 @jit_once
-def _best_of_rows(p: Any, logits: Any, order_of: Any) -> None:
+def _best_of_rows(p: Any, logits: Any, order_of: Any, infinity: int) -> None:
     tokens, row_stride, vocab = int64_at(p[_AT.tokens]), p[_AT.row_stride], p[_AT.vocab]
     row = fetch_add(p, 1)
     while row < p[NUM_TASKS]:
-        tokens[row] = find_best(logits, row * row_stride, vocab, order_of)
+        tokens[row] = find_best(logits, row * row_stride, vocab, order_of, infinity)
         row = fetch_add(p, 1)
 
 
 def _best_token_float32(p: Any) -> None:
-    _best_of_rows(p, int32_at(p[_AT.logits]), order_of_single)
+    _best_of_rows(p, int32_at(p[_AT.logits]), order_of_single, INFINITE_SINGLE)
 
 
 def _best_token_bfloat16(p: Any) -> None:
-    _best_of_rows(p, int16_at(p[_AT.logits]), order_of_half)
+    _best_of_rows(p, int16_at(p[_AT.logits]), order_of_half, INFINITE_HALF)
 
 
 _BEST_TOKEN = {

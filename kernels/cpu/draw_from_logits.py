@@ -15,7 +15,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from kernels.cpu.best_token import find_best, int16_at, order_of_half, order_of_single
+from kernels.cpu.best_token import (
+    INFINITE_HALF,
+    INFINITE_SINGLE,
+    find_best,
+    int16_at,
+    order_of_half,
+    order_of_single,
+)
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.block import FAULT, NUM_TASKS, Block
 from kernels.cpu.runtime.launch import CpuKernel
@@ -109,7 +116,7 @@ def _draw(p: Any, logits: Any, task: int, best: int, scratch: Any) -> int:
 
 
 @jit_once
-def _draw_rows(p: Any, logits: Any, ordered: Any, order_of: Any) -> None:
+def _draw_rows(p: Any, logits: Any, ordered: Any, order_of: Any, infinity: int) -> None:
     rows, tokens, vocab = int64_at(p[_AT.rows]), int64_at(p[_AT.tokens]), p[_AT.vocab]
     sums, weights = np.empty((vocab + _SPAN - 1) // _SPAN, np.float64), np.empty(_SPAN + v.LANES, np.float32)
     place = float32_at(weights.ctypes.data)
@@ -118,18 +125,18 @@ def _draw_rows(p: Any, logits: Any, ordered: Any, order_of: Any) -> None:
         if rows[task] < 0 or rows[task] >= p[_AT.num_rows]:
             p[FAULT] = 1
             break
-        best = find_best(ordered, rows[task] * p[_AT.row_stride], vocab, order_of)
-        tokens[task] = _draw(p, logits, task, best, (sums, place))
+        best = find_best(ordered, rows[task] * p[_AT.row_stride], vocab, order_of, infinity)
+        tokens[task] = best if best < 0 else _draw(p, logits, task, best, (sums, place))
         task = fetch_add(p, 1)
     weights[0] = np.float32(0.0)  # keeps them alive up to here
 
 
 def _from_float32(p: Any) -> None:
-    _draw_rows(p, float32_at(p[_AT.logits]), int32_at(p[_AT.logits]), order_of_single)
+    _draw_rows(p, float32_at(p[_AT.logits]), int32_at(p[_AT.logits]), order_of_single, INFINITE_SINGLE)
 
 
 def _from_bfloat16(p: Any) -> None:
-    _draw_rows(p, bfloat16_at(p[_AT.logits]), int16_at(p[_AT.logits]), order_of_half)
+    _draw_rows(p, bfloat16_at(p[_AT.logits]), int16_at(p[_AT.logits]), order_of_half, INFINITE_HALF)
 
 
 _DRAW = {

@@ -25,6 +25,7 @@ from engine.models.step_model import KvCache, StepTensors
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.structured import StructuredOutput
+from tests.engine.broken_models import POISON, poisoned
 from tests.engine.builders import KINDS, make_engine, new_request, run_all, run_to_end
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, certain_answers, save_tiny
 from tests.kernels.patched_language import language_patched_once
@@ -34,6 +35,11 @@ from .emulated_cuda import DEVICE, MEMORY_BYTES, PEAK_BYTES, USED_BYTES, Emulate
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
 SMALL = {"device": "cuda", "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 12, "num_kv_blocks": 60}
+BROKEN_WAYS: list[dict[str, Any]] = [
+    {"temperature": 0.0, "logprobs": 2},
+    {"seed": 3, "top_k": 9, "top_p": 0.9},
+    {"seed": 4, "frequency_penalty": 0.7, "bad_words_token_ids": [(5,)]},
+]
 NUM_LAYERS = 2  # a third would only do again what the second does
 PROMPT_LENGTHS = (4, 5, 6, 8, 9)  # with six tokens more, three outgrow Mistral's window of 11
 
@@ -144,6 +150,24 @@ def test_grammars_hold_on_the_device(grammar_model: Path, device: EmulatedCuda) 
     first, second, _ = (output.outputs[0].text for output in llm.generate(["abc"] * 3, params))
     assert re.fullmatch("[0-9]{3}x", first)
     assert re.fullmatch("[0-9]{3}x", second)
+    assert device.waits == []
+
+
+def test_broken_rows_are_found_on_the_device_and_nobody_waits_for_it(
+    flat_llama: TinyModel, device: EmulatedCuda, tmp_path: Path
+) -> None:
+    engine = make_engine(poisoned(flat_llama, tmp_path / "model"), **SMALL)
+    for request_id, kind in enumerate(BROKEN_WAYS):
+        params = SamplingParams(**{"max_tokens": 3, "ignore_eos": True, **kind})
+        engine.add(new_request(request_id, [7, POISON, 9], params=params))
+    for request_id in (10, 11):
+        engine.add(new_request(request_id, [7, 8, 9], params=SamplingParams(max_tokens=3, ignore_eos=True, seed=1)))
+    engine.add(new_request(12, [7, 8], params=SamplingParams(max_tokens=4, allowed_token_ids=[POISON])))
+    device.waits.clear()
+    found = run_to_end(engine)
+    assert [found[request_id, 0].is_broken for request_id in range(len(BROKEN_WAYS))] == [True] * len(BROKEN_WAYS)
+    assert [len(found[request_id, 0].token_ids) for request_id in (10, 11, 12)] == [3, 3, 1]
+    assert (found[10, 0].is_broken, found[12, 0].is_broken) == (False, True)
     assert device.waits == []
 
 

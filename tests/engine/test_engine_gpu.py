@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine.builders import add_all, make_engine, run_all, run_to_end, runner_of
+from engine.params import SamplingParams
+from tests.engine.broken_models import POISON, poisoned
+from tests.engine.builders import KINDS, add_all, make_engine, new_request, run_all, run_to_end, runner_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
 pytestmark = [
@@ -55,6 +58,22 @@ def test_nothing_waits_but_reading(model: TinyModel) -> None:
         assert run_all(engine, model) == model.expected
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_requests_break_as_on_a_cpu(mode: str, dtype: str, model: TinyModel, tmp_path: Path) -> None:
+    broken = poisoned(model, tmp_path / "model")
+    reported = []
+    for device in ("cpu", "cuda"):
+        engine = make_engine(broken, **{**MODES[mode], "device": device, "dtype": dtype})
+        for request_id in range(3 * len(KINDS)):
+            params = SamplingParams(**{"max_tokens": 4, "ignore_eos": True, **KINDS[request_id % len(KINDS)]})
+            prompt = [7, POISON, 9] if request_id % 3 == 0 else [7, 8, 9, request_id]
+            engine.add(new_request(request_id, prompt, params=params))
+        reported.append({child: (delta.finish_reason, delta.is_broken) for child, delta in run_to_end(engine).items()})
+    assert reported[0] == reported[1]
+    assert {child[0] % 3 for child, (_, is_broken) in reported[0].items() if is_broken} == {0}
 
 
 def test_bf16_runs_on_every_path(model: TinyModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.best_token import best_tokens
+from kernels.best_token import NOT_FINITE, best_tokens
 from kernels.errors import KernelInputError
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -25,16 +25,20 @@ def test_of_equal_tokens_the_first_is_best(dtype: torch.dtype) -> None:
     logits[0, [700, 1100]] = 2.0
     logits[1, [3, 511, 512]] = 2.0
     logits[2, 600], logits[2, 900] = -0.0, 0.0
-    logits[3] = -torch.inf
-    logits[4] = torch.inf
+    logits[3] = torch.finfo(dtype).min
+    logits[4] = torch.finfo(dtype).max
     assert best_tokens(logits.to(dtype)).tolist() == [700, 3, 600, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_nan_is_above_all(dtype: torch.dtype) -> None:
-    logits = torch.zeros(2, 700)
-    logits[0, 5], logits[0, 600], logits[1, 650] = torch.inf, torch.nan, -torch.nan
-    assert best_tokens(logits.to(dtype)).tolist() == [600, 650]
+@pytest.mark.parametrize("vocab", [1, 512, 700])
+def test_a_row_whose_largest_is_no_finite_number_has_no_best_token(vocab: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(6, vocab)
+    logits[0, -1], logits[1, 0], logits[2, vocab // 2] = torch.nan, -torch.nan, torch.inf
+    logits[3] = -torch.inf
+    logits[4], logits[4, -1] = -torch.inf, 3.0
+    found = best_tokens(logits.to(dtype)).tolist()
+    assert found == [NOT_FINITE] * 4 + [vocab - 1, int(logits[5].argmax())]
 
 
 def test_no_rows_have_no_tokens() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.best_token import NOT_FINITE
 from kernels.draw_from_logits import draw_from_logits
 from kernels.errors import KernelInputError
 
@@ -59,11 +60,12 @@ def test_a_tiny_temperature_leaves_the_most_likely() -> None:
     assert torch.equal(draw(logits, torch.rand(50), 1e-5), logits.argmax(-1))
 
 
-def test_rows_without_a_token_or_with_a_nan_give_any_that_there_is() -> None:
-    logits = torch.full((2, 700), -torch.inf)
-    logits[1, 3] = torch.nan
-    tokens = draw(logits, torch.tensor([0.5, 0.5]))
-    assert ((tokens >= 0) & (tokens < 700)).all()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_whose_largest_logit_is_no_finite_number_draws_no_token(dtype: torch.dtype) -> None:
+    logits = torch.full((4, 700), -torch.inf)
+    logits[1, 3], logits[2, 699], logits[3, 5] = torch.nan, torch.inf, 1.0
+    tokens = draw(logits.to(dtype), torch.full((4,), 0.5))
+    assert tokens.tolist() == [NOT_FINITE, NOT_FINITE, NOT_FINITE, 5]
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -26,7 +26,9 @@ def test_the_engine_s_numbers_have_the_names_that_dashboards_know() -> None:
         load=EngineLoad(1, 2, max_num_seqs=4, num_blocks=10, num_used_blocks=5, num_cached_blocks=6),
         scheduler=SchedulerCounters(num_steps=7, num_preemptions=8, num_swaps=9),
         cache=CacheCounters(num_looked_up_tokens=11, num_cached_tokens=12),
-        requests=RequestCounters(num_prompt_tokens=13, num_output_tokens=14, num_forced_tokens=15, num_finished=16),
+        requests=RequestCounters(
+            num_prompt_tokens=13, num_output_tokens=14, num_forced_tokens=15, num_finished=16, num_broken=23
+        ),
         speculation=SpeculationCounters(num_drafted=17, num_accepted=18),
         work=WorkCounters(num_operations=19.0, num_read_bytes=20.0, num_written_bytes=21.0),
         energy=Energy(22.0),
@@ -46,6 +48,7 @@ def test_the_engine_s_numbers_have_the_names_that_dashboards_know() -> None:
         "generation_tokens_total": 14,
         "num_forced_tokens_total": 15,
         "sequences_finished_total": 16,
+        "sequences_broken_total": 23,
         "spec_decode_num_draft_tokens_total": 17,
         "spec_decode_num_accepted_tokens_total": 18,
         "estimated_flops_total": 19.0,

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import InvalidParamsError
+from engine.grammars.masks import RowMasks
+from engine.outputs import BROKEN_ROW, NO_TOKEN
 from engine.params import SamplingParams
 from engine.sampling.edits import Edits
 from engine.sampling.penalties import Pairs
@@ -210,3 +212,33 @@ def test_a_map_of_biases_that_changes_later_changes_no_parameters() -> None:
     params = SamplingParams(logit_bias=biases)
     biases[5] = float("nan")
     assert params.logit_bias == {5: 1.0}
+
+
+BROKEN = {
+    "nan": [0.0, float("nan"), 1.0],
+    "nan among minus infinity": [float("-inf"), float("nan"), float("-inf")],
+    "infinity": [0.0, float("inf"), 1.0],
+    "nothing finite": [float("-inf")] * 3,
+}
+WAYS: list[dict[str, float]] = [{"is_greedy": True}, {}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("edits", [None, Edits(forbidden=Pairs.of([0, 1], [[1], [0, 1, 2]]))])
+def test_a_broken_row_is_told_from_one_whose_tokens_are_all_forbidden(
+    name: str, way: dict[str, float], edits: Edits | None
+) -> None:
+    logits = torch.tensor([BROKEN[name], [1.0, 2.0, 3.0], [float("-inf"), 5.0, float("-inf")]])
+    tokens, _ = sample(logits, rows(3, edits=edits, **way)).read()
+    assert tokens[0] == BROKEN_ROW
+    assert tokens[1] == NO_TOKEN if edits is not None else tokens[1] >= 0
+    assert tokens[2] == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_masks_that_leave_nothing_are_no_broken_rows(way: dict[str, float]) -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0], [1.0, 2.0, 3.0]])
+    asked = rows(3, **way)
+    asked.masks = RowMasks(torch.tensor([[0], [0], [0b010]], dtype=torch.int32), torch.arange(3))
+    assert sample(logits, asked).read()[0] == [NO_TOKEN, BROKEN_ROW, 1]
