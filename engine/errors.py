@@ -7,6 +7,7 @@ EngineError
 ├── ModelLoadError         the model's files are missing, incomplete or unreadable
 │   └── UnsupportedModelError   the model needs something this engine does not have
 ├── EngineStartError       the engine process did not become ready
+├── BrokenRowError         what a model that pools made of a text is no number
 ├── EngineBroken           a step of `LLM` was cut off half done
 └── EngineDied             the engine process ended while in use
 """
@@ -42,6 +43,10 @@ class UnsupportedModelError(ModelLoadError):
 
 class EngineStartError(EngineError):
     """The engine process did not become ready; the message is the child's reason in one sentence."""
+
+
+class BrokenRowError(EngineError):
+    """What a model that pools made of a text is NaN or infinite."""
 
 
 class EngineBroken(EngineError):

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.chunks.fleet import live_workers
+from jobs.chunks.fleet import OUT_REASON, live_workers, out_reason_of
 from jobs.states import LIVE_BATCH_STATES, OPEN_RUN_STATES
 from jobs.tables.base import one_of
 from jobs.telemetry import declared
@@ -167,13 +167,16 @@ def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
         yield Sample(meter=declared.WORKERS, labels=labels, value=len(mine))
         yield Sample(meter=declared.WORKER_SLOTS, labels=labels, value=sum(worker.max_chunks for worker in mine))
     for worker in workers:
+        if (reason := out_reason_of(worker)) is not None:
+            labels = {"model": worker.model, "worker": worker.id, "reason": reason}
+            yield Sample(meter=declared.WORKERS_OUT, labels=labels, value=1)
         yield from engine_samples(worker.engine_stats or {}, model=worker.model, worker_id=worker.id)
 
 
 def engine_samples(stats: Mapping[str, Any], *, model: str, worker_id: str) -> Iterator[Sample | HistogramSample]:
     """Yield what a worker tells of its engine: numbers, and histograms as `bounds`, `counts` and `sum`."""
     labels = {"model": model, "worker": worker_id}
-    for name, value in sorted(stats.items()):
+    for name, value in sorted((name, value) for name, value in stats.items() if name != OUT_REASON):
         if isinstance(value, Mapping):
             yield HistogramSample(meter=_engine_meter(name, Kind.HISTOGRAM), labels=labels, **value)
         else:

@@ -1,20 +1,43 @@
-"""The worker's wish to stop, which every open chunk sees. Stops nothing itself."""
+"""The worker's wish to stop, or to work no more for now, which every open chunk sees. Stops nothing itself."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
+log = logging.getLogger(__name__)
+
 
 class Drain:
-    """`is_on` from the start; `is_over` once the grace that open chunks have to finish has passed."""
+    """`is_on` from the start; `is_over` once the grace that open chunks have to finish has passed.
+
+    A worker may also be taken out for a reason: it claims nothing, its chunks have no grace, and it stays.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._ends_at: float | None = None
+        self.out_reason: str | None = None
+        """Why the worker is out, if it is."""
 
     def begin(self, grace_seconds: float) -> None:
         self._ends_at = self._monotonic() + grace_seconds
+
+    def take_out(self, reason: str) -> None:
+        """Work no more until `come_back`; the first reason holds."""
+        if self.out_reason is None:
+            log.error("worker taken out reason=%s", reason)
+            self.out_reason = reason
+
+    def come_back(self) -> None:
+        """Work again."""
+        log.info("worker is back, it was out reason=%s", self.out_reason)
+        self.out_reason = None
+
+    @property
+    def is_out(self) -> bool:
+        return self.out_reason is not None
 
     @property
     def is_on(self) -> bool:
@@ -22,4 +45,4 @@ class Drain:
 
     @property
     def is_over(self) -> bool:
-        return self._ends_at is not None and self._monotonic() >= self._ends_at
+        return self.is_out or (self._ends_at is not None and self._monotonic() >= self._ends_at)

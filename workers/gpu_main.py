@@ -115,7 +115,9 @@ def _serve_text(
     fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
     with suppress(EngineStartError):  # the pool starts it again, and tells
         process.begin()  # it loads the model while the tokenizer is loaded here, and Celery
-    host = EngineHost(process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS))
+    host = EngineHost(
+        process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS), on_broken=leaving.take_out
+    )
     show_engine(meters, lambda: host.stats, model=model, worker_id=worker_id)
     try:
         storage = Storage.of(settings)
@@ -178,6 +180,11 @@ class Leaving:
         if self.drain is not None:
             self.drain.begin(0)  # there is nothing that could finish within a grace
         os.kill(os.getpid(), signal.SIGTERM)
+
+    def take_out(self, reason: str) -> None:
+        """Have the worker give back what it has, and claim nothing more, but stay: its engine is not to be trusted."""
+        if self.drain is not None:
+            self.drain.take_out(reason)
 
 
 def _parts_maker(

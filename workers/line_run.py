@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,12 @@ class PromptRun:
     on_computed: Callable[[int], None]
     """Called with numbers of tokens that the engine has computed: the prompt's, but for cached ones, with the first."""
     num_prompt_tokens: int
+    line: Hashable
+    """What is the same for all prompts of its line, and for no other."""
+    num_broken: int = 0
+    """How often a broken row has ended the line: before, on other workers, and since."""
+    is_broken: bool = False
+    """Whether the error that it has ended with is a broken row."""
     request_id: int | None = None
     """Set by whoever submits it."""
     is_done: bool = False
@@ -50,6 +56,7 @@ class PromptRun:
             self.on_computed(self._num_computed(delta))
             is_stopped_now = self.output.add(delta)
             self.times = delta.times or self.times
+            self.is_broken = delta.is_broken
             self.is_done = self.output.has_ended
         if is_stopped_now:
             self.on_stopped(delta.request_id, delta.index)
@@ -76,6 +83,11 @@ class PromptRun:
                 self._is_prompt_computed = False
                 self.output.resume(self.resumed_token_ids)
 
+    def set_aside(self) -> None:
+        """Begin again after a broken row, on another engine."""
+        self.num_broken += 1
+        self.start_over()
+
     def tokens_so_far(self) -> list[int]:
         """Return the first choice's tokens, none once it has ended: there is nothing after them."""
         with self._lock:
@@ -94,8 +106,9 @@ class LineRun:
         on_done: Callable[[LineRun], None],
         on_stopped: Callable[[int, int], None],
         on_computed: Callable[[int], None] = lambda num_tokens: None,
+        num_broken: int = 0,
     ) -> None:
-        """`on_stopped` and `on_computed` are those of PromptRun."""
+        """`on_stopped`, `on_computed` and `num_broken` are those of PromptRun."""
         self.prepared = prepared
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -109,6 +122,8 @@ class LineRun:
                 on_stopped=on_stopped,
                 on_computed=on_computed,
                 num_prompt_tokens=len(prompt),
+                line=(batch_id, prepared.line_no),
+                num_broken=num_broken,
             )
             for index, prompt in enumerate(prepared.prompts)
         ]
@@ -117,12 +132,23 @@ class LineRun:
     def checkpoint(self) -> list[int]:
         """Return the tokens so far, for another worker to go on with; none where it would need more than tokens.
 
-        Several choices end at different times and log-probabilities are not kept: such lines are computed again.
+        Several choices end at different times and log-probabilities are not kept: such lines are computed again, as
+        are those whose row was broken.
         """
         params = self.prepared.params
-        if len(self.prompt_runs) > 1 or params.n > 1 or params.logprobs is not None:
+        if self.num_broken or len(self.prompt_runs) > 1 or params.n > 1 or params.logprobs is not None:
             return []
         return self.prompt_runs[0].tokens_so_far()
+
+    @property
+    def num_broken(self) -> int:
+        """Return how often a broken row has ended it, not counting the end that is its last."""
+        return max(run.num_broken for run in self.prompt_runs)
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether a broken row was its last end."""
+        return any(run.is_broken for run in self.prompt_runs)
 
     @property
     def is_resumed(self) -> bool:

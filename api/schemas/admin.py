@@ -9,6 +9,7 @@ from api.schemas.quota import BudgetObject
 from api.schemas.wire import DeletedObject, WholeList, WireModel, unix_seconds, unix_seconds_or_none
 from jobs.accounts.budgets import Quota
 from jobs.accounts.limits import NAMES
+from jobs.chunks.fleet import out_reason_of
 from jobs.lines.endpoints import LineKind
 from jobs.states import AskedPriority, Scope
 from jobs.tables import AdminEntry, ApiKey, Model, Tenant, Worker
@@ -173,6 +174,8 @@ class WorkerObject(WireModel):
     heartbeat_at: int
     draining_since: int | None
     """Since then it begins nothing; what it has it finishes."""
+    out_reason: str | None
+    """Why it has taken itself out and given back what it had; a resume has it work again."""
 
     @classmethod
     def of(cls, worker: Worker) -> Self:
@@ -185,6 +188,7 @@ class WorkerObject(WireModel):
             started_at=unix_seconds(worker.started_at),
             heartbeat_at=unix_seconds(worker.heartbeat_at),
             draining_since=unix_seconds_or_none(worker.draining_at),
+            out_reason=out_reason_of(worker),
         )
 
 

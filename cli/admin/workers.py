@@ -17,15 +17,21 @@ WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id, as `workers
 def workers_list(data_dir: DataDirOption = None) -> None:
     """List the workers that live, oldest first."""
     from cli.table import print_table
-    from jobs.chunks.fleet import live_workers
+    from jobs.chunks.fleet import live_workers, out_reason_of
     from jobs.lines.document_bodies import shown_model
 
     with admin_transaction(data_dir) as session:
         rows = [
-            (worker.id, shown_model(worker.model), worker.started_at, worker.draining_at)
+            (
+                worker.id,
+                shown_model(worker.model),
+                worker.started_at,
+                worker.draining_at,
+                out_reason_of(worker) or "",
+            )
             for worker in live_workers(session)
         ]
-    print_table(("id", "model", "started", "draining since"), rows)
+    print_table(("id", "model", "started", "draining since", "out, because"), rows)
 
 
 @app.command("drain")

@@ -90,6 +90,7 @@ def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
         with transaction(sessions(engine)) as session:
             found = [one for one in metrics.read_samples(session) if isinstance(one, meters.Sample)]
         samples = [Sample(name=one.meter.name, labels=one.labels, value=one.value) for one in found]
+        problems += _workers_out(samples)
     except ServiceError as error:
         problems.append(error.message)
     finally:
@@ -107,6 +108,7 @@ def _report_of_server() -> ServiceReport:
     samples = _metrics_of(base_url)
     if samples is None:
         problems.append("its metrics are not open to us: set TOKENMILL_API_OPERATOR_KEY to see queue and workers")
+    problems += _workers_out(samples or ())
     return ServiceReport(title=f"{base_url}, models: {models}", problems=problems, samples=samples or [])
 
 
@@ -148,6 +150,15 @@ def _metrics_of(base_url: str) -> list[Sample] | None:
         for family in families
         for one in family.samples
         if one.name.startswith("tokenmill_")
+    ]
+
+
+def _workers_out(samples: Iterable[Sample]) -> list[str]:
+    return [
+        "worker {worker} of {model} is out: {reason}. Look at its device and its model's files, then "
+        "`tokenmill workers resume {worker}`.".format_map(one.labels)
+        for one in samples
+        if one.name == "tokenmill_workers_out"
     ]
 
 

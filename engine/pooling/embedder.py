@@ -20,7 +20,7 @@ from engine.pooling.batches import batches
 from engine.pooling.causal_encoder import CausalConfig
 from engine.pooling.encoder_config import AnyConfig, read_encoder_config
 from engine.pooling.encoders import load_encoder, longest_text
-from engine.pooling.pooled import finish, pool
+from engine.pooling.pooled import finish, pool, require_numbers
 from engine.pooling.recipe import Pooling, Recipe, read_recipe
 from engine.pooling.side_by_side import compute_each
 from engine.pooling.text_tokens import TextTokens, TokenizedText
@@ -60,7 +60,7 @@ class Embedder:
         if not folder.is_dir():
             raise ModelLoadError(f"{folder} is a GGUF file; embeddings take a model directory with safetensors.")
         self._recipe = read_recipe(folder, pooling)
-        config = read_encoder_config(self._recipe.encoder_path)
+        self._config = config = read_encoder_config(self._recipe.encoder_path)
         _check_recipe(self._recipe, config)
         self.max_tokens = _max_tokens(self._recipe, config)
         self.dimensions = config.hidden_size
@@ -75,6 +75,11 @@ class Embedder:
         )
         self._encoder = load_encoder(config)
 
+    def reload(self) -> None:
+        """Read the weights again, while nothing is computed: those in memory are not to be trusted."""
+        del self._encoder  # first: there may be no room for both
+        self._encoder = load_encoder(self._config)
+
     @property
     def tokenizer(self) -> Any:
         """Return what cuts texts into tokens, without a limit: a tokenizer of the library of that name."""
@@ -83,7 +88,8 @@ class Embedder:
     def embed(self, texts: Iterable[str], *, dimensions: int | None = None) -> Embeddings:
         """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.
 
-        A vector depends on its text alone, but for the rounding of fp32. Raises InvalidRequestError.
+        A vector depends on its text alone, but for the rounding of fp32. Raises InvalidRequestError, and BrokenRowError
+        where a vector has NaN or an infinity.
         """
         if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self.dimensions):
             raise InvalidRequestError(
@@ -92,7 +98,7 @@ class Embedder:
         found = self.tokenize(texts)
         token_ids = [text.token_ids for text in found]
         return Embeddings(
-            vectors=self.embed_tokens(token_ids, dimensions=dimensions),
+            vectors=require_numbers(self.embed_tokens(token_ids, dimensions=dimensions)),
             num_tokens=tuple(len(own) for own in token_ids),
             truncated=tuple(text.is_truncated for text in found),
         )
@@ -104,7 +110,10 @@ class Embedder:
     def embed_tokens(
         self, token_ids: Sequence[torch.Tensor], *, dimensions: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Embed texts, each its ids [1 to `max_tokens`] int64 below `vocab_size`, special ones too, as `embed` does."""
+        """Embed texts, each its ids [1 to `max_tokens`] int64 below `vocab_size`, special ones too, as `embed` does.
+
+        A vector that is no numbers is returned as it is.
+        """
         vectors = np.empty((len(token_ids), dimensions or self.dimensions), np.float32)
         lengths = [len(own) for own in token_ids]
 

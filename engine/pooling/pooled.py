@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.errors import BrokenRowError
 from engine.pooling.recipe import Pooling
 
 
@@ -27,3 +30,19 @@ def finish(vectors: Tensor, *, dimensions: int | None, is_normalized: bool) -> T
     """Keep the first `dimensions` numbers of each vector, and give it length 1 again."""
     kept = vectors if dimensions is None else vectors[:, :dimensions]
     return F.normalize(kept, dim=-1) if is_normalized else kept
+
+
+def are_numbers(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Tell of each row, a vector or a score, whether it has neither NaN nor an infinity."""
+    return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
+
+
+def require_numbers(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the rows. Raises BrokenRowError, with the index of the first that is no numbers."""
+    is_number = are_numbers(rows)
+    if not is_number.all():
+        raise BrokenRowError(
+            f"What the model made of text {int(is_number.argmin())} is NaN or infinite: its weights or this machine "
+            "are broken. Read the model anew, or take it from where it comes."
+        )
+    return rows

@@ -22,6 +22,7 @@ from engine.pooling.encoders import load_encoder, longest_text
 from engine.pooling.modules import LOGIT_SCORE, read_modules
 from engine.pooling.pair_prompts import PairPrompts, read_pair_template
 from engine.pooling.pair_tokens import PairTokens, TokenizedPair
+from engine.pooling.pooled import require_numbers
 from engine.pooling.recipe import refuse_default_prompt
 from engine.pooling.score_head import read_score_head
 from engine.pooling.side_by_side import compute_each
@@ -57,20 +58,26 @@ class Reranker:
         folder = resolve_model_path(str(path))
         if not folder.is_dir():
             raise ModelLoadError(f"{folder} is a GGUF file; reranking takes a model directory with safetensors.")
-        config = read_encoder_config(folder)
+        self._config = config = read_encoder_config(folder)
         self._head = read_score_head(config)
         self.max_tokens = longest_text(config)
         self._tokens = _tokens_of(config, max_tokens=self.max_tokens)
         self._encoder = load_encoder(config)
 
+    def reload(self) -> None:
+        """Read the weights again, while nothing is computed: those in memory are not to be trusted."""
+        del self._encoder  # first: there may be no room for both
+        self._head = read_score_head(self._config)
+        self._encoder = load_encoder(self._config)
+
     def score(self, query: str, documents: Iterable[str]) -> Scores:
         """Score every document for the query; a score depends on its pair alone, but for the rounding of fp32.
 
-        Raises InvalidRequestError.
+        Raises InvalidRequestError, and BrokenRowError where a score is NaN or infinite.
         """
         found = self.tokenize(query, documents)
         return Scores(
-            scores=self.score_tokens(found),
+            scores=require_numbers(self.score_tokens(found)),
             num_tokens=tuple(len(pair.token_ids) for pair in found),
             truncated=tuple(pair.is_truncated for pair in found),
         )
@@ -80,7 +87,7 @@ class Reranker:
         return self._tokens(query, documents)
 
     def score_tokens(self, pairs: Sequence[TokenizedPair]) -> npt.NDArray[np.float32]:
-        """Return the score [pairs] of each pair, of any queries, as `score` does."""
+        """Return the score [pairs] of each pair, of any queries, as `score` does; one that is no number as it is."""
         scores = np.empty(len(pairs), np.float32)
         lengths = [len(pair.token_ids) for pair in pairs]
 

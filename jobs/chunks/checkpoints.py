@@ -1,7 +1,8 @@
 """Output of lines that a draining worker gave back unfinished, kept for the worker that goes on with them.
 
 A checkpoint is a saving and no result: it bills nothing, and a line without one is computed from its prompt. Only a
-worker with the same model files goes on after it: behind the same name there may be another model by now.
+worker with the same model files goes on after it: behind the same name there may be another model by now. One without
+tokens says that a broken row has ended the line there: its next such end is its last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from jobs.chunks.leasing import ClaimedChunk
 def save(
     session: Session, claim: ClaimedChunk, outputs: Mapping[int, Sequence[int]], *, model_fingerprint: str
 ) -> None:
-    """Keep the output tokens of unfinished lines, by line number, in place of what was kept of them before."""
+    """Keep the output tokens of unfinished lines, by line number, in place of what was kept of them before.
+
+    None for a line that a broken row has ended.
+    """
     if outputs:
         rows = [
             {
@@ -40,6 +44,16 @@ def read(session: Session, claim: ClaimedChunk, *, model_fingerprint: str) -> di
         "model_fingerprint": model_fingerprint,
     }
     return {row.line_no: row.token_ids for row in session.execute(_READ, values)}
+
+
+def save_broken(session: Session, claim: ClaimedChunk, *, line_nos: Sequence[int]) -> None:
+    """Keep of lines of a model that pools, which leaves nothing else, that a broken row has ended them."""
+    save(session, claim, {line_no: [] for line_no in line_nos}, model_fingerprint="")
+
+
+def read_broken(session: Session, claim: ClaimedChunk) -> set[int]:
+    """Return the numbers of such lines of the chunk."""
+    return set(read(session, claim, model_fingerprint=""))
 
 
 def drop_all(session: Session, batch_id: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Interval, bindparam, func, select, text, update
+from sqlalchemy import Interval, bindparam, case, false, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -20,6 +20,9 @@ from jobs.tables import Batch, Model, Worker
 
 # Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
 LIVE_WITHIN = timedelta(seconds=15)
+
+OUT_REASON = "out_reason"
+"""Among what a worker tells of its engine: why it claims nothing, where it has decided that itself."""
 
 
 def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:
@@ -54,14 +57,27 @@ class Beat:
     """An operator wants it to claim nothing more."""
 
 
-def heartbeat(session: Session, worker_id: str, *, engine_stats: Mapping[str, Any] | None = None) -> Beat:
-    """Note that the worker lives, and what its engine last said."""
+def heartbeat(
+    session: Session,
+    worker_id: str,
+    *,
+    engine_stats: Mapping[str, Any] | None = None,
+    out_reason: str | None = None,
+) -> Beat:
+    """Note that the worker lives, what its engine last said, and why it has taken itself out, where it has."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
-    if engine_stats is not None:
-        values["engine_stats"] = dict(engine_stats)
+    if engine_stats is not None or out_reason is not None:
+        out = {} if out_reason is None else {OUT_REASON: out_reason}
+        values["engine_stats"] = {**(engine_stats or {}), **out}
     here = (Worker.id == worker_id) & Worker.stopped_at.is_(None)
     beaten = session.execute(update(Worker).where(here).values(values).returning(Worker.draining_at)).one_or_none()
     return Beat(is_known=beaten is not None, is_draining=beaten is not None and beaten.draining_at is not None)
+
+
+def out_reason_of(worker: Worker) -> str | None:
+    """Return why a worker has taken itself out; None where it has not."""
+    reason: str | None = (worker.engine_stats or {}).get(OUT_REASON)
+    return reason
 
 
 def stop(session: Session, worker_id: str) -> None:
@@ -93,7 +109,7 @@ def live_workers(session: Session, *, model: str | None = None, within: timedelt
 
 
 def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[str]:
-    """Return the models that a live worker serves, by name."""
+    """Return the models that a live worker serves, by name; one that has taken itself out serves none."""
     return list(session.scalars(_LIVE_MODELS, {"within": within}))
 
 
@@ -136,7 +152,9 @@ def hint_allowance(
 # Queries that are asked at every tick are made once, which takes longer than to send them.
 _IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bindparam("within", type_=Interval))
 
-_LIVE_MODELS = select(Worker.model).where(_IS_LIVE).distinct().order_by(Worker.model)
+# What workers tell of their engines is long, and read of those alone that drain.
+_IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stats.has_key(OUT_REASON))
+_LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
 
 _LIVE = "worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)"
 _HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id)"

@@ -30,7 +30,9 @@ class WorkerSeen:
     pid: int
     is_live: bool
     is_draining: bool
-    """An operator wants it to take up nothing more."""
+    """It takes up nothing more, as an operator wants it, or"""
+    out_reason: str | None
+    """for this reason of its own."""
     started_at: datetime
     heartbeat_at: datetime
     num_leased: int
@@ -131,7 +133,8 @@ _COUNT = text(f"""
 _ORDER = "is_live, worker.model, started_at, worker.id"
 _WORKERS = text(f"""
     SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live,
-        draining_at IS NOT NULL AS is_draining, started_at, heartbeat_at, max_model_len,
+        draining_at IS NOT NULL AS is_draining, engine_stats ->> 'out_reason' AS out_reason,
+        started_at, heartbeat_at, max_model_len,
         num_leased, max_chunks AS num_slots,
         {_RUNNING} AS num_running, {_told("num_requests_waiting", "bigint")} AS num_waiting, {_CACHE_USE} AS cache_use,
         {_told("prefix_cache_hits_total", "double precision")}

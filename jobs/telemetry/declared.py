@@ -91,11 +91,19 @@ WORKERS = _gauge(
     alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers`: '
     "nobody serves a model that work waits for",
 )
+WORKERS_OUT = _gauge(
+    "workers_out",
+    "Workers that have taken themselves out, by why: the engine gave one line after the other no numbers.",
+    "model",
+    "worker",
+    "reason",
+    alert="`tokenmill_workers_out > 0`: look at its device and its model's files, then `tokenmill workers resume`",
+)
 WORKER_SLOTS = _gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
 
 QUEUE = (
     *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST),
-    *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKER_SLOTS),
+    *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
 )
 
 TICK_SECONDS = _seconds("tick", "Ticks that this dispatcher led, from the lock to the last hint.")

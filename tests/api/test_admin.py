@@ -157,6 +157,10 @@ def test_a_worker_is_drained_and_goes_on(deployment: Any, operator: httpx.Client
         fleet.register(session, worker_id="worker_a", model="org/tiny", max_chunks=2, max_model_len=64)
     drained = operator.post("/workers/worker_a/drain").json()
     assert drained["draining_since"] is not None
+    assert drained["out_reason"] is None
+    with Session(deployment.engine) as session, session.begin():
+        fleet.heartbeat(session, "worker_a", out_reason="no numbers")
+    assert [each["out_reason"] for each in operator.get("/workers").json()["data"]] == ["no numbers"]
     assert [each["id"] for each in operator.get("/workers").json()["data"]] == ["worker_a"]
     assert operator.post("/workers/worker_a/resume").json()["draining_since"] is None
     assert operator.post("/workers/nobody/drain").status_code == 404

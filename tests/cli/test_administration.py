@@ -138,9 +138,15 @@ def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_u
     engine = connect(database_url)
     with transaction(sessions(engine)) as session:
         fleet.register(session, worker_id="worker_a", model="demo", max_chunks=1, max_model_len=64)
+        fleet.register(session, worker_id="worker_o", model="demo", max_chunks=1, max_model_len=64)
+        fleet.heartbeat(session, "worker_o", out_reason="no numbers")
+    assert [each["out, because"] for each in table(tokenmill("workers", "list"))] == ["", "no numbers"]
+    with transaction(sessions(engine)) as session:
+        fleet.stop(session, "worker_o")
     engine.dispose()
     (listed,) = table(tokenmill("workers", "list"))
     assert (listed["id"], listed["model"], listed["draining since"]) == ("worker_a", "demo", "")
+    assert listed["out, because"] == ""
     drained = tokenmill("workers", "drain", "worker_a").stdout
     assert drained == "worker_a finishes what it has; `tokenmill workers resume worker_a` undoes it\n"
     (drained_one,) = table(tokenmill("workers", "list"))

@@ -30,6 +30,15 @@ def test_status_of_a_server_tells_health_queue_and_workers(service: Service, bat
     assert "open\t0\t1\t0\t0" in rows
 
 
+def test_status_tells_of_a_worker_that_has_taken_itself_out_and_fails(service: Service) -> None:
+    service.worker_lives(num_requests_running=0, out_reason="no numbers")
+    done = service.run("status")
+    assert done.exit_code == 1
+    problem = done.stdout.splitlines()[-1]
+    assert "no numbers" in problem
+    assert "tokenmill workers resume hand" in problem
+
+
 def test_status_fails_with_the_reason_where_the_server_is_not_ready(service: Service, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"cannot reach http://127\.0\.0\.1:1/v1"):
         service.run("status", TOKENMILL_DATA_DIR=str(tmp_path), TOKENMILL_BASE_URL="http://127.0.0.1:1/v1")

@@ -121,7 +121,7 @@ class Claimer:
     def _claim_one(self) -> bool:
         """Claim a chunk if a slot may take one, and have it run; return whether there was one."""
         wanted = self._slots.wanted
-        if self._is_paused or not wanted.all_classes:
+        if self._is_paused or self._drain.is_out or not wanted.all_classes:
             return False
         try:
             claim = self._claim(wanted)

@@ -159,7 +159,7 @@ class ChunkEnds(Generic[Run]):
             leasing.release(session, claim)
 
         self._lease.run(leave)
-        raise Abandoned("the worker is stopping; the rest was given back")
+        raise Abandoned("the worker is stopping or was taken out; the rest was given back")
 
     def _write_finished(self) -> None:
         """Write what is held, and what has ended and waits to be made a result: it was computed, and is billed."""

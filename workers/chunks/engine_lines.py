@@ -49,10 +49,11 @@ class EngineLines:
             input_tokens=prepared.num_prompt_tokens, output_tokens=prepared.most_output_tokens
         )
 
-    def start(self, lines: Iterable[tuple[PreparedLine, Sequence[int]]]) -> list[tuple[PreparedLine, Exception]]:
-        """Hand lines to the engine together, each to go on after the output that an earlier worker left.
+    def start(self, lines: Iterable[tuple[PreparedLine, Sequence[int] | None]]) -> list[tuple[PreparedLine, Exception]]:
+        """Hand lines to the engine together, each to go on after the output that an earlier worker left, if any.
 
-        Returns those that cannot be handed over, with the reason.
+        An output without tokens is left of a line that a broken row has ended there. Returns those that cannot be
+        handed over, with the reason.
         """
         requests: list[tuple[NewRequest, Owner]] = []
         owners: dict[int, PreparedLine] = {}  # by request id
@@ -70,7 +71,7 @@ class EngineLines:
             failed[prepared.line_no] = prepared, reason
         return list(failed.values())
 
-    def _requests(self, prepared: PreparedLine, output: Sequence[int]) -> list[tuple[NewRequest, Owner]]:
+    def _requests(self, prepared: PreparedLine, output: Sequence[int] | None) -> list[tuple[NewRequest, Owner]]:
         """Note a line as running; return its requests and who hears of them."""
         run = LineRun(
             prepared,
@@ -79,6 +80,7 @@ class EngineLines:
             on_done=self._finished.put,
             on_stopped=self._parts.host.abort_child,
             on_computed=self.time.note,
+            num_broken=0 if output is None or output else 1,
         )
         if output:
             run.prompt_runs[0].resume(output)

@@ -65,7 +65,7 @@ class ChunkFeeder:
         done, kept = self._lease.run(self._start)
         for raw in self._claim.split(content):
             if raw.line_no not in done and (raw.line_no in kept or not self._copies.hold(raw)):
-                self._feed_line(raw, kept.get(raw.line_no, []))
+                self._feed_line(raw, kept.get(raw.line_no))
             self._go_on()
         self._starter.start()
 
@@ -100,7 +100,7 @@ class ChunkFeeder:
 
     def _feed_all(self, raws: Iterable[RawLine]) -> None:
         for raw in raws:
-            self._feed_line(raw, [])
+            self._feed_line(raw, None)
             self._go_on()
 
     def _is_impatient(self) -> bool:
@@ -120,7 +120,7 @@ class ChunkFeeder:
         kept = checkpoints.read(session, claim, model_fingerprint=self._parts.model_fingerprint)
         return leasing.lines_done(session, claim), kept
 
-    def _feed_line(self, raw: RawLine, output: list[int]) -> None:
+    def _feed_line(self, raw: RawLine, output: list[int] | None) -> None:
         assert raw.content is not None, "validation refused over-long lines"
         try:
             claim = self._claim
@@ -137,7 +137,7 @@ class ChunkFeeder:
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
             self._results.give_up(raw.line_no, line.custom_id, error)
 
-    def _start_or_refuse(self, line: InputLine, output: list[int], *, size_bytes: int) -> None:
+    def _start_or_refuse(self, line: InputLine, output: list[int] | None, *, size_bytes: int) -> None:
         try:
             prepared = self._prepare(line, size_bytes=size_bytes)
         except (BodyError, InvalidParamsError) as error:

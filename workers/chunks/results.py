@@ -91,9 +91,9 @@ class ChunkResults:
         try:
             if run.error is None:
                 self._hold(self._maker.answer(run))
-            elif run.is_resumed:
+            elif run.is_resumed and not run.is_broken:
                 log.warning("resumed line failed, running its prompt batch_id=%s line=%d", self._batch_id, line.line_no)
-                for _, error in self._lines.start([(run.prepared, [])]):  # what it went on after may be the reason
+                for _, error in self._lines.start([(run.prepared, None)]):  # what it went on after may be the reason
                     raise error
             else:
                 self._hold(self._maker.failure(line.line_no, line.custom_id, message=run.error))

@@ -60,8 +60,8 @@ class ChunkRun(HeldChunk):
             self._scores.leave_all()
 
     def _save(self, session: Session, claim: ClaimedChunk, runs: Sequence[LineRun]) -> None:
-        """Keep the output that lines have so far."""
-        outputs = {run.prepared.line_no: tokens for run in runs if (tokens := run.checkpoint)}
+        """Keep the output that lines have so far, and which of them broken rows have ended."""
+        outputs = {run.prepared.line_no: run.checkpoint for run in runs if run.checkpoint or run.num_broken}
         checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)
 
     def _finish_started(self) -> None:

@@ -83,6 +83,7 @@ class ChunkService:
             drain=self._drain,
             meters=meters,
         )
+        self._is_noted_out = False
         self._stop = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -137,12 +138,22 @@ class ChunkService:
         """Write the heartbeat row; a database that is away costs a warning."""
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
-                with transaction(self._hold_sessions) as session:
-                    beat = fleet.heartbeat(session, self._worker_id, engine_stats=self._runner.metrics())
-                    if not beat.is_known:
-                        self._register(session)  # its machine slept for so long that it was forgotten
-                self._claimer.pause(is_paused=beat.is_draining)
+                self._beat_once()
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
             except Exception:
                 log.exception("heartbeat failed")  # the thread must live on: without its row the worker gets no hints
+
+    def _beat_once(self) -> None:
+        """Tell how the worker is, and why it is out, where it is; learn whether operators want it to claim."""
+        reason = self._drain.out_reason
+        with transaction(self._hold_sessions) as session:
+            beat = fleet.heartbeat(session, self._worker_id, engine_stats=self._runner.metrics(), out_reason=reason)
+            if not beat.is_known:
+                self._register(session)  # its machine slept for so long that it was forgotten
+            elif reason is not None and not self._is_noted_out:
+                fleet.set_draining(session, fleet.find_worker(session, self._worker_id), is_draining=True)
+        if reason is not None and self._is_noted_out and beat.is_known and not beat.is_draining:
+            self._drain.come_back()  # an operator wants it to
+        self._is_noted_out = beat.is_known and self._drain.is_out and reason is not None
+        self._claimer.pause(is_paused=beat.is_draining)

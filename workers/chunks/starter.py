@@ -47,7 +47,7 @@ class LineStarter:
         self._lines = lines
         self._results = results
         self._scores = scores
-        self._held: list[tuple[PreparedLine, Sequence[int]]] = []  # those first that were not covered
+        self._held: list[tuple[PreparedLine, Sequence[int] | None]] = []  # those first that were not covered
         self._num_uncovered = 0
         self._num_new = 0  # of the held ones, since they were last to be covered
         self._tried_at = parts.monotonic()
@@ -55,8 +55,8 @@ class LineStarter:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, prepared: PreparedLine, output: Sequence[int]) -> None:
-        """Start a line, to go on after `output`; where there is a limit, with the next group."""
+    def add(self, prepared: PreparedLine, output: Sequence[int] | None) -> None:
+        """Start a line with what is kept of it, as `EngineLines.start` does; where there is a limit, with others."""
         self._held.append((prepared, output))
         self._num_new += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +20,22 @@ class Owner(Protocol):
     def name(self) -> str:
         """Return what logs call the request."""
 
+    @property
+    def line(self) -> Hashable:
+        """Return what is the same for all requests of one line, and of no other."""
+
+    @property
+    def num_broken(self) -> int:
+        """Return how often a broken row has ended the line, on other workers too."""
+
     def receive(self, delta: TokenDelta) -> None:
         """Receive new tokens of one child; a finish reason on its last delta."""
 
     def start_over(self) -> None:
         """Forget all tokens since the submission: the engine died and the request runs again."""
+
+    def set_aside(self) -> None:
+        """Do the same after a broken row, which counts; the request runs again on another engine."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,11 +64,14 @@ class Flight:
 class Probe:
     """Owns a request of our own, whose end alone is of interest."""
 
-    name = "probe"
+    name = line = "probe"
+    num_broken = 0
 
     def receive(self, delta: TokenDelta) -> None: ...
 
     def start_over(self) -> None: ...
+
+    def set_aside(self) -> None: ...
 
 
 def make_probe(request_id: int) -> Flight:

@@ -1,7 +1,8 @@
 """Keeps one engine alive: hands requests over, routes tokens to their owners, and survives the engine's death.
 
 Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone. An
-engine that dies of anything fails none: it has to run a harmless probe before requests are suspected further.
+engine that dies of anything fails none: it has to run a harmless probe before requests are suspected further. A request
+that ends by a broken row waits for a new engine, which is started when nothing else runs, or nothing should any more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from engine.process.messages import Decision, EngineInfo, EngineStats, FinishRea
 from engine.process.silence import LongestSilence
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
+from workers.engine_host.broken import BrokenRequests
 from workers.engine_host.flights import Flight, Owner, make_probe
 
 log = logging.getLogger(__name__)
@@ -58,11 +60,14 @@ class EngineHost:
         *,
         on_gone: Callable[[str], None],
         on_death: Callable[[], None] = lambda: None,
+        on_broken: Callable[[str], None] = lambda reason: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_gone(reason)` is called once when the engine cannot be started again, or dies of whatever it runs.
 
         No request hears of that: their owners give them back. `on_death` is called whenever it dies.
+        `on_broken(reason)` is called when it gives one line after the other no numbers; it starts anew once it is left
+        alone.
         """
         self._engine = engine
         self._on_gone = on_gone
@@ -74,6 +79,7 @@ class EngineHost:
         self._isolated: set[int] = set()  # those of them that newcomers wait for; looking through all would take long
         self._suspects: deque[list[Flight]] = deque()  # groups that run one after the other, each alone
         self._held: list[Flight] = []  # newcomers wait while the engine starts again and while suspects run
+        self._broken = BrokenRequests(on_broken=on_broken, monotonic=monotonic)
         self._num_fruitless_deaths = 0  # since a request has finished
         self._is_restarting = False  # the new engine is not to be talked to before it is ready
         self._last_progress = monotonic()
@@ -128,7 +134,7 @@ class EngineHost:
         """
         with self._lock:
             flights = [Flight(new, owner, new.params.n) for new, owner in requests]
-            if self._is_restarting or self._suspects or self._isolated:
+            if self._is_restarting or self._suspects or self._isolated or self._broken.is_condemned:
                 self._held += flights
                 return {}
             return self._add(flights)
@@ -139,6 +145,7 @@ class EngineHost:
         with self._lock:
             in_engine = [request_id for request_id in wanted if self._remove(request_id)]
             self._held = [flight for flight in self._held if flight.request_id not in wanted]
+            self._broken.drop(wanted)
             for group in self._suspects:
                 group[:] = [flight for flight in group if flight.request_id not in wanted]
             if self._is_restarting:
@@ -208,6 +215,8 @@ class EngineHost:
                 self._stats = progress.stats
                 self._log_decisions(progress.decisions)
                 self._route(progress.outputs)
+            if self._wants_new_engine() and not self._renew():
+                return
 
     def _log_decisions(self, decisions: Sequence[Decision]) -> None:
         """Tell why requests wait or gave way, before the outputs: with the last of them a request is forgotten."""
@@ -235,14 +244,28 @@ class EngineHost:
                     if flight.open_children == 0 or delta.finish_reason is FinishReason.ERROR:
                         self._remove(delta.request_id)
                         self._next_suspects()
+                if delta.good_rows_before is not None and self._broken.add(flight, delta.good_rows_before):
+                    continue  # its owner hears of its next end
             flight.owner.receive(delta)
+
+    def _wants_new_engine(self) -> bool:
+        with self._lock:
+            return self._broken.want_new_engine(is_idle=not (self._in_engine or self._suspects))
+
+    def _renew(self) -> bool:
+        """Start a new engine; who runs in the old one starts over. Returns False when it does not start."""
+        log.warning("engine starts anew after broken rows waiting=%d", len(self._broken))
+        self._end_life()
+        if not self._start_again():
+            return False
+        with self._lock:
+            self._let_in(self._begin_life())
+            self._next_suspects()
+        return True
 
     def _recover(self, death: EngineDied) -> bool:
         """Start the engine again and re-run what it took down. Returns False when it does not start."""
-        self._engine.close()  # ends the wait of a call that a silent engine does not read, and that holds the lock
-        with self._lock:  # also waits for a call that is under way: it must not reach the new engine
-            self._is_restarting = True
-            num_requests = len(self._in_engine)
+        num_requests = self._end_life()
         log.error(
             "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
         )
@@ -252,6 +275,25 @@ class EngineHost:
         if self._num_fruitless_deaths >= MAX_FRUITLESS_DEATHS:
             self._on_gone(f"the engine died {self._num_fruitless_deaths} times without one finished request: {death}")
             return False
+        if not self._start_again():
+            return False
+        with self._lock:
+            interrupted = self._begin_life()
+            for flight in interrupted:
+                flight.crashes += 1
+            self._regroup(interrupted)
+        return True
+
+    def _end_life(self) -> int:
+        """End the engine, and have newcomers wait for the next one; return how many requests it had."""
+        self._engine.close()  # ends the wait of a call that a silent engine does not read, and that holds the lock
+        with self._lock:  # also waits for a call that is under way: it must not reach the new engine
+            self._is_restarting = True
+            self._broken.end_life(self._stats)
+            return len(self._in_engine)
+
+    def _start_again(self) -> bool:
+        """Start the engine; return False where it does not start."""
         try:
             self._engine.start()
         except EngineStartError as error:
@@ -259,16 +301,22 @@ class EngineHost:
             self._on_gone(str(error))
             return False
         self._last_progress = self._monotonic()
-        with self._lock:
-            self._is_restarting = False
-            interrupted = list(self._in_engine.values())
-            self._in_engine.clear()
-            self._isolated.clear()
-            for flight in interrupted:
-                flight.crashes += 1
-                flight.owner.start_over()
-            self._regroup(interrupted)
         return True
+
+    def _begin_life(self) -> list[Flight]:
+        """Note that there is a new engine; return what ran in the last one, to run again from its submission.
+
+        What waited for a new engine is among the newcomers now.
+        """
+        self._is_restarting = False
+        self._stats = EngineStats()
+        interrupted = list(self._in_engine.values())
+        self._in_engine.clear()
+        self._isolated.clear()
+        self._held += self._broken.pop_all()
+        for flight in interrupted:
+            flight.owner.start_over()
+        return interrupted
 
     def _regroup(self, interrupted: list[Flight]) -> None:
         """Decide how requests that a death interrupted run again: all together once, then in halves, at last alone."""
@@ -297,6 +345,6 @@ class EngineHost:
         """When the engine is empty, run the next group of suspects, or let the newcomers in again."""
         while self._suspects and not self._in_engine:
             self._let_in(self._suspects.popleft())
-        if not self._suspects and not self._isolated:
+        if not (self._suspects or self._isolated or self._broken.is_condemned):
             held, self._held = self._held, []
             self._let_in(held)

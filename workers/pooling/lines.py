@@ -55,7 +55,11 @@ class PoolModel(Protocol[Input]):
         ...
 
     def compute(self, inputs: Sequence[Input]) -> Numbers:
-        """Return what was asked of each input, in their order: [inputs] or [inputs, numbers of each]."""
+        """Return what was asked of each input, in their order: [inputs] or [inputs, numbers of each], perhaps NaN."""
+        ...
+
+    def reload(self) -> None:
+        """Read the weights again: those in memory are not to be trusted. Raises ModelLoadError."""
         ...
 
     def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> Mapping[str, Any]:

@@ -68,12 +68,11 @@ def main(
         if made is not None:
             served_models.note_embedding(session, model, made)
         tokenizers.note_tokenizer(session, model, kept)
-    answers = PoolAnswers(loaded, name=model)
 
     def make_parts(drain: Drain) -> PoolParts:
         return PoolParts(
             model=loaded,
-            answers=answers,
+            answers=PoolAnswers(loaded, name=model, on_broken=drain.take_out),
             sessions=sessions,
             hold_sessions=hold_sessions,
             storage=storage,

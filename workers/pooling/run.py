@@ -11,7 +11,7 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
-from jobs.chunks import leasing, waiting
+from jobs.chunks import checkpoints, leasing, waiting
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
@@ -68,6 +68,7 @@ class PoolRun(HeldChunk):
         super().__init__(claim, parts)
         self._parts = parts
         self._failures = FailureMaker(claim.batch_id)
+        self._broken_before: set[int] = set()
         nothing = _Nothing()
         self._ends: ChunkEnds[None] = ChunkEnds(
             lease=self._lease,
@@ -82,6 +83,7 @@ class PoolRun(HeldChunk):
     def _work_off(self) -> None:
         content = self._ends.read_content(self._claim, self._parts.storage)
         done = self._lease.run(leasing.lines_done)
+        self._broken_before = self._lease.run(checkpoints.read_broken)
         # Before any line is looked at: one that ends the worker must be told from the others of its chunk.
         self._lease.run(leasing.start)
         self._answer([line for line in self._claim.split(content) if line.line_no not in done])
@@ -97,7 +99,10 @@ class PoolRun(HeldChunk):
                 group, rest = self._cover(group, rest)
             if group:
                 found = self._ends.hold_lease_during(partial(self._answered, group))
-                self._write(found.results, is_last=not rest, microseconds=found.microseconds)
+                if found.broken:
+                    self._lease.run(partial(checkpoints.save_broken, line_nos=found.broken))
+                is_last = not rest and not found.broken
+                self._write(found.results, is_last=is_last, microseconds=found.microseconds)
             lines = rest
 
     def _prepared(
@@ -131,7 +136,9 @@ class PoolRun(HeldChunk):
         return PoolLine(line_no=line.line_no, custom_id=line.custom_id, request=request, inputs=inputs)
 
     def _answered(self, lines: Sequence[PoolLine], is_wanted: Callable[[], bool]) -> Answered:
-        return self._parts.answers.answer(lines, batch_id=self._claim.batch_id, is_wanted=is_wanted)
+        return self._parts.answers.answer(
+            lines, batch_id=self._claim.batch_id, is_wanted=is_wanted, broken_before=self._broken_before
+        )
 
     def _cover(
         self, group: Sequence[PoolLine], rest: Sequence[PoolLine]

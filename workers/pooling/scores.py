@@ -65,6 +65,9 @@ class ScoreModel:
     def compute(self, inputs: Sequence[TokenizedPair]) -> Numbers:
         return self._reranker.score_tokens(inputs)
 
+    def reload(self) -> None:
+        self._reranker.reload()
+
     def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
         request = line.request
         assert isinstance(request, RerankRequest), "tokenize took it"

@@ -63,6 +63,9 @@ class VectorModel:
     def compute(self, inputs: Sequence[TokenizedText]) -> Numbers:
         return self._embedder.embed_tokens([one.token_ids for one in inputs])
 
+    def reload(self) -> None:
+        self._embedder.reload()
+
     def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
         del response_id  # OpenAI's answer has none
         request = line.request

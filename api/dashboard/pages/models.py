@@ -103,6 +103,8 @@ def _values_of(worker: WorkerSeen) -> dict[str, Shown]:
 def _state(worker: WorkerSeen) -> tuple[str, str]:
     if not worker.is_live:
         return "lost", "bad"
+    if worker.out_reason is not None:
+        return f"out: {worker.out_reason}", "bad"
     return ("draining", "warn") if worker.is_draining else ("live", "good")
 
 

@@ -41,6 +41,7 @@ WORKER = WorkerSeen(
     pid=1,
     is_live=True,
     is_draining=False,
+    out_reason=None,
     started_at=NOW,
     heartbeat_at=NOW,
     num_leased=0,

@@ -100,6 +100,19 @@ class FakeHost:
                     )
                 )
 
+    def set_aside(self) -> None:
+        """Break every waiting request: it waits for another engine."""
+        for _, owner in self.waiting.values():
+            owner.set_aside()
+
+    def break_all(self) -> None:
+        """End every waiting request by a broken row, for good."""
+        for request_id, (_, owner) in list(self.waiting.items()):
+            del self.waiting[request_id]
+            owner.receive(
+                TokenDelta(request_id=request_id, finish_reason=FinishReason.ERROR, error="NaN", good_rows_before=0)
+            )
+
     def generate(self, *token_ids: int) -> None:
         """Give every waiting request these tokens, without an end."""
         for request_id, (_, owner) in self.waiting.items():

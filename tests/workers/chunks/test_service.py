@@ -12,14 +12,17 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineInfo
+from jobs import metrics
 from jobs.accounts import tenants
-from jobs.chunks import claiming
+from jobs.chunks import claiming, fleet
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import connect, sessions
+from jobs.overview import fleet as overview_fleet
 from jobs.settings import Settings
 from jobs.states import AskedPriority, Priority
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from jobs.telemetry import declared
 from jobs.telemetry.declared import worker_meters
 from tests.workers.chunks.services import NEVER, OPEN, OWNERS, STATES, GatedHost, Watch
 from workers.answers import AnswerMaker
@@ -338,3 +341,40 @@ def test_a_drained_worker_claims_nothing_until_it_is_resumed(
     assert watch.rows(STATES) == [("ready", 2)]
     set_draining("NULL")
     watch.until(STATES, [("done", 2)])
+
+
+def test_a_worker_that_is_out_says_why_gives_back_what_it_has_and_works_again_when_it_is_resumed(
+    make_service: MakeService,
+    submit_valid: Submit,
+    lines: Callable[[int], list[Any]],
+    watch: Watch,
+    maker: Any,
+    host: GatedHost,
+) -> None:
+    service = make_service(2, claim_alone_seconds=0.01)
+    host.hold()
+    service.start()
+    submit_valid(lines(2))
+    watch.until(STATES, [("leased", 2)])
+    service._drain.take_out("no numbers")
+    watch.until("SELECT engine_stats ->> 'out_reason', draining_at IS NOT NULL FROM worker", [("no numbers", True)])
+    watch.until(STATES, [("ready", 2)])
+    with maker() as session:
+        (worker,) = fleet.live_workers(session)
+        assert (fleet.out_reason_of(worker), fleet.live_models(session)) == ("no numbers", [])
+        [out] = [one for one in metrics.read_samples(session) if one.meter is declared.WORKERS_OUT]
+        assert (out.labels["worker"], out.labels["reason"]) == (worker.id, "no numbers")
+        assert [seen.out_reason for seen in overview_fleet.workers(session, most=9)] == ["no numbers"]
+    for _ in range(2):  # heartbeats: the first may have begun before
+        with maker.begin() as session:
+            session.execute(text("UPDATE worker SET heartbeat_at = 'epoch'"))
+        watch.until("SELECT heartbeat_at > 'epoch' FROM worker", [(True,)])
+    assert watch.rows(STATES) == [("ready", 2)], "it stays out"
+
+    host.release()
+    with maker.begin() as session:
+        session.execute(text("UPDATE worker SET draining_at = NULL"))
+    watch.until(STATES, [("done", 2)])
+    watch.until("SELECT engine_stats ? 'out_reason' FROM worker", [(False,)])
+    with maker() as session:
+        assert fleet.live_models(session) == ["demo"]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
 from engine.process.messages import Decision, EngineInfo, EngineStats, FinishReason, Progress, TokenDelta
 from engine.scheduling.request import NewRequest
+from engine.stats import RequestCounters
 from workers.engine_host.flights import Owner
 from workers.engine_host.host import EngineHost
 
 POISON = 666
+BREAKS, BREAKS_ONCE, LASTS = 700, 800, 900
+"""From these on prompts are broken by every engine, or by the first, or never answered by the first."""
+
+_LINES = itertools.count()
 
 
 class FakeEngine:
@@ -36,6 +42,7 @@ class FakeEngine:
         self._starts_left -= 1
         self._requests.clear()
         self._is_ready = False
+        self._num_good_rows = 0
         self.generations.append([])
         self.during_start()
         self._is_ready = True
@@ -72,12 +79,23 @@ class FakeEngine:
             return None
         if event == "kill" or any(prompt[0] == POISON for prompt in self._requests.values()):
             raise EngineDied(-9, list(self._requests))
-        done, self._requests = self._requests, {}
-        deltas = [
-            TokenDelta(request_id=request_id, token_ids=prompt, finish_reason=FinishReason.STOP)
-            for request_id, prompt in done.items()
-        ]
-        return Progress(deltas, EngineStats(), 1, self.decisions)
+        lasts = LASTS if len(self.generations) == 1 else 2 * LASTS
+        done = {request_id: prompt for request_id, prompt in self._requests.items() if prompt[0] < lasts}
+        self._requests = {key: prompt for key, prompt in self._requests.items() if key not in done}
+        deltas = [self._answer(request_id, prompt) for request_id, prompt in done.items()]
+        stats = EngineStats(requests=RequestCounters(num_output_tokens=self._num_good_rows))
+        return Progress(deltas, stats, 1, self.decisions)
+
+    def _answer(self, request_id: int, prompt: list[int]) -> TokenDelta:
+        if BREAKS <= prompt[0] < (LASTS if len(self.generations) == 1 else BREAKS_ONCE):
+            return TokenDelta(
+                request_id=request_id,
+                finish_reason=FinishReason.ERROR,
+                error="NaN",
+                good_rows_before=self._num_good_rows,
+            )
+        self._num_good_rows += 1
+        return TokenDelta(request_id=request_id, token_ids=prompt, finish_reason=FinishReason.STOP)
 
     def close(self) -> None:
         self._requests.clear()
@@ -88,6 +106,8 @@ class Recorder:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        self.line: Hashable = next(_LINES)
+        self.num_broken = 0
         self.deltas: list[TokenDelta] = []
         self.num_restarts = 0
         self.finished = threading.Event()
@@ -100,6 +120,10 @@ class Recorder:
     def start_over(self) -> None:
         self.num_restarts += 1
         self.deltas.clear()
+
+    def set_aside(self) -> None:
+        self.num_broken += 1
+        self.start_over()
 
     def wait(self) -> TokenDelta:
         assert self.finished.wait(10), "the request never finished"
@@ -120,7 +144,11 @@ class Stage:
         self.engine = engine
         self.gone: list[str] = []
         self.gone_event = threading.Event()
-        self.host = EngineHost(engine, on_gone=self._on_gone)
+        self.broken: list[str] = []
+        self.seconds = 1.0
+        self.host = EngineHost(
+            engine, on_gone=self._on_gone, on_broken=self.broken.append, monotonic=lambda: self.seconds
+        )
         self.host.start()
 
     def _on_gone(self, reason: str) -> None:
@@ -145,6 +173,7 @@ class Stage:
     def run_until_done(self, recorders: Iterable[Recorder]) -> None:
         for recorder in recorders:
             for _ in range(100):
+                self.seconds += 0.5
                 self.engine.work()
                 if recorder.finished.wait(0.05):
                     break

@@ -56,14 +56,15 @@ class Desk:
         return claim
 
     def run(self, claim: ClaimedChunk, model: PoolModel[Any], *, drain: Drain | None = None) -> bool:
+        drain = drain or Drain()
         parts = PoolParts(
             model=model,
-            answers=PoolAnswers(model, name=MODEL),
+            answers=PoolAnswers(model, name=MODEL, on_broken=drain.take_out),
             sessions=self.sessions,
             hold_sessions=self.sessions,
             storage=self.storage,
             settings=self.settings,
-            drain=drain or Drain(),
+            drain=drain,
             meters=worker_meters(),
             traces=NO_TRACES,
         )
