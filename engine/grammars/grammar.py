@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InvalidRequestError, ModelLoadError
+from engine.grammars.ascii_classes import ascii_lark, ascii_regex
 from engine.grammars.ebnf import is_ebnf, lark_of
 from engine.grammars.equivalents import with_equivalents
 from engine.grammars.json_schema import Schema, without_idle_keywords
@@ -236,7 +237,7 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
         if written is not None and _is_small(written):
             yield str(write.grammar_from_json_schema(written, defaults=defaults))
     elif structured.regex is not None:
-        yield str(write.grammar_from_regex(structured.regex))
+        yield str(write.grammar_from_regex(ascii_regex(structured.regex)))
     elif structured.choice is not None:
         texts = " | ".join(json.dumps(text) for text in structured.choice)
         yield str(write.grammar_from_lark(f"start: {texts}"))
@@ -254,9 +255,9 @@ def _is_small(schema: Schema) -> bool:
 
 
 def _lark(grammar: str) -> str:
-    """Write a grammar in Lark, if it is not. Raises InvalidRequestError where it is wrong, or becomes too large."""
+    """Write a grammar in Lark with ASCII classes. Raises InvalidRequestError if it is wrong, or becomes too large."""
     if not is_ebnf(grammar):
-        return grammar
+        return ascii_lark(grammar)
     lark = lark_of(grammar)
     check_text(lark, title="grammar, written with a rule for each pair of parentheses,")
     return lark
