@@ -16,9 +16,9 @@ pytestmark = pytest.mark.long
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    """Return the first block of code in `language`."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def block(language: str, *, after: str = "") -> str:
+    """Return the first block of code in `language` behind a text."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", README[README.index(after) :], re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -33,6 +33,15 @@ def test_the_first_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, block("text")), done.stderr
     assert "1 of 1 line completed" in done.stderr
+
+
+def test_the_engine_alone_prints_what_the_readme_shows() -> None:
+    code = block("python", after="## Use the engine alone")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=False, timeout=280, cwd=ROOT, env=clean_environment(),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, code.rpartition("  # ")[2]), done.stderr
 
 
 def test_the_readme_is_no_book() -> None:
