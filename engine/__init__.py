@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.core import Engine
     from engine.errors import (
+        BrokenRowError,
         EngineBroken,
         EngineDied,
         EngineError,
+        EngineForked,
         EngineStartError,
         InvalidConfigError,
         InvalidParamsError,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LLM": "llm",
+    "BrokenRowError": "errors",
     "CompletionOutput": "outputs",
     "Embedder": "pooling.embedder",
     "Embeddings": "pooling.embedder",
@@ -44,6 +47,7 @@ _HOME = {
     "EngineConfig": "config",
     "EngineDied": "errors",
     "EngineError": "errors",
+    "EngineForked": "errors",
     "EngineProcess": "process.parent",
     "EngineStartError": "errors",
     "EngineStats": "stats",
@@ -64,6 +68,7 @@ _HOME = {
 
 __all__ = [
     "LLM",
+    "BrokenRowError",
     "CompletionOutput",
     "Embedder",
     "Embeddings",
@@ -72,6 +77,7 @@ __all__ = [
     "EngineConfig",
     "EngineDied",
     "EngineError",
+    "EngineForked",
     "EngineProcess",
     "EngineStartError",
     "EngineStats",

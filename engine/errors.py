@@ -8,6 +8,7 @@ EngineError
 │   └── UnsupportedModelError   the model needs something this engine does not have
 ├── EngineStartError       the engine process did not become ready
 ├── BrokenRowError         what a model that pools made of a text is no number
+├── EngineForked           an `LLM` is used in a fork of the process that made it
 ├── EngineBroken           a step of `LLM` was cut off half done
 └── EngineDied             the engine process ended while in use
 """
@@ -47,6 +48,16 @@ class EngineStartError(EngineError):
 
 class BrokenRowError(EngineError):
     """What a model that pools made of a text is NaN or infinite."""
+
+
+class EngineForked(EngineError):
+    """An `LLM` is used in a fork of the process that made it: the threads that compute its steps are not there."""
+
+    def __init__(self, made_in: int) -> None:
+        super().__init__(
+            f"This LLM was made in process {made_in}, of which this one is a fork: its threads stayed there, and a "
+            "step would wait for them for ever. Make the LLM in this process, or start it by spawn in place of fork."
+        )
 
 
 class EngineBroken(EngineError):

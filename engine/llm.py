@@ -5,6 +5,7 @@ The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from engine.build import build_engine
 from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
-from engine.errors import EngineBroken, InvalidParamsError, InvalidRequestError
+from engine.errors import EngineBroken, EngineForked, InvalidParamsError, InvalidRequestError
 from engine.intake import check_prompt_token_ids
 from engine.interrupts import HeldInterrupts, held_interrupts
 from engine.models.paths import resolve_model_path
@@ -39,6 +40,7 @@ class LLM:
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:
+        self._pid = os.getpid()
         path = resolve_model_path(str(model))
         self.engine = build_engine(EngineConfig(model=str(path), **settings))
         self.tokenizer = load_tokenizer(path)
@@ -55,7 +57,8 @@ class LLM:
 
         A request that can never run, or whose prompt is none, gets an output with finish_reason "error" and its reason
         in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that are
-        none, or do not match in number, and EngineBroken after a call that was cut off in the middle of a step.
+        none, or do not match in number, EngineBroken after a call that was cut off in the middle of a step, and
+        EngineForked in a process that was forked from the one that made this.
         """
         return self._generate(prompts_of(prompts), sampling_params)
 
@@ -71,6 +74,7 @@ class LLM:
         One that the template refuses is an error of its own, as a prompt is for `generate`. Raises
         InvalidRequestError for a model without a template, or whose template does not compile, or without jinja2.
         """
+        self._require_no_fork()
         if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
             raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
         found = [self._apply_template(one, add_generation_prompt) for one in conversations_of(messages)]
@@ -102,7 +106,12 @@ class LLM:
             )
         return ids
 
+    def _require_no_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise EngineForked(self._pid)
+
     def _generate(self, items: list[Any], sampling_params: Any) -> list[RequestOutput]:
+        self._require_no_fork()
         params = params_of(sampling_params, num_prompts=len(items))
         if self.tokenizer is None and (any(map(is_text, items)) or any(one.stop or one.bad_words for one in params)):
             raise InvalidRequestError(

@@ -259,7 +259,7 @@ def _read_tensor(cursor: _Cursor, name: str) -> TensorInfo:
 def _tensor_type(cursor: _Cursor, number: int, name: str) -> TensorType:
     kind = NAMES.get(number)
     if kind is None:
-        raise cursor.damaged(f"tensor {name} has the type {number}, which the format does not have")
+        raise cursor.damaged(f"tensor {name} has the type {number}; ggml's types known here end at {max(NAMES)}")
     if kind not in tuple(TensorType):
         raise UnsupportedModelError(
             f"{cursor.path}: tensor {name} is {kind}; the engine reads {', '.join(TensorType)}. Use such a file."

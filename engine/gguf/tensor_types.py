@@ -85,6 +85,9 @@ NAMES: Mapping[int, str] = MappingProxyType(
         34: "TQ1_0",
         35: "TQ2_0",
         39: "MXFP4",
+        40: "NVFP4",
+        41: "Q1_0",
+        42: "Q2_0",
     }
 )
 """Every type of ggml by its number, also those that cannot be read, for errors (ggml.h, `ggml_type`)."""

@@ -24,7 +24,7 @@ from engine.models.language_part import LANGUAGE_PARTS
 from engine.models.paths import resolve_model_path
 from engine.models.plain_config import read_plain
 from engine.models.quantization import Quantization, read_quantization
-from engine.models.support import check_for_transformers, layer_types, reason_against_own
+from engine.models.support import check_for_transformers, layer_types, reason_against_own, rope_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +133,6 @@ def _common(config: Any, path: Path, quantization: Quantization | None, *, is_pa
         "is_part": is_part,
         "angles_change_after": _last_short_length(text),
     }
-
-
-def rope_parameters(text: Any) -> list[dict[str, Any]]:
-    """Return the rope settings of a configuration, one for all layers or one for each type of layer."""
-    parameters = getattr(text, "rope_parameters", None) or {}
-    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
-    return nested or [parameters]
 
 
 def _last_short_length(text: Any) -> int | None:

@@ -122,7 +122,7 @@ def eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
     """
     text = config.get_text_config(decoder=True)
     eos, file = getattr(config, "eos_token_id", None), _config_file(path)
-    eos = text.eos_token_id if eos is None else eos
+    eos = getattr(text, "eos_token_id", None) if eos is None else eos
     generation = path / "generation_config.json"
     if generation.is_file():
         try:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModelError
-from engine.models.config import CheckpointConfig, ModelConfig, rope_parameters
+from engine.models.config import CheckpointConfig, ModelConfig
+from engine.models.support import rope_parameters
 
 
 def rotary_table(config: ModelConfig, *, max_positions: int) -> Tensor:

@@ -51,11 +51,31 @@ def check_for_transformers(config: Any, path: Path) -> None:
         )
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{path} is an encoder-decoder model; only decoders are supported.")
-    for layer_type in _named_layers(config.get_text_config(decoder=True)):
+    text = config.get_text_config(decoder=True)
+    for rope in rope_parameters(text):
+        if rope.get("rope_type", "default") not in _known_rope_types():
+            raise UnsupportedModelError(
+                f"{path} has rope_type {rope['rope_type']!r}; the installed transformers has "
+                f"{', '.join(_known_rope_types())}."
+            )
+    for layer_type in _named_layers(text):
         if layer_type not in _ATTENTION_LAYERS:
             raise UnsupportedModelError(
                 f"{path} has a layer of type {layer_type!r}; supported are full_attention and sliding_attention."
             )
+
+
+def rope_parameters(text: Any) -> list[dict[str, Any]]:
+    """Return the rope settings of a configuration, one for all layers or one for each type of layer."""
+    parameters = getattr(text, "rope_parameters", None) or {}
+    nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
+    return nested or [parameters]
+
+
+def _known_rope_types() -> list[str]:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: PLC0415 - a slow import
+
+    return sorted({"default", *ROPE_INIT_FUNCTIONS})
 
 
 def _named_layers(text: Any) -> Iterator[str]:

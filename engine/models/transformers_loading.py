@@ -75,10 +75,20 @@ def make_model(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.de
 
 
 def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
-    """Make transformers' class; config.json may name another dtype, an attention function and code of its own."""
-    return AutoModelForCausalLM.from_config(
-        config.source, dtype=dtype, attn_implementation="eager", trust_remote_code=False
-    )
+    """Make transformers' class; config.json may name another dtype, an attention function and code of its own.
+
+    Raises ModelLoadError for what its code fails at.
+    """
+    try:
+        return AutoModelForCausalLM.from_config(
+            config.source, dtype=dtype, attn_implementation="eager", trust_remote_code=False
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelLoadError(
+            f"transformers' code of {config.model_type} makes no model of {described_by(config.path)} in "
+            f"{config.path}: {reason}."
+        ) from error
 
 
 @contextmanager

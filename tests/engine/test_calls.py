@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine import LLM, EngineBroken, SamplingParams
+from engine import LLM, EngineBroken, EngineForked, SamplingParams
 from tests.engine.builders import greedy
 from tests.engine.tiny_models import TinyModel
 from tests.engine.worded import SETTINGS
@@ -166,3 +167,17 @@ def test_an_error_in_a_step_leaves_nothing_to_the_next_call(
             llm.generate(prompts, PARAMS)
     llm.engine.scheduler.check_integrity()
     assert tokens(llm, prompts) == expected
+
+
+@pytest.mark.parametrize("method", ["generate", "chat"])
+def test_a_forked_process_is_refused_at_once_where_a_step_would_never_end(llm: LLM, method: str) -> None:
+    given = [[5, 6, 7]] if method == "generate" else [{"role": "user", "content": "a"}]
+    child = os.fork()
+    if child == 0:
+        try:
+            getattr(llm, method)(given, PARAMS)
+        except EngineForked:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert tokens(llm, [[5, 6, 7]]), "it still runs where it was made"

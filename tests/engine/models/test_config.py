@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ModelLoadError
+from engine.build import build_engine
+from engine.config import EngineConfig, LoadFormat
+from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
 from engine.models.config import load_model_config
 from engine.models.paths import resolve_model_path
 from tests.engine.tiny_models import TINY
@@ -105,6 +107,39 @@ def test_a_config_of_the_wrong_types_is_refused_with_its_file_and_field(
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'config.json'} is not a valid {model_type} configuration: ")
     assert said in message
+
+
+@pytest.mark.parametrize(
+    "given", [{"rope_parameters": {"rope_type": "foo", "rope_theta": 1e4}}, {"rope_scaling": {"type": "foo"}}]
+)
+def test_a_rope_type_that_nobody_knows_is_refused_by_name(tmp_path: Path, given: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "llama", **given}))
+    with pytest.raises(UnsupportedModelError, match=r"has rope_type 'foo'; .* default, dynamic, linear, llama3"):
+        load_model_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given", "error"),
+    [
+        ("cpmant", {"dim_head": 8, "dim_ff": 96}, InvalidConfigError),  # it names no longest sequence
+        ("cpmant", {"dim_head": 8, "dim_ff": 96, "max_position_embeddings": 64}, UnsupportedModelError),
+        ("roc_bert", {"num_attention_heads": 6}, UnsupportedModelError),
+    ],
+)
+def test_what_transformers_makes_and_this_engine_does_not_run_is_refused_in_one_sentence(
+    tmp_path: Path, model_type: str, given: dict[str, Any], error: type[Exception]
+) -> None:
+    sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, "model_type": model_type, **given}))
+    with pytest.raises(error):
+        build_engine(EngineConfig(model=str(tmp_path), load_format=LoadFormat.RANDOM, device="cpu", num_kv_blocks=8))
+
+
+def test_what_transformers_own_code_fails_at_is_its_models_error(tmp_path: Path) -> None:
+    settings = {**TINY, "model_type": "gpt2", "activation_function": "foo"}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadError, match=r"makes no model of config\.json .*foo"):
+        build_engine(EngineConfig(model=str(tmp_path), load_format=LoadFormat.RANDOM, device="cpu", num_kv_blocks=8))
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"])
