@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -35,13 +36,13 @@ def test_the_first_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
     assert "1 of 1 line completed" in done.stderr
 
 
-def test_the_engine_alone_prints_what_the_readme_shows() -> None:
-    code = block("python", after="## Use the engine alone")
+def test_the_engine_alone_prints_the_answer_of_the_first_example() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", block("python", after="## Use the engine alone")],
         capture_output=True, text=True, check=False, timeout=280, cwd=ROOT, env=clean_environment(),
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, code.rpartition("  # ")[2]), done.stderr
+    answer = json.loads(f"{{{block('text')}}}")["content"]
+    assert (done.returncode, done.stdout) == (0, f"{answer}\n"), done.stderr
 
 
 def test_the_readme_is_no_book() -> None:
