@@ -227,7 +227,7 @@ WAYS: list[dict[str, float]] = [{"is_greedy": True}, {}, {"top_k": 2}, {"top_p":
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("edits", [None, Edits(forbidden=Pairs.of([0, 1], [[1], [0, 1, 2]]))])
 def test_a_broken_row_is_told_from_one_whose_tokens_are_all_forbidden(
-    name: str, way: dict[str, float], edits: Edits | None
+    name: str, way: dict[str, Any], edits: Edits | None
 ) -> None:
     logits = torch.tensor([BROKEN[name], [1.0, 2.0, 3.0], [float("-inf"), 5.0, float("-inf")]])
     tokens, _ = sample(logits, rows(3, edits=edits, **way)).read()
@@ -237,7 +237,7 @@ def test_a_broken_row_is_told_from_one_whose_tokens_are_all_forbidden(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_masks_that_leave_nothing_are_no_broken_rows(way: dict[str, float]) -> None:
+def test_masks_that_leave_nothing_are_no_broken_rows(way: dict[str, Any]) -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0], [1.0, 2.0, 3.0]])
     asked = rows(3, **way)
     asked.masks = RowMasks(torch.tensor([[0], [0], [0b010]], dtype=torch.int32), torch.arange(3))
