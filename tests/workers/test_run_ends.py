@@ -17,6 +17,7 @@ from benchmarks.s3_server import Mood, S3Server
 from jobs.pipelines import lifecycle, publishing, stores
 from jobs.pipelines.external import folder
 from jobs.pipelines.external.opening import open_store
+from jobs.pipelines.external.store import StoreAwayError
 from jobs.states import RunState
 from jobs.tables import Batch
 from tests.workers.run_builders import House, step
@@ -188,7 +189,7 @@ def test_a_bucket_that_is_deleted_ends_the_run_with_a_sentence(house: House, buc
     run_id = house.trigger(house.make(steps=[OF_BUCKET]))
     open_store("bucket", bucket.url, bucket_options(bucket), timeout_seconds=5).delete("in/a.jsonl")
     assert bucket.forward("DELETE", f"/{bucket.bucket}", {}, b"")[0] == 204
-    assert failed(house, run_id) == "The bucket of the store 'bucket' is not there; ask your operator."
+    assert failed(house, run_id) == StoreAwayError("bucket").message
     bucket.make_bucket()
     bucket.forward("PUT", f"/{bucket.bucket}/objects/in/a.jsonl", {}, b'{"text": "one"}\n')
     goes_on(house, run_id)

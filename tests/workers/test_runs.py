@@ -16,9 +16,9 @@ from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError
 from jobs.pipelines import definitions, lifecycle
-from jobs.pipelines.external.store import ExternalStore
+from jobs.pipelines.external.store import ExternalStore, StoreAwayError
 from jobs.states import RunState
-from jobs.tables import Batch, File, RunStep
+from jobs.tables import Batch, File, Run, RunStep
 from tests.workers.run_builders import House, step
 
 
@@ -309,10 +309,23 @@ def test_a_store_that_is_gone_ends_the_run_with_a_sentence_and_resumed_it_goes_o
     house.documents.rename(house.documents.with_name("away"))
     run = house.finish(run_id)
     assert run.state == RunState.FAILED
-    assert run.reason == "The folder of the store 'documents' is not there; ask your operator."
+    assert run.reason == StoreAwayError("documents").message
     house.documents.with_name("away").rename(house.documents)
     with house.maker.begin() as session:
         lifecycle.resume_run(session, house.tenant_id, run_id)
+    assert house.finish(run_id).state == RunState.SUCCEEDED
+
+
+def test_a_run_waits_for_a_source_folder_that_is_away_for_a_while(house: House) -> None:
+    house.put("in/a.jsonl", {"text": "one"})
+    run_id = house.trigger(house.make())
+    with house.maker.begin() as session:
+        lifecycle.start_queued(session)
+    house.documents.rename(house.documents.with_name("away"))
+    house.runs().advance(run_id)
+    with house.maker() as session:
+        assert session.get_one(Run, run_id).state == RunState.RUNNING
+    house.documents.with_name("away").rename(house.documents)
     assert house.finish(run_id).state == RunState.SUCCEEDED
 
 
