@@ -3,7 +3,7 @@
 python -m benchmarks.replay trace --trace FILE.csv.gz [--policy fair] [--speed-up 4] [--requests 1000000]
 python -m benchmarks.replay study --trace FILE.csv.gz --tenants FILE.csv.gz [--plots docs]
 python -m benchmarks.replay day DAY.jsonl [--workers 2] [--policy fair] [--weight acme=2] [--class acme=urgent]
-python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 60] [--seconds 1800]
+python -m benchmarks.replay eta --trace FILE.csv.gz [--batches 100] [--seconds 100000] [--speed-up 0.5]
 python -m benchmarks.replay order [--trace FILE.csv.gz]
 python -m benchmarks.replay fleet [--workers 1000] [--tenants 10000] [--seed 0]
 python -m benchmarks.replay calibrate --model DIR [--workload FILE.jsonl]
@@ -96,12 +96,22 @@ def _study(arguments: argparse.Namespace) -> None:
 
 def _eta(arguments: argparse.Namespace) -> None:
     rows = read_trace(arguments.trace)
-    for seconds in (0.0, arguments.seconds):
-        batches = eta.make_batches(rows, num_batches=arguments.batches, seconds=seconds)
-        num_lines = sum(len(batch.lines) for batch in batches)
-        came = f"come over {seconds:.0f} s" if seconds else "are there at the beginning"
-        print(f"{len(batches)} batches of {num_lines:,} lines {came}\n")
-        print(eta.table(eta.forecast_all(batches)))
+    load = eta.make_load(
+        rows,
+        num_batches=arguments.batches,
+        lines=(arguments.lines[0], max(arguments.lines)),
+        seconds=arguments.seconds,
+        speed_up=arguments.speed_up,
+        seed=arguments.seed,
+    )
+    num_lines, num_beside = (sum(len(batch.lines) for batch in own) for own in (load.measured, load.beside))
+    print(
+        f"{len(load.measured)} batches of {num_lines:,} lines come over {arguments.seconds:.0f} s, beside "
+        f"{len(load.beside):,} others of {num_beside:,} lines; seed {arguments.seed}"
+    )
+    run = eta.forecast_all(load)
+    print(f"workers were busy {run.busy:.0%} of the time\n")
+    print(eta.table(run))
 
 
 def _order(arguments: argparse.Namespace) -> None:
@@ -170,8 +180,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_options(commands.add_parser("day", help="replay a recorded day of a service with other settings"))
     ends = commands.add_parser("eta", help="measure in the simulator how wrong forecasts of batches' ends are")
     ends.add_argument("--trace", type=Path, required=True)
-    ends.add_argument("--batches", type=natural, default=60)
-    ends.add_argument("--seconds", type=positive, default=1800.0, help="over which they come, in the second run")
+    ends.add_argument("--batches", type=natural, default=100)
+    ends.add_argument(
+        "--lines", type=natural, nargs=2, default=(1000, 8000), metavar=("LEAST", "MOST"), help="of a batch"
+    )
+    ends.add_argument("--seconds", type=positive, default=100_000.0, help="over which they come")
+    ends.add_argument("--speed-up", type=positive, default=0.5, help="how many times as dense the trace comes beside")
+    ends.add_argument("--seed", type=int, default=0)
     lines = commands.add_parser("order", help="compare orders of a batch's waiting lines in the simulator")
     lines.add_argument("--trace", type=Path, help="whose lengths are drawn from, for the longest first")
     many = commands.add_parser("fleet", help="hand out chunks of thousands of tenants to a thousand workers")

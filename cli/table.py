@@ -119,7 +119,18 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 def age(unix_seconds: int) -> str:
     """Return how long ago it was, such as `40 s`, `3 min`, `5 h` or `12 d`."""
-    seconds = max(0, int(time.time()) - unix_seconds)
+    return _span(int(time.time()) - unix_seconds)
+
+
+def time_left(earliest: int, latest: int) -> str:
+    """Return when something is to come, such as `40 s to 2 min`, or one of them where both are the same."""
+    now = int(time.time())
+    spans = dict.fromkeys(_span(moment - now) for moment in (earliest, latest))
+    return " to ".join(spans)
+
+
+def _span(seconds: int) -> str:
+    seconds = max(0, seconds)
     units = ((86_400, "d"), (3_600, "h"), (60, "min"))
     return next((f"{seconds // size} {unit}" for size, unit in units if seconds >= size), f"{seconds} s")
 

@@ -147,6 +147,10 @@ class Engine:
         """Return what `report_decisions` asks for: the decisions since the last call, oldest first; else none."""
         return self.scheduler.new_decisions() if self.config.asked.report_decisions else []
 
+    def running_request_ids(self) -> list[int]:
+        """Return the requests of the sequences that have a seat, each once."""
+        return list({sequence.request.request_id for sequence in self.scheduler.running_sequences()})
+
     def stats(self) -> EngineStats:
         """Return the counters and the present state."""
         scheduler, recorder = self.scheduler, self._recorder

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import OUT_REASON, live_workers, out_reason_of
+from jobs.forecasts.outlooks import KEPT_FOR, LAST_ENDS
 from jobs.states import LIVE_BATCH_STATES, OPEN_RUN_STATES
 from jobs.tables.base import one_of
 from jobs.telemetry import declared
@@ -25,7 +26,7 @@ COUNTED_WITHIN = timedelta(minutes=5)
 
 def read_samples(session: Session) -> list[Sample | HistogramSample]:
     """Return the state of queue, budgets and fleet; the age of what was counted is among it."""
-    return [*_queue(session), *_workers(session)]
+    return [*_queue(session), *_ends(session), *_workers(session)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,13 @@ def _chunks(counted: dict[str, Any], *, now: float) -> Iterator[Sample]:
     yield Sample(meter=declared.CHUNK_LINES, labels=labels, value=counted["num_lines"])
     yield Sample(meter=declared.CHUNK_TOKENS, labels=labels, value=counted["num_tokens"])
     yield Sample(meter=declared.CHUNK_OLDEST, labels=labels, value=max(0.0, now - counted["oldest_at"]))
+
+
+def _ends(session: Session) -> Iterator[Sample]:
+    for row in session.execute(LAST_ENDS, {"kept": KEPT_FOR}):
+        for bound in ("earliest", "expected", "latest"):
+            labels = {"model": row.model, "priority": row.priority, "bound": bound}
+            yield Sample(meter=declared.QUEUE_END, labels=labels, value=float(row._mapping[bound]))
 
 
 def _workers(session: Session) -> Iterator[Sample | HistogramSample]:

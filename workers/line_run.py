@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ class PromptRun:
 
     name: str
     """What logs call it."""
+    line: tuple[str, int]
+    """The id of its batch, and the number of its line."""
     output: RequestProgress
     on_done: Callable[[PromptRun], None] | None
     """None once it was called: it leads to the line that holds this prompt, and what holds each other is freed, tokens
@@ -32,8 +34,6 @@ class PromptRun:
     on_computed: Callable[[int], None]
     """Called with numbers of tokens that the engine has computed: the prompt's, but for cached ones, with the first."""
     num_prompt_tokens: int
-    line: Hashable
-    """What is the same for all prompts of its line, and for no other."""
     num_broken: int = 0
     """How often a broken row has ended the line: before, on other workers, and since."""
     is_broken: bool = False
@@ -43,6 +43,8 @@ class PromptRun:
     is_done: bool = False
     times: SequenceTimes | None = None
     """Of the last choice that ended, as the engine tells it."""
+    num_output_tokens: int = 0
+    """That the engine has generated since the submission."""
     resumed_token_ids: Sequence[int] = ()
     """What an earlier run of the only choice generated."""
     _is_prompt_computed: bool = False
@@ -53,6 +55,7 @@ class PromptRun:
         with self._lock:
             if self.is_done:
                 return
+            self.num_output_tokens += len(delta.token_ids)
             self.on_computed(self._num_computed(delta))
             is_stopped_now = self.output.add(delta)
             self.times = delta.times or self.times
@@ -81,6 +84,7 @@ class PromptRun:
         with self._lock:
             if not self.is_done:
                 self._is_prompt_computed = False
+                self.num_output_tokens = 0
                 self.output.resume(self.resumed_token_ids)
 
     def set_aside(self) -> None:
@@ -117,12 +121,12 @@ class LineRun:
         self.prompt_runs = [
             PromptRun(
                 name=_name(prepared, batch_id, index),
+                line=(batch_id, prepared.line_no),
                 output=RequestProgress(tokenizer, prompt, prepared.params),
                 on_done=self._prompt_done,
                 on_stopped=on_stopped,
                 on_computed=on_computed,
                 num_prompt_tokens=len(prompt),
-                line=(batch_id, prepared.line_no),
                 num_broken=num_broken,
             )
             for index, prompt in enumerate(prepared.prompts)

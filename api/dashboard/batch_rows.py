@@ -66,4 +66,4 @@ def ending(batch: BatchObject) -> str:
     ended_at = batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at
     if ended_at is not None:
         return formats.ago(ended_at)
-    return formats.NOTHING if batch.eta is None else formats.until(batch.eta)
+    return formats.NOTHING if batch.eta is None else formats.between(batch.eta, batch.eta_earliest, batch.eta_latest)

@@ -94,6 +94,15 @@ def until(moment: datetime | int | None) -> str:
     return f"in {span(left.total_seconds())}" if left > timedelta(0) else ago(found)
 
 
+def between(expected: int, earliest: int | None, latest: int | None) -> str:
+    """Write when something is expected, and between which moments: `in 12 min (9 min to 20 min)`; never in the past."""
+    now = datetime.now(UTC).timestamp()
+    left = f"in {span(expected - now)}"
+    if earliest is None or latest is None:
+        return left
+    return f"{left} ({span(earliest - now)} to {span(latest - now)})"
+
+
 def stamp(moment: datetime | int | None) -> str:
     found = _moment(moment)
     return NOTHING if found is None else f"{found:%Y-%m-%d %H:%M} UTC"

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from api.schemas.wire import (
+    DeletedObject,
+    ListedObject,
+    Page,
+    WireModel,
+    unix_seconds,
+    unix_seconds_or_none,
+    unix_seconds_up,
+)
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.forecasts.outlooks import Outlook
@@ -100,11 +108,16 @@ class BatchObject(ListedObject):
     """The same, exact, in units of the currency."""
     currency: str
     eta: int | None
-    """When it is expected to end, if nothing else comes; null where nobody knows, and once it has ended."""
+    """When it is expected to end, never in the past; null where nothing is known, and once it has ended."""
+    eta_earliest: int | None
+    """Eight of ten batches end between this and"""
+    eta_latest: int | None
+    """this moment; null where `eta` is."""
     position: int | None
     """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
     running_lines: int | None
-    """How many lines workers have, and have not finished, while it is in progress; seen every few seconds."""
+    """How many of its lines are in an engine now, as workers report every two seconds; 0 once it has ended. Null where
+    a worker of its model is of a release that does not report it."""
     waits_for: str | None
     """What it waits for, as a sentence. While it is validating: another batch, or the passages of its prompts. While it
     is in progress: a worker that serves its model; room in the tenant's budgets, with the numbers, the moment when one
@@ -150,7 +163,9 @@ class BatchObject(ListedObject):
             cost_micros=prices.cost_micros(batch),
             cost=in_currency(prices.cost_picos(batch)),
             currency=currency,
-            eta=unix_seconds_or_none(outlook.ends_at),
+            eta=unix_seconds_up(outlook.ends_at),
+            eta_earliest=unix_seconds_up(outlook.earliest_at),
+            eta_latest=unix_seconds_up(outlook.latest_at),
             position=outlook.position,
             running_lines=outlook.running_lines,
             waits_for=outlook.waits_for,

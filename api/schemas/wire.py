@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -73,6 +74,11 @@ class Page(WireModel, Generic[Listed]):
 def unix_seconds(moment: datetime) -> int:
     """Return whole seconds, rounded down: what a client compares with its own clock."""
     return int(moment.timestamp())
+
+
+def unix_seconds_up(moment: datetime | None) -> int | None:
+    """Return whole seconds, rounded up: a moment that is to come is never shown as one that is over."""
+    return None if moment is None else math.ceil(moment.timestamp())
 
 
 def unix_seconds_or_none(moment: datetime | None) -> int | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import compress, count
 from operator import not_
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from benchmarks.simulation.budgets import TokenBudgets
 from benchmarks.simulation.cost import CostModel
-from benchmarks.simulation.sequences import SimulatedRequest
+from benchmarks.simulation.sequences import SimulatedRequest, SimulatedSequence
 from benchmarks.simulation.simulated_batches import EPOCH, SimulatedBatch, SimulatedLine
 from benchmarks.simulation.simulator import Simulator
 from engine.config import SchedulerConfig
@@ -125,6 +125,19 @@ class BatchSimulator:
     def virtual_time(self, batch: SimulatedBatch) -> float:
         """Return that of its tenant, in its class."""
         return self._shares[batch.priority, batch.tenant].virtual_time
+
+    def running(self) -> dict[int, tuple[int, int]]:
+        """Return by batch number how many of its lines have a seat, and the tokens generated for them."""
+        found: dict[int, tuple[int, int]] = {}
+        for worker in self._workers:
+            for sequence in cast(Iterable[SimulatedSequence], worker.scheduler.running_sequences()):
+                running = self._running.get(id(sequence.asked))
+                if running is not None:
+                    number = running.chunk.batch.number
+                    num_lines, num_tokens = found.get(number, (0, 0))
+                    num_new = sequence.num_tokens - sequence.num_prompt_tokens
+                    found[number] = num_lines + 1, num_tokens + num_new
+        return found
 
     def _advance(self, until: float) -> float:
         """Take up what can be taken up and run one step of the worker that is behind; return the time everywhere."""
@@ -266,6 +279,7 @@ class BatchSimulator:
         self._budgets.settle(batch.tenant, covered=chunk.cost(line), used=tokens + line.num_cached_tokens)
         batch.num_finished += 1
         batch.used += tokens
+        batch.output_tokens += request.num_output_tokens
         batch.first_end_seconds = min(batch.first_end_seconds, now)
         if chunk.lines:
             self._partly_begun.append((number, chunk))

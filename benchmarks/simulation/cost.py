@@ -6,7 +6,7 @@ A cost model stands in for the forward pass in the simulator; it knows no reques
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Protocol
 
@@ -89,6 +89,26 @@ class RooflineCost:
             + self.logit_row_operations * load.num_logit_rows
         )
         return max(moved / self.bytes_per_second, operations / self.operations_per_second) / self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoarseCost:
+    """Another cost where each simulated token stands for `stride` of them, so that a step stands for as many steps.
+
+    Their contexts are `stride` times as long; what one of these steps computes is what the simulated one does.
+    """
+
+    cost: CostModel
+    stride: int
+
+    def seconds(self, load: StepLoad) -> float:
+        real = replace(
+            load,
+            num_context_tokens=self.stride * load.num_context_tokens,
+            num_shared_tokens=self.stride * load.num_shared_tokens,
+            num_attended=self.stride * load.num_attended,
+        )
+        return self.stride * self.cost.seconds(real)
 
 
 _NUM_REWEIGHINGS = 5

@@ -42,7 +42,9 @@ class SimulatedBatch:
     """None: a day after the arrival, so that the oldest of a tenant is first."""
     num_finished: int = 0
     used: int = 0
-    """Tokens of the finished lines."""
+    """Tokens of the finished lines, and of these"""
+    output_tokens: int = 0
+    """those of answers."""
     num_claimed: int = 0
     claimed_at: float = 0.0
     """When its last chunk was, in seconds."""

@@ -14,8 +14,10 @@ from jobs.counted import counted
 from jobs.outcomes import standing
 
 _NOT_SHOWN = ("errors", "object")
+_MOMENTS = ("eta", "eta_earliest", "eta_latest")
 _ORDER = (
-    *("status", "waits_for", "eta", "position", "running_lines", "request_counts", "usage", "cost", "budget_warning"),
+    *("status", "waits_for", "eta", "eta_earliest", "eta_latest", "position", "running_lines", "request_counts"),
+    *("usage", "cost", "budget_warning"),
     *("id", "model", "endpoint", "priority", "completion_window", "metadata"),
     *("created_at", "in_progress_at", "finalizing_at", "completed_at", "failed_at", "cancelling_at", "cancelled_at"),
     *("expired_at", "expires_at", "input_file_id", "output_file_id", "error_file_id"),
@@ -35,7 +37,7 @@ def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
 
 def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of one field; one that we do not know is shown as it came."""
-    if name.endswith("_at") or name == "eta":
+    if name.endswith("_at") or name in _MOMENTS:
         yield name, when(value)
     elif name == "request_counts":
         yield "lines", f"{value['completed']:,} done, {value['failed']:,} failed of {value['total']:,}"

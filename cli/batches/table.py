@@ -9,20 +9,39 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cli.table import age, print_table, when
+from cli.table import age, print_table, time_left, when
 from cli.watching.watch import cost_of, counts_of, stands
+
+_ENDS = ("eta", "eta_earliest", "eta_latest")
 
 
 def print_batches(batches: Sequence[Any]) -> None:
     """Print one row a batch."""
     if sys.stdout.isatty():
-        rows = [(b.id, stands(b), _progress(*counts_of(b)), age(b.created_at), cost_of(b)) for b in batches]
-        print_table(("id", "status", "done", "age", "cost"), rows, numbers=("done", "cost"))
+        ends = [_ends(b) for b in batches]
+        has_ends = any(ends)  # else there is no such column: 80 characters are few
+        rows = [
+            (b.id, stands(b), _progress(*counts_of(b)), age(b.created_at), *([end] if has_ends else []), cost_of(b))
+            for b, end in zip(batches, ends, strict=True)
+        ]
+        header = ("id", "status", "done", "age", *(["ends in"] if has_ends else []), "cost")
+        print_table(header, rows, numbers=("done", "cost"))
         return
     print_table(
-        ("id", "status", "done", "failed", "total", "created", "cost"),
-        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b)) for b in batches],
+        ("id", "status", "done", "failed", "total", "created", "cost", *_ENDS),
+        [(b.id, b.status, *counts_of(b), when(b.created_at), cost_of(b), *_end_moments(b)) for b in batches],
     )
+
+
+def _ends(batch: Any) -> str:
+    """Return such as `3 min to 5 min`, nothing where the server does not know; other servers never do."""
+    earliest, latest = (getattr(batch, name, None) for name in _ENDS[1:])
+    return "" if earliest is None or latest is None else time_left(earliest, latest)
+
+
+def _end_moments(batch: Any) -> list[str]:
+    found = [getattr(batch, name, None) for name in _ENDS]
+    return ["" if moment is None else when(moment) for moment in found]
 
 
 def _progress(num_completed: int, num_failed: int, total: int) -> str:

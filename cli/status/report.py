@@ -18,7 +18,7 @@ from jobs.lines.document_bodies import shown_model
 
 _TIMEOUT_SECONDS = 10.0
 _QUEUE_STATES = ("leased", "ready", "waiting", "deferred")
-WORDS = frozenset({"state", "class", "worker", "pid"})
+WORDS = frozenset({"state", "class", "worker", "pid", "ends in"})
 """The columns that are no amounts, beside the first of each table."""
 
 Section = tuple[Sequence[str], Sequence[Sequence[object]]]
@@ -180,15 +180,25 @@ def _batch_table(samples: Iterable[Sample]) -> Section:
 
 def _queue_table(samples: Iterable[Sample]) -> Section:
     lines: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    ends: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for one in samples:
+        if one.name == "tokenmill_queue_end_seconds":
+            ends[one.labels["model"], one.labels["priority"]][one.labels["bound"]] = one.value
         if one.name == "tokenmill_chunk_lines":
             key = (one.labels["model"], one.labels["priority"])
             lines[key][one.labels["state"]] = int(one.value)
     rows = [
-        (shown_model(model), priority, *(counts.get(state, 0) for state in _QUEUE_STATES))
-        for (model, priority), counts in sorted(lines.items())
+        (shown_model(key[0]), key[1], *(counts.get(state, 0) for state in _QUEUE_STATES), _ends_in(ends.get(key, {})))
+        for key, counts in sorted(lines.items())
     ]
-    return ("queue of", "class", "lines with workers", "ready", "waiting", "deferred"), rows
+    return ("queue of", "class", "lines with workers", "ready", "waiting", "deferred", "ends in"), rows
+
+
+def _ends_in(seconds: Mapping[str, float]) -> str:
+    """Return such as `0:09:00 to 0:20:00`, nothing where nobody knows."""
+    from cli.watching.progress import clock
+
+    return f"{clock(seconds['earliest'])} to {clock(seconds['latest'])}" if len(seconds) == 3 else ""
 
 
 def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Section:

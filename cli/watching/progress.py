@@ -41,10 +41,13 @@ class BatchProgress:
     """A sentence; other servers have none, nor the fields that follow."""
     eta: int | None = None
     """When the server expects the end, in Unix seconds."""
+    eta_earliest: int | None = None
+    eta_latest: int | None = None
+    """Between them most batches end."""
     position: int | None = None
     """How many batches have their next lines before it; 0 for one that runs."""
     running_lines: int | None = None
-    """Lines that workers have and that are not finished."""
+    """Lines that are in an engine now."""
     cost_micros: int | None = None
     currency: str = ""
 
@@ -64,6 +67,8 @@ class BatchProgress:
             average=output_tokens / seconds if seconds >= _SHORTEST_AVERAGE_SECONDS else None,
             waits_for=getattr(batch, "waits_for", None),
             eta=getattr(batch, "eta", None),
+            eta_earliest=getattr(batch, "eta_earliest", None),
+            eta_latest=getattr(batch, "eta_latest", None),
             position=getattr(batch, "position", None),
             running_lines=getattr(batch, "running_lines", None),
             cost_micros=getattr(batch, "cost_micros", None),
@@ -227,15 +232,14 @@ class PlainDisplay:
 
 
 def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
-    """Return such as `ETA 0:03:20`, `812 output tok/s`, `2 failed`, `tokens 3,100 in, 940 out`, `cost 0.42 EUR`.
+    """Return such as `ETA 0:03:20 (0:02:50 to 0:04:10)`, `812 output tok/s`, `2 failed`, `tokens 3,100 in, 940 out`.
 
     The rate is that of now, at the end the average; the end is the server's own guess where it has one.
     """
     has_ended = progress.status in ENDED
-    left = rate.seconds_left(progress) if progress.eta is None else max(0.0, progress.eta - now())
     parts = []
-    if left is not None and progress.done < progress.total and not has_ended:
-        parts.append(f"ETA {clock(left)}")
+    if progress.done < progress.total and not has_ended:
+        parts.append(_time_left(rate, progress, now()))
     parts.append(shown_rate(progress.average if has_ended else rate.tokens_per_second))
     if progress.running_lines and not has_ended:
         parts.append(f"{progress.running_lines:,} running")
@@ -248,6 +252,17 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
     if progress.position and not has_ended:
         parts.append(f"{progress.position:,} {'batch' if progress.position == 1 else 'batches'} before it")
     return [part for part in parts if part]
+
+
+def _time_left(rate: Rate, progress: BatchProgress, now: float) -> str:
+    """Return nothing where neither the server nor the rate tells it."""
+    left = rate.seconds_left(progress) if progress.eta is None else max(0.0, progress.eta - now)
+    if left is None:
+        return ""
+    if progress.eta is None or progress.eta_earliest is None or progress.eta_latest is None:
+        return f"ETA {clock(left)}"
+    earliest, latest = (max(0.0, moment - now) for moment in (progress.eta_earliest, progress.eta_latest))
+    return f"ETA {clock(left)} ({clock(earliest)} to {clock(latest)})"
 
 
 def _short(count: int) -> str:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 0.9
 """Longest silence of an idle engine; the worker's contract is one second."""
 
+RUNNING_SECONDS = 0.5
+"""Shortest time from one list of the running requests to the next; one in every step would slow small steps."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -82,14 +85,16 @@ def _serve(engine: Engine, connection: Connection) -> int:
     inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
     outbox = Outbox(lambda progress: _send(connection, progress))
-    last_put = time.monotonic()
+    last_put = last_listed = time.monotonic()
     try:
         while outbox.is_open and _apply_messages(engine, inbox, outbox, wait_until=last_put + HEARTBEAT_SECONDS):
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
-                outbox.put(outputs, engine.stats(), engine.new_decisions())
-                last_put = now
+                is_listed = now - last_listed >= RUNNING_SECONDS
+                running_ids = engine.running_request_ids() if is_listed else None
+                outbox.put(outputs, engine.stats(), engine.new_decisions(), running_ids=running_ids)
+                last_put, last_listed = now, now if is_listed else last_listed
     except Exception as error:  # noqa: BLE001 - a fault in a step ends the process; the worker starts a new one
         outbox.close()
         _send(connection, Fatal(_sentence(error)))

@@ -77,6 +77,8 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     step: int
     decisions: list[Decision] = []
     """Since the last report, where `EngineConfig.report_decisions` asks for them."""
+    running_ids: list[int] | None = None
+    """Requests with a sequence that has a seat; None where the last list still stands for a moment."""
 
 
 class Fatal(msgspec.Struct, frozen=True, tag=True):

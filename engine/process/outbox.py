@@ -39,6 +39,7 @@ class Outbox:
         self._due: dict[Child, TokenDelta] = {}
         self._decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
         self._stats: EngineStats | None = None
+        self._running_ids: list[int] | None = None
         self._is_due = False
         self._is_closing = False
         self._is_open = True
@@ -55,8 +56,18 @@ class Outbox:
         """Send the tokens of a request as they come: its reader looks for a stop string in them."""
         self._watched[request_id] = num_children
 
-    def put(self, deltas: Sequence[TokenDelta], stats: EngineStats, decisions: Iterable[Decision] = ()) -> None:
-        """Hand over what a step brought; with no deltas it is a sign of life, and nothing is held any longer."""
+    def put(
+        self,
+        deltas: Sequence[TokenDelta],
+        stats: EngineStats,
+        decisions: Iterable[Decision] = (),
+        *,
+        running_ids: list[int] | None = None,
+    ) -> None:
+        """Hand over what a step brought; with no deltas it is a sign of life, and nothing is held any longer.
+
+        `running_ids` is kept until a message takes it along.
+        """
         if self._error is not None:
             raise self._error
         now = self._monotonic()
@@ -68,6 +79,7 @@ class Outbox:
                 self._released_at = now
             self._decisions.extend(decisions)
             self._stats = stats
+            self._running_ids = self._running_ids if running_ids is None else running_ids
             self._is_due = self._is_due or bool(self._due) or not deltas
             if self._is_due:
                 self._has_changed.notify()
@@ -124,4 +136,5 @@ class Outbox:
                 return None
             due, self._due = self._due, {}
             decisions, self._decisions = list(self._decisions), deque(maxlen=MAX_DECISIONS)
-            return Progress(list(due.values()), stats, stats.scheduler.num_steps, decisions)
+            running_ids, self._running_ids = self._running_ids, None
+            return Progress(list(due.values()), stats, stats.scheduler.num_steps, decisions, running_ids)

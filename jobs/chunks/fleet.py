@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,6 +38,7 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
         "max_chunks": max_chunks,
         "max_model_len": max_model_len,
         "engine_stats": None,
+        "running_lines": {},
         "started_at": func.clock_timestamp(),
         "heartbeat_at": func.clock_timestamp(),
         "stopped_at": None,
@@ -45,6 +47,16 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
     unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
     session.execute(unchecked.values(checked_at=func.clock_timestamp()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLines:
+    """What a worker computes of one batch at the moment."""
+
+    num_lines: int
+    """That are in the engine; what waits before it does not count."""
+    num_output_tokens: int = 0
+    """Generated so far for lines that have not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +74,15 @@ def heartbeat(
     worker_id: str,
     *,
     engine_stats: Mapping[str, Any] | None = None,
+    running_lines: Mapping[str, RunningLines] | None = None,
     out_reason: str | None = None,
 ) -> Beat:
-    """Note that the worker lives, what its engine last said, and why it has taken itself out, where it has."""
+    """Note that the worker lives, what its engine last reported, what it computes by batch, and why it is out."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
+    if running_lines is not None:
+        values["running_lines"] = {
+            batch_id: [running.num_lines, running.num_output_tokens] for batch_id, running in running_lines.items()
+        }
     if engine_stats is not None or out_reason is not None:
         out = {} if out_reason is None else {OUT_REASON: out_reason}
         values["engine_stats"] = {**(engine_stats or {}), **out}
@@ -121,6 +138,27 @@ def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, 
     return {model: int(max_model_len) for model, max_model_len in found}
 
 
+def running_lines(
+    session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN
+) -> dict[str, int | None]:
+    """Return how many lines of each batch are in an engine now; None where a worker of its model does not report it."""
+    num_lines: Counter[str] = Counter()
+    silent_models: set[str] = set()
+    for row in session.execute(_RUNNING, {"ids": [batch.id for batch in batches], "within": within}):
+        if row.is_silent:
+            silent_models.add(row.model)
+        elif row.batch_id is not None:
+            num_lines[row.batch_id] += int(row.num_lines)
+    return {
+        batch.id: None if batch.model in silent_models else min(num_lines[batch.id], _num_unfinished(batch))
+        for batch in batches
+    }
+
+
+def _num_unfinished(batch: Batch) -> int:
+    return max(0, batch.num_requests - batch.num_completed - batch.num_failed)
+
+
 def waits_for(batch: Batch, live: Collection[str]) -> str | None:
     """Return what a batch in progress lacks, as a sentence for its owner; `live` are the `live_models`."""
     if batch.state != BatchState.IN_PROGRESS or batch.model in live:
@@ -157,6 +195,24 @@ _IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stat
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
 
 _LIVE = "worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)"
+
+RUNNING = """
+    SELECT own.key AS batch_id, sum(CAST(own.value ->> 0 AS bigint)) AS num_lines,
+        sum(CAST(own.value ->> 1 AS bigint)) AS num_output_tokens
+    FROM worker CROSS JOIN LATERAL jsonb_each(worker.running_lines) AS own
+    WHERE worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)
+    GROUP BY own.key
+"""
+"""By batch, how many lines live workers compute, and tokens that they have generated for lines that have not ended."""
+
+# A worker of the release before says nothing of its lines; one that has just registered has none.
+_RUNNING = text(f"""
+    SELECT worker.model, worker.running_lines IS NULL AS is_silent, own.key AS batch_id,
+        sum(CAST(own.value ->> 0 AS bigint)) AS num_lines
+    FROM worker LEFT JOIN LATERAL jsonb_each(worker.running_lines) AS own ON own.key = ANY(CAST(:ids AS text[]))
+    WHERE {_LIVE} GROUP BY worker.model, is_silent, own.key
+""")
+
 _HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id)"
 _FREE_SLOTS = f"""(
     SELECT coalesce(sum(greatest(0, worker.max_chunks - coalesce(held.num, 0))), 0)

@@ -47,6 +47,8 @@ class Recorded:
     num_failed: int
     num_truncated: int
     """Of the completed ones."""
+    num_computed: int
+    """Those that used tokens: neither refused lines nor copies of identical ones."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -85,7 +87,7 @@ def insert(
     values: dict[str, Any] = {"day": batch_day(created_at), "batch_id": batch_id, "base": num_before}
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
     sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
-    tokens = {name: sums[name] for name in ("input_tokens", "cached_tokens", "output_tokens")}
+    tokens = {name: sums[name] for name in _TOKENS}
     return Recorded(**sums, cost_picos=prices.cost_picos(**tokens))
 
 
@@ -112,7 +114,8 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
             copy.write_row(row)
 
 
-_SUMS = ("num_completed", "num_failed", "num_truncated", "input_tokens", "cached_tokens", "output_tokens")
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
+_SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKENS)
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, Any]:
@@ -164,6 +167,7 @@ _INSERT = text("""
         count(*) FILTER (WHERE NOT is_error AND line_no = ANY(
             SELECT line_no FROM given WHERE given.is_truncated
         )) AS num_truncated,
+        count(*) FILTER (WHERE input_tokens + output_tokens > 0) AS num_computed,
         coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cached_tokens), 0) AS cached_tokens,
         coalesce(sum(output_tokens), 0) AS output_tokens
     FROM inserted
@@ -171,7 +175,7 @@ _INSERT = text("""
 
 COUNT = """
     UPDATE batch SET num_completed = num_completed + :num_completed, num_failed = num_failed + :num_failed,
-        num_truncated = num_truncated + :num_truncated,
+        num_truncated = num_truncated + :num_truncated, num_computed = num_computed + :num_computed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
         output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
         worker_microseconds = worker_microseconds + :worker_microseconds

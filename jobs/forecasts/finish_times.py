@@ -16,15 +16,13 @@ from datetime import datetime
 from jobs.chunks.fair_order import CLASSES
 from jobs.states import Priority
 
-_LEAST_LEFT = 0.1
-"""Of what its lines were expected to take, for a batch that has had all of that and has not ended."""
 FARTHEST_SECONDS = 10 * 365 * 86_400
 """Ten years. A later end is not told: no rate stays for so long, and calendars end with the year 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLoad:
-    """What is left of one batch, in tokens as they will be billed."""
+    """What is left of one batch, in tokens that are to be computed."""
 
     batch_id: str
     tenant_id: str
@@ -33,13 +31,11 @@ class BatchLoad:
     virtual_time: float
     """Its tenant's, in this class."""
     expires_at: datetime
-    ready_tokens: float
+    ready_tokens: float = 0.0
     """Of chunks that wait for a worker."""
-    leased_tokens: float
+    leased_tokens: float = 0.0
     """Of lines that workers have and that are not finished."""
-    leased_lines: int
-    served_since_claim: float = 0.0
-    """Tokens of whomever that workers have served since the last chunk of this batch was claimed."""
+    leased_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,9 @@ class Forecast:
 
     batch_id: str
     tokens: float
-    """That are served until its last line ends, its own among them."""
+    """That are served until its last line ends, its own among them, while it has chunks that wait; else 0."""
+    tokens_to_claim: float
+    """That are taken up until its last chunk is, its own among them."""
     tokens_ahead: Mapping[Priority, float]
     """Of them, those that are taken up before its next chunk, by class; classes with none are left out."""
     position: int
@@ -60,23 +58,19 @@ class Forecast:
 def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
     """Forecast every batch of one model, best first."""
     leased = sum(load.leased_tokens for load in loads)
-    num_leased = sum(load.leased_lines for load in loads)
-    is_full = any(load.ready_tokens > 0 for load in loads)
     found: list[Forecast] = []
     ahead: dict[Priority, float] = {}
     for priority in CLASSES:
         own = [load for load in loads if load.priority is priority]
         total = sum(load.ready_tokens for load in own)
-        base = leased + sum(ahead.values())
+        better = sum(ahead.values())
         for load, spot in _in_order(own):
-            if load.ready_tokens:
-                tokens = base + spot.tokens_to_end
-            else:
-                tokens = _tokens_to_end(load, loads, num_leased=num_leased, is_full=is_full)
+            tokens_to_claim = better + spot.tokens_to_end if load.ready_tokens else 0.0
             found.append(
                 Forecast(
                     batch_id=load.batch_id,
-                    tokens=tokens,
+                    tokens=leased + tokens_to_claim if load.ready_tokens else 0.0,
+                    tokens_to_claim=tokens_to_claim,
                     tokens_ahead={} if load.leased_lines else _counted(ahead, priority, spot.tokens_ahead),
                     position=0 if load.leased_lines else len(found),
                     share=spot.share,
@@ -89,22 +83,6 @@ def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
 
 def _counted(better: Mapping[Priority, float], priority: Priority, own: float) -> dict[Priority, float]:
     return {name: tokens for name, tokens in {**better, priority: own}.items() if tokens > 0}
-
-
-def _tokens_to_end(load: BatchLoad, loads: Sequence[BatchLoad], *, num_leased: int, is_full: bool) -> float:
-    """Return what is served until a batch ends whose every line is with a worker: all lines there advance alike.
-
-    Where others wait, each that ends makes room for another; else the workers have fewer and fewer. Those of the last
-    chunk have had their part since it was claimed; lines that are longer than expected go on for a while.
-    """
-    if not load.leased_lines:
-        return 0.0
-    of_a_line = load.leased_tokens / load.leased_lines
-    if is_full:
-        tokens = of_a_line * num_leased
-    else:
-        tokens = sum(min(other.leased_tokens, of_a_line * other.leased_lines) for other in loads)
-    return max(tokens - load.served_since_claim, _LEAST_LEFT * tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ _INPUT_MISSED = (
     "waiting_storage: the object store did not have its input; it is looked for again two minutes after it was first "
     "missed, and if it is not there then the batch fails."
 )
+_HAVE_LINES = (BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
 _GRACE = timedelta(seconds=10)
 """Who waits for a control worker for less is not told so: that is usual, and what is told should not flicker."""
 KEPT_FOR = timedelta(minutes=10)
@@ -40,10 +41,14 @@ class Outlook:
     """What is to be expected of a batch; all None where nothing is known, or it has ended."""
 
     ends_at: datetime | None = None
+    earliest_at: datetime | None = None
+    """As likely as not one in ten ends before it, and"""
+    latest_at: datetime | None = None
+    """one in ten after it."""
     position: int | None = None
     """How many batches have their next chunk before it; 0 for one that workers are at."""
-    running_lines: int | None = None
-    """Lines that workers have and that are not finished."""
+    running_lines: int | None = 0
+    """Lines that are in an engine now; None where a worker of its model does not report them."""
     waits_for: str | None = None
     """A sentence."""
     budget_warning: str | None = None
@@ -60,6 +65,7 @@ def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") ->
     told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
     told |= _of_control(session, open_ones)
     told |= _of_running(session, running, spending) if running else {}
+    told |= _with_running_lines(session, open_ones, told)
     told |= {batch.id: _deferred(told.get(batch.id, Outlook()), batch) for batch in open_ones if batch.deferred_until}
     told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones}
     return {batch.id: told.get(batch.id, Outlook()) for batch in found}
@@ -151,27 +157,65 @@ def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[st
     return {batch.id: _outlook(batch, live, forecasts, spending[batch.tenant_id]) for batch in running}
 
 
+def _with_running_lines(
+    session: Session, open_ones: Sequence[Batch], told: Mapping[str, Outlook]
+) -> dict[str, Outlook]:
+    """Add what engines compute of them now: of batches that end before their time, too."""
+    begun = [batch for batch in open_ones if batch.state in _HAVE_LINES]
+    found = fleet.running_lines(session, begun) if begun else {}
+    return {
+        batch_id: replace(told.get(batch_id, Outlook()), running_lines=num_lines)
+        for batch_id, num_lines in found.items()
+    }
+
+
 def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
     forecast = forecasts.get(batch.id)
-    seen = {} if forecast is None else {"position": forecast.position, "running_lines": forecast.running_lines}
     lacks = fleet.waits_for(batch, live) or wait_reasons.waits_for(
         batch, spending.quota, spending.allowances, currency=spending.currency
     )
+    position = None if forecast is None else forecast.position
     if lacks is not None or forecast is None:
-        return Outlook(waits_for=lacks, **seen)
-    return Outlook(ends_at=forecast.ends_at, waits_for=forecast.waits_for, **seen)
+        return Outlook(waits_for=lacks, position=position)
+    return Outlook(
+        ends_at=forecast.ends_at,
+        earliest_at=forecast.earliest_at,
+        latest_at=forecast.latest_at,
+        waits_for=forecast.waits_for,
+        position=position,
+    )
 
 
 def _values(batches: Sequence[Batch]) -> dict[str, object]:
     return {"ids": [batch.id for batch in batches], "kept": KEPT_FOR}
 
 
-# One that should have ended by now ends at any moment.
+# One that should have ended by now ends at any moment. A forecast of the release before is one moment.
 _FORECASTS = text("""
-    SELECT batch_id, position, waits_for, running_lines,
-        CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), now()) END AS ends_at
+    SELECT batch_id, position, waits_for,
+        CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), clock_timestamp())
+            END AS ends_at,
+        CASE WHEN seconds IS NOT NULL THEN greatest(
+            made_at + make_interval(secs => coalesce(earliest_seconds, seconds)), clock_timestamp()
+        ) END AS earliest_at,
+        CASE WHEN seconds IS NOT NULL THEN greatest(
+            made_at + make_interval(secs => coalesce(latest_seconds, seconds)), clock_timestamp()
+        ) END AS latest_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)
 """)
+
+LAST_ENDS = text("""
+    SELECT model, priority, max(expected) AS expected, max(greatest(earliest, 0)) AS earliest, max(latest) AS latest
+    FROM (
+        SELECT batch.model, batch.priority, greatest(forecast.seconds - age, 0) AS expected,
+            coalesce(forecast.earliest_seconds, forecast.seconds) - age AS earliest,
+            greatest(coalesce(forecast.latest_seconds, forecast.seconds) - age, 0) AS latest
+        FROM forecast JOIN batch ON batch.id = forecast.batch_id AND batch.state = 'in_progress'
+        CROSS JOIN LATERAL (SELECT extract(epoch FROM clock_timestamp() - forecast.made_at) AS age) AS since
+        WHERE forecast.seconds IS NOT NULL AND forecast.made_at > now() - CAST(:kept AS interval)
+    ) AS told GROUP BY model, priority ORDER BY model, priority
+""")
+"""By model and class, in how many seconds the last batch ends of which that is known."""
 
 # As `jobs.batches.sweeps` finds what is due; of batches with stages nobody notes when the last of them ended.
 _UNCLAIMED = text("""

@@ -6,21 +6,25 @@ Costs what is open, as the count for `/metrics` does; what is kept is a row a ba
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.chunks import fleet
 from jobs.chunks.fleet import live_workers
 from jobs.chunks.recording import copy_rows
 from jobs.database import advisory_lock
-from jobs.forecasts import risks
-from jobs.forecasts.finish_times import BatchLoad, forecast, seconds_to_serve
-from jobs.forecasts.rates import Look, Rate, measured, tokens_of_a_line
+from jobs.forecasts import keeping, risks
+from jobs.forecasts.finish_times import BatchLoad
+from jobs.forecasts.looks import ModelState, Outcome, look
+from jobs.forecasts.rates import Rate, aged
+from jobs.forecasts.seen import BatchSeen, Ended, Seen
 from jobs.forecasts.sentences import standing
+from jobs.forecasts.time_left import load_of
 from jobs.states import Priority
 from jobs.tables import ServingRate
 
@@ -29,16 +33,21 @@ def take(session: Session) -> int:
     """Measure the workers, forecast every batch in progress, keep both, and warn of those at risk; return how many."""
     advisory_lock(session, "forecast")
     by_model: dict[str, list[Any]] = defaultdict(list)
-    for row in session.execute(_OPEN_BATCHES, {"model": None}).all():
+    for row in session.execute(_OPEN_BATCHES, _open_ones(None)).all():
         by_model[row.model].append(row)
+    ended: dict[str, list[Ended]] = defaultdict(list)
+    for row in session.execute(_ENDED).all():
+        ended[row.model].append(Ended(told=keeping.told_of(row.told), ended_at=float(row.ended_at)))
     num_workers = Counter(worker.model for worker in live_workers(session))
     ledger_id = session.scalar(_LAST_ENTRY) or 0
     kept: list[tuple[Any, ...]] = []
-    for model in sorted(by_model.keys() | num_workers.keys()):
-        rate = _measure(session, model, by_model[model], num_workers=num_workers[model], ledger_id=ledger_id)
-        kept.extend(_rows(by_model[model], rate, num_workers=num_workers[model]))
+    for model in sorted(by_model.keys() | num_workers.keys() | ended.keys()):
+        rows = by_model[model]
+        found = _Found(rows=rows, ended=ended[model], num_workers=num_workers[model], ledger_id=ledger_id)
+        state, outcomes = _look(session, model, found)
+        kept.extend(_rows(outcomes, state.rate, num_workers=num_workers[model]))
     session.execute(text("DELETE FROM forecast"))
-    copy_rows(session, "COPY forecast (batch_id, position, seconds, waits_for, running_lines) FROM STDIN", kept)
+    copy_rows(session, _COPY, kept)
     risks.warn(session)  # last, as it locks batches
     return len(kept)
 
@@ -55,137 +64,146 @@ class ModelQueue:
 def queue_of(session: Session, model: str) -> ModelQueue:
     """Read one model's queue now; it costs what is open of that model. Keeps nothing."""
     found = session.execute(_RATE, {"model": model}).one_or_none()
-    rate = Rate() if found is None else _rate(found)
+    rate = Rate() if found is None else aged(keeping.state_of(found).rate, float(found.seconds))
+    rows = session.execute(_OPEN_BATCHES, _open_ones(model)).all()
     num_workers = len(live_workers(session, model=model))
-    rows = session.execute(_OPEN_BATCHES, {"model": model}).all()
-    speed = (rate.tokens_per_second or 0.0) * num_workers
-    loads = [_load(row, rate, tokens_per_second=speed) for row in rows]
-    return ModelQueue(loads=loads, rate=rate, num_workers=num_workers)
+    return ModelQueue(loads=[load_of(_seen(row), rate) for row in rows], rate=rate, num_workers=num_workers)
 
 
-def _measure(session: Session, model: str, rows: Sequence[Any], *, num_workers: int, ledger_id: int) -> Rate:
-    """Return the model's rate after this look, which ends with the ledger entry `ledger_id`."""
-    found = session.execute(_RATE, {"model": model}).one_or_none()
-    before = Rate() if found is None else _rate(found)
-    last_id = None if found is None else found.ledger_id
-    values = {"model": model, "after": ledger_id if last_id is None else last_id, "until": ledger_id}
-    look = Look(
-        seconds=0.0 if found is None or last_id is None else float(found.seconds),
-        tokens=session.execute(_FINISHED, values).scalar_one(),
-        num_workers=num_workers,
-        is_saturated=any(row.ready_lines for row in rows),
-        is_warm=any(row.leased_lines for row in rows)
-        and sum(row.num_finished for row in rows) >= sum(_open_lines(row)[1] for row in rows),
-        token_ratio=_token_ratio(rows, otherwise=before.token_ratio),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What this look has found of a model."""
+
+    rows: Sequence[Any]
+    ended: Sequence[Ended]
+    num_workers: int
+    ledger_id: int
+    """The last entry of the ledger: what came later is for the next look."""
+
+
+def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequence[Outcome]]:
+    """Look at a model's queue and keep what the next look needs."""
+    row = session.execute(_RATE, {"model": model}).one_or_none()
+    last_id = None if row is None else row.ledger_id
+    values = {"model": model, "after": found.ledger_id if last_id is None else last_id, "until": found.ledger_id}
+    before = ModelState() if row is None else keeping.state_of(row)
+    seconds = 0.0 if row is None else float(row.seconds)
+    if last_id is None:  # what was measured ages all the same; how much was done since then is not known
+        before, seconds = replace(before, rate=aged(before.rate, seconds)), 0.0
+    seen = Seen(
+        now=float(session.execute(_NOW).scalar_one()),
+        seconds=seconds,
+        ended_tokens=float(session.execute(_FINISHED, values).scalar_one()),
+        num_workers=found.num_workers,
+        batches=[_seen(row) for row in found.rows],
+        ended=found.ended,
     )
-    after = measured(before, look)
-    kept = {
-        "tokens_per_second": after.tokens_per_second,
-        "token_ratio": after.token_ratio,
-        "counters": {"ledger_id": ledger_id},
-        "is_saturated": after.is_saturated,
-        "measured_at": text("clock_timestamp()"),
-    }
-    row = insert(ServingRate).values(model=model, **kept)
-    session.execute(row.on_conflict_do_update(index_elements=[ServingRate.model], set_=kept))
-    return after
+    state, outcomes = look(before, seen)
+    kept = keeping.kept(state, ledger_id=found.ledger_id) | {"measured_at": text("clock_timestamp()")}
+    written = insert(ServingRate).values(model=model, **kept)
+    session.execute(written.on_conflict_do_update(index_elements=[ServingRate.model], set_=kept))
+    return state, outcomes
 
 
-def _rate(row: Any) -> Rate:
-    return Rate(tokens_per_second=row.tokens_per_second, token_ratio=row.token_ratio, is_saturated=row.is_saturated)
-
-
-def _token_ratio(rows: Iterable[Any], *, otherwise: float) -> float:
-    """Return what finished lines of the open batches used, for each token that was estimated for them."""
-    used = sum(row.used for row in rows)
-    estimated = sum(_estimated(row) * row.num_finished for row in rows)
-    return float(used) / estimated if used and estimated else otherwise
-
-
-def _estimated(row: Any) -> float:
-    """Return the estimate of one line of a batch."""
-    return float(row.estimated_tokens) / max(int(row.file_requests), 1)
-
-
-def _rows(rows: Sequence[Any], rate: Rate, *, num_workers: int) -> list[tuple[Any, ...]]:
+def _rows(outcomes: Sequence[Outcome], rate: Rate, *, num_workers: int) -> list[tuple[Any, ...]]:
     """Return what is kept of each batch of a model, in the order of the columns."""
     speed = None if rate.tokens_per_second is None or not num_workers else rate.tokens_per_second * num_workers
-    is_waiting = {row.id for row in rows if row.waits_for_tokens is not None}
-    loads = [_load(row, rate, tokens_per_second=speed or 0.0) for row in rows]
-    leased_lines = {load.batch_id: load.leased_lines for load in loads}
     return [
         (
-            found.batch_id,
-            found.position,
-            None if found.batch_id in is_waiting else seconds_to_serve(found.tokens, tokens_per_second=speed or 0.0),
-            standing(found, num_workers=num_workers, tokens_per_second=speed),
-            leased_lines[found.batch_id],
+            outcome.found.batch_id,
+            outcome.found.position,
+            outcome.seconds,
+            outcome.earliest_seconds,
+            outcome.latest_seconds,
+            standing(outcome.found, num_workers=num_workers, tokens_per_second=speed),
+            keeping.told_as_json(outcome.told),
         )
-        for found in forecast(loads)
+        for outcome in outcomes
     ]
 
 
-def _load(row: Any, rate: Rate, *, tokens_per_second: float) -> BatchLoad:
-    of_a_line = tokens_of_a_line(
-        estimated=_estimated(row),
-        token_ratio=rate.token_ratio,
-        num_finished=row.num_finished,
-        used=float(row.used),
-    )
-    ready, leased = _open_lines(row)
-    return BatchLoad(
-        batch_id=row.id,
-        tenant_id=row.tenant_id,
-        priority=Priority(row.priority),
-        weight=row.weight,
-        virtual_time=row.virtual_time,
-        expires_at=row.expires_at,
-        ready_tokens=ready * of_a_line,
-        leased_tokens=leased * of_a_line,
-        leased_lines=leased,
-        served_since_claim=tokens_per_second * float(row.seconds_since_claim or 0.0),
-    )
+def _open_ones(model: str | None) -> dict[str, object]:
+    return {"model": model, "within": fleet.LIVE_WITHIN}
 
 
-def _open_lines(row: Any) -> tuple[int, int]:
-    """Return how many lines of a batch wait, and how many workers have, without those that are finished.
+def _seen(row: Any) -> BatchSeen:
+    """Return what is seen of an open batch.
 
     Of open chunks some lines are finished: what is open is never more than what the batch lacks.
     """
     lacking = max(row.num_requests - row.num_finished, 0)
     ready = min(int(row.ready_lines), lacking)
-    return ready, min(int(row.leased_lines), lacking - ready)
+    leased = min(int(row.leased_lines), lacking - ready)
+    lines_of_file = max(int(row.file_requests), 1)
+    return BatchSeen(
+        load=BatchLoad(
+            batch_id=row.id,
+            tenant_id=row.tenant_id,
+            priority=Priority(row.priority),
+            weight=row.weight,
+            virtual_time=row.virtual_time,
+            expires_at=row.expires_at,
+        ),
+        estimated_tokens=float(row.estimated_input_tokens + row.estimated_output_tokens) / lines_of_file,
+        estimated_output_tokens=float(row.estimated_output_tokens) / lines_of_file,
+        num_computed=row.num_computed,
+        used_tokens=float(row.used),
+        output_tokens=float(row.output_tokens),
+        ready_lines=ready,
+        leased_lines=leased,
+        # Of a worker that has not reported yet, or is of the release before, all lines are thought to run.
+        running_lines=leased if row.running_lines is None else min(int(row.running_lines), leased),
+        begun_output_tokens=float(row.begun_output_tokens),
+        part_done=row.num_finished / max(row.num_requests, 1),
+        is_waiting=row.waits_for_tokens is not None,
+        told=None if row.told is None else keeping.told_of(row.told),
+    )
 
 
-# The chunks once, by the indexes of open ones; everything else is a row a batch.
-_OPEN_BATCHES = text("""
+# The chunks once, by the indexes of open ones; everything else is a row a batch. Copies of identical lines are left
+# out: nobody computes them. A batch that began under the release before has counted no computed lines.
+_OPEN_BATCHES = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, batch.expires_at, batch.num_requests,
-        batch.num_completed + batch.num_failed AS num_finished, batch.waits_for_tokens,
-        batch.input_tokens + batch.output_tokens AS used,
+        batch.num_completed + batch.num_failed AS num_finished, batch.waits_for_tokens, batch.output_tokens,
+        CASE WHEN batch.num_computed > 0 THEN batch.num_computed
+            WHEN batch.input_tokens + batch.output_tokens > 0 THEN batch.num_completed ELSE 0 END AS num_computed,
+        batch.input_tokens - batch.cached_tokens + batch.output_tokens AS used,
         coalesce(file.num_requests, 0) AS file_requests,
-        coalesce(file.estimated_input_tokens, 0) + coalesce(file.estimated_output_tokens, 0) AS estimated_tokens,
+        coalesce(file.estimated_input_tokens, 0) AS estimated_input_tokens,
+        coalesce(file.estimated_output_tokens, 0) AS estimated_output_tokens,
         tenant.weight, coalesce(share.virtual_time, 0) AS virtual_time,
-        open.ready_lines, open.leased_lines,
-        extract(epoch FROM clock_timestamp() - claimed.last_at) AS seconds_since_claim
+        open.ready_lines, open.leased_lines, running.num_lines AS running_lines,
+        coalesce(running.num_output_tokens, 0) AS begun_output_tokens, forecast.told
     FROM (
-        SELECT batch_id, coalesce(sum(num_requests) FILTER (WHERE state = 'ready'), 0) AS ready_lines,
-            coalesce(sum(num_requests) FILTER (WHERE state = 'leased'), 0) AS leased_lines
-        FROM chunk WHERE state IN ('ready', 'leased') AND (CAST(:model AS text) IS NULL OR model = :model)
-        GROUP BY batch_id
+        SELECT batch_id, coalesce(sum(num_lines) FILTER (WHERE state = 'ready'), 0) AS ready_lines,
+            coalesce(sum(num_lines) FILTER (WHERE state = 'leased'), 0) AS leased_lines
+        FROM (
+            SELECT batch_id, state, num_requests - coalesce(cardinality(copies), 0) / 2 AS num_lines
+            FROM chunk WHERE state IN ('ready', 'leased') AND (CAST(:model AS text) IS NULL OR model = :model)
+        ) AS chunk GROUP BY batch_id
     ) AS open
     JOIN batch ON batch.id = open.batch_id AND batch.state = 'in_progress'
     JOIN file ON file.id = batch.input_file_id
     JOIN tenant ON tenant.id = batch.tenant_id
     LEFT JOIN fair_share AS share ON share.model = batch.model AND share.priority = batch.priority
         AND share.tenant_id = batch.tenant_id
-    LEFT JOIN LATERAL (
-        SELECT max(last_at) AS last_at FROM decision WHERE decision.batch_id = batch.id AND kind = 'claimed'
-    ) AS claimed ON TRUE
+    LEFT JOIN ({fleet.RUNNING}) AS running ON running.batch_id = batch.id
+    LEFT JOIN forecast ON forecast.batch_id = batch.id
 """)
+
+# Those that were forecast and are not in progress any more. One that was cut short has not ended as it was forecast.
+_ENDED = text("""
+    SELECT batch.model, forecast.told, extract(epoch FROM batch.finalizing_at) AS ended_at
+    FROM forecast JOIN batch ON batch.id = forecast.batch_id
+    WHERE batch.state <> 'in_progress' AND batch.outcome = 'completed' AND forecast.told IS NOT NULL
+        AND batch.finalizing_at IS NOT NULL
+""")
+
+_NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
 # The entry to go on after: null where none was noted, or so long ago that `_FINISHED` would not count all since then.
 _RATE = text("""
-    SELECT tokens_per_second, token_ratio, is_saturated,
+    SELECT tokens_per_second, token_ratio, is_saturated, counters,
         CASE WHEN measured_at > clock_timestamp() - interval '1 hour' THEN CAST(counters->>'ledger_id' AS bigint) END
             AS ledger_id,
         extract(epoch FROM clock_timestamp() - measured_at) AS seconds
@@ -197,6 +215,8 @@ _LAST_ENTRY = text("SELECT max(id) FROM ledger")
 # By the key, so it reads what is new. What was rolled up since is older; what is committed after a later entry was
 # read is missed, a flush at most.
 _FINISHED = text("""
-    SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint FROM ledger
+    SELECT coalesce(sum(input_tokens - cached_tokens + output_tokens), 0)::bigint FROM ledger
     WHERE id > :after AND id <= :until AND model = :model AND created_at > now() - interval '1 hour'
 """)
+
+_COPY = "COPY forecast (batch_id, position, seconds, earliest_seconds, latest_seconds, waits_for, told) FROM STDIN"

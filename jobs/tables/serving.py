@@ -48,6 +48,8 @@ class Worker(Base):
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
     draining_at: Mapped[datetime | None]  # since when an operator wants it to claim nothing more
+    # By batch: lines in its engine, and tokens generated for lines that have not ended. Null: of a release without it.
+    running_lines: Mapped[dict[str, Any] | None]
 
 
 class FairShare(Base):
@@ -114,7 +116,10 @@ class Forecast(Base):
     seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
     waits_for: Mapped[str | None]
     made_at: Mapped[datetime] = created_at()
-    running_lines: Mapped[int | None] = mapped_column(Integer)
+    running_lines: Mapped[int | None] = mapped_column(Integer)  # read by the release before; now null
+    earliest_seconds: Mapped[float | None] = mapped_column(Float)  # from made_at, as `seconds`
+    latest_seconds: Mapped[float | None] = mapped_column(Float)
+    told: Mapped[dict[str, Any] | None]  # what was forecast at parts of its work, to compare with its end
 
 
 class Decision(Base):

@@ -71,6 +71,14 @@ CHUNK_OLDEST = _gauge(
     alert='`max by (model) (tokenmill_chunk_oldest_seconds{priority="urgent",state="ready"}) > 300`: '
     "urgent work waits; start workers for the model, or see why those there are do not claim",
 )
+QUEUE_END = _gauge(
+    "queue_end_seconds",
+    "Seconds until the last batch in progress ends of which that is known, by `bound`: `expected`, and `earliest` and "
+    "`latest`, between which eight of ten end.",
+    "model",
+    "priority",
+    "bound",
+)
 RUNS = _gauge("runs", "Runs of pipelines that have not ended.", "state")
 FAILING_SCHEDULES = _gauge(
     "failing_schedules",
@@ -102,7 +110,7 @@ WORKERS_OUT = _gauge(
 WORKER_SLOTS = _gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
 
 QUEUE = (
-    *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST),
+    *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, QUEUE_END),
     *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
 )
 

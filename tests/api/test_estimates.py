@@ -42,9 +42,9 @@ def worker(deployment: Any) -> Iterator[None]:
         session.execute(
             text("""
                 INSERT INTO serving_rate (model, tokens_per_second, token_ratio, counters, is_saturated, measured_at)
-                VALUES (:model, 50, 0.5, '{}', TRUE, now())
+                VALUES (:model, 50, 0.5, CAST(:counters AS jsonb), TRUE, now())
             """),
-            {"model": MODEL},
+            {"model": MODEL, "counters": json.dumps({"evidence_seconds": 120, "evidence_lines": 1e9})},
         )
     yield
     with Session(deployment.engine) as session, session.begin():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -95,9 +96,9 @@ def test_what_is_counted_is_not_corrected_by_how_far_off_estimates_by_bytes_were
         session.execute(
             text("""
                 INSERT INTO serving_rate (model, tokens_per_second, token_ratio, counters, is_saturated, measured_at)
-                VALUES (:model, 50, 0.5, '{}', TRUE, now())
+                VALUES (:model, 50, 0.5, CAST(:counters AS jsonb), TRUE, now())
             """),
-            {"model": MODEL},
+            {"model": MODEL, "counters": json.dumps({"evidence_seconds": 120, "evidence_lines": 1e9})},
         )
     first = ask(client, input_file_id=file_id)
     assert first["worker_seconds"] == pytest.approx((first["input_tokens"] + first["output_tokens"]) * 0.5 / 50)

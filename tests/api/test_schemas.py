@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from openai.types import Batch as ClientBatch
@@ -97,7 +97,15 @@ def test_seconds_are_rounded_down() -> None:
 def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
     errors = [{"code": "empty_file", "line": None, "param": None, "message": "ö"}]
     batch = a_batch(state="failed", errors=errors, failed_at=MOMENT, request_metadata={"z": "1", "a": "ü"})
-    outlook = Outlook(ends_at=MOMENT, position=3, running_lines=64, waits_for="w")
+    outlook = Outlook(
+        ends_at=MOMENT,
+        earliest_at=MOMENT - timedelta(seconds=9),
+        latest_at=MOMENT + timedelta(seconds=9),
+        position=3,
+        running_lines=64,
+        waits_for="w",
+    )
+    up = SECONDS + 1  # what is to come is rounded up
     assert BatchObject.of(batch, outlook, currency="EUR").model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'
@@ -108,7 +116,8 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         '{"cached_tokens":0},"output_tokens":0,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":0},'
         '"metadata":{"z":"1","a":"ü"},"priority":"normal","invalid_lines":"fail",'
         '"uncovered_lines":"wait","retry_of":null,"after":null,"filled_file_id":null,"cost_micros":0,"cost":"0.00","currency":"EUR",'
-        f'"eta":{SECONDS},"position":3,"running_lines":64,"waits_for":"w","budget_warning":null}}'
+        f'"eta":{up},"eta_earliest":{up - 9},"eta_latest":{up + 9},"position":3,"running_lines":64,"waits_for":"w",'
+        '"budget_warning":null}'
     )
 
 

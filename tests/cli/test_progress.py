@@ -80,6 +80,12 @@ def test_the_servers_own_guess_of_the_end_is_shown_with_the_place_in_the_queue()
     assert figures(Rate(), replace(guessed, position=0), now=lambda: 1_000_100.0) == ["ETA 0:00:00"]
 
 
+def test_the_servers_interval_stands_beside_the_time_left() -> None:
+    guessed = replace(progress(0), eta=1_000_090, eta_earliest=1_000_070, eta_latest=1_000_200)
+    assert figures(Rate(), guessed, now=lambda: 1_000_000.0) == ["ETA 0:01:30 (0:01:10 to 0:03:20)"]
+    assert figures(Rate(), guessed, now=lambda: 1_000_100.0) == ["ETA 0:00:00 (0:00:00 to 0:01:40)"]
+
+
 def test_the_time_left_does_not_jump_where_lines_end_in_bursts() -> None:
     """Bursts of 64 lines every 16 s, looked at twice a second: after the first two, 4 lines a second are seen."""
     rate, shown = Rate(), list[float]()

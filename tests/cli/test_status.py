@@ -25,7 +25,7 @@ def test_status_of_a_server_tells_health_queue_and_workers(service: Service, bat
     done = service.run("status")
     title, *rows = done.stdout.splitlines()
     assert (done.exit_code, title) == (0, f"{service.base_url}, models: tiny")
-    assert "tiny\tnormal\t0\t3\t0\t0" in rows
+    assert "tiny\tnormal\t0\t3\t0\t0\t" in rows
     assert "tiny\t3\t1\t0%\t12345\thand" in rows
     assert "open\t0\t1\t0\t0" in rows
 
@@ -50,6 +50,22 @@ def test_status_calls_work_on_documents_so_and_names_no_model_for_it() -> None:
     worker = Sample(name="tokenmill_engine_num_requests_running", labels=labels | {"worker": "w"}, value=0)
     report = ServiceReport(title="", problems=[], samples=[queue, worker])
     assert [rows[0][0] for _, rows in report.sections()] == ["documents", "documents"]
+
+
+def test_status_tells_between_which_moments_the_queue_of_a_class_ends() -> None:
+    queue = {"model": "m", "priority": "normal"}
+    bounds = {"earliest": 540.0, "expected": 720.0, "latest": 1200.0}
+    samples = [
+        Sample(name="tokenmill_chunk_lines", labels={**queue, "state": "ready"}, value=64),
+        Sample(name="tokenmill_chunk_lines", labels={"model": "m", "priority": "bulk", "state": "ready"}, value=5),
+        *[
+            Sample(name="tokenmill_queue_end_seconds", labels={**queue, "bound": bound}, value=seconds)
+            for bound, seconds in bounds.items()
+        ],
+    ]
+    ((header, rows),) = ServiceReport(title="", problems=[], samples=samples).sections()
+    assert header[-1] == "ends in"
+    assert [row[-1] for row in rows] == ["", "0:09:00 to 0:20:00"]
 
 
 def test_top_shows_tokens_per_second_between_two_looks() -> None:

@@ -131,6 +131,33 @@ def batch(status: str, completed: int, failed: int, total: int) -> SimpleNamespa
 
 
 @pytest.mark.parametrize("columns", [80, 200])
+def test_a_list_of_batches_tells_when_those_end_of_which_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    known = batch("in_progress", 10, 0, 100)
+    known.eta, known.eta_earliest, known.eta_latest = (int(time.time()) + seconds for seconds in (250, 190, 310))
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_batches([known, batch("completed", 400, 0, 400)])
+    shown = re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
+    assert {"ends", "in", "3", "to", "5"} <= set(shown.split())
+    assert "3 min to 5 min" in shown or columns == 80
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= columns
+
+
+def test_a_program_reads_the_ends_of_batches_in_columns_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    known = batch("in_progress", 10, 0, 100)
+    known.eta, known.eta_earliest, known.eta_latest = 1_767_323_045, 1_767_323_000, 1_767_323_100
+    print_batches([known, batch("completed", 400, 0, 400)])
+    header, first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert header[-3:] == ["eta", "eta_earliest", "eta_latest"]
+    assert first[-3:] == ["2026-01-02T03:04:05Z", "2026-01-02T03:03:20Z", "2026-01-02T03:05:00Z"]
+    assert second[-3:] == ["", "", ""]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
 def test_a_list_of_batches_breaks_nothing_inside_a_word(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     batches = [
         batch("completed", 400, 0, 400), batch("in_progress", 99_997, 3, 100_000), batch("completed", 1, 13, 14)

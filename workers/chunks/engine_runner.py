@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.process.messages import EngineInfo
+from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from workers.chunks.counting import InputCounter
 from workers.chunks.parts import WorkerParts
@@ -43,6 +44,9 @@ class EngineRunner:
 
     def metrics(self) -> Mapping[str, Any]:
         return engine_metrics(self._host.stats)
+
+    def running_lines(self) -> Mapping[str, RunningLines]:
+        return self._host.running_lines()
 
     def begin_drain(self) -> None:
         if self._counter is not None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.chunks import fleet
+from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import transaction
 from jobs.errors import ServiceError
@@ -39,6 +40,9 @@ class Runner(Protocol):
 
     def metrics(self) -> Mapping[str, Any]:
         """Return what the heartbeat tells of it, by name."""
+
+    def running_lines(self) -> Mapping[str, RunningLines]:
+        """Return what it computes now, by batch."""
 
     def begin_drain(self) -> None:
         """Begin nothing more beside the open chunks."""
@@ -148,7 +152,13 @@ class ChunkService:
         """Tell how the worker is, and why it is out, where it is; learn whether operators want it to claim."""
         reason = self._drain.out_reason
         with transaction(self._hold_sessions) as session:
-            beat = fleet.heartbeat(session, self._worker_id, engine_stats=self._runner.metrics(), out_reason=reason)
+            beat = fleet.heartbeat(
+                session,
+                self._worker_id,
+                engine_stats=self._runner.metrics(),
+                running_lines=self._runner.running_lines(),
+                out_reason=reason,
+            )
             if not beat.is_known:
                 self._register(session)  # its machine slept for so long that it was forgotten
             elif reason is not None and not self._is_noted_out:

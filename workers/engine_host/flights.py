@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.params import SamplingParams
 from engine.process.messages import FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
+from jobs.chunks.fleet import RunningLines
 
 _PROBE_TOKENS = 16
 
@@ -21,12 +23,16 @@ class Owner(Protocol):
         """Return what logs call the request."""
 
     @property
-    def line(self) -> Hashable:
-        """Return what is the same for all requests of one line, and of no other."""
+    def line(self) -> tuple[str, int] | None:
+        """Return the id of the batch and the number of the line that it is of; None where it is of none."""
 
     @property
     def num_broken(self) -> int:
         """Return how often a broken row has ended the line, on other workers too."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Return how many tokens the engine has generated for it so far, as far as it has reported them."""
 
     def receive(self, delta: TokenDelta) -> None:
         """Receive new tokens of one child; a finish reason on its last delta."""
@@ -61,11 +67,29 @@ class Flight:
         self.owner.receive(error)
 
 
+def lines_of(flights: Iterable[Flight], running_ids: Collection[int]) -> dict[str, RunningLines]:
+    """Return by batch how many lines have a request among `running_ids`, and the tokens generated for all its lines."""
+    lines: dict[str, set[int]] = defaultdict(set)
+    num_tokens: Counter[str] = Counter()
+    for flight in flights:
+        if flight.owner.line is not None:
+            batch_id, line_no = flight.owner.line
+            num_tokens[batch_id] += flight.owner.num_output_tokens
+            if flight.request_id in running_ids:
+                lines[batch_id].add(line_no)
+    return {
+        batch_id: RunningLines(num_lines=len(lines[batch_id]), num_output_tokens=count)
+        for batch_id, count in num_tokens.items()
+    }
+
+
 class Probe:
     """Owns a request of our own, whose end alone is of interest."""
 
-    name = line = "probe"
+    name = "probe"
+    line = None
     num_broken = 0
+    num_output_tokens = 0
 
     def receive(self, delta: TokenDelta) -> None: ...
 

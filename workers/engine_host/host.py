@@ -20,8 +20,9 @@ from engine.process.messages import Decision, EngineInfo, EngineStats, FinishRea
 from engine.process.silence import LongestSilence
 from engine.scheduling.decisions import outcome
 from engine.scheduling.request import NewRequest
+from jobs.chunks.fleet import RunningLines
 from workers.engine_host.broken import BrokenRequests
-from workers.engine_host.flights import Flight, Owner, make_probe
+from workers.engine_host.flights import Flight, Owner, lines_of, make_probe
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class EngineHost:
         self._last_progress = monotonic()
         self._longest_silence = LongestSilence()
         self._stats = EngineStats()
+        self._running_ids: frozenset[int] = frozenset()
         self._closing = threading.Event()
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
 
@@ -105,6 +107,11 @@ class EngineHost:
     @property
     def stats(self) -> EngineStats:
         return self._stats
+
+    def running_lines(self) -> dict[str, RunningLines]:
+        """Return by batch what of its lines the engine computes now, and how far its unfinished lines are."""
+        with self._lock:
+            return lines_of(list(self._in_engine.values()), self._running_ids)
 
     def seconds_since_progress(self) -> float:
         """Return the engine's silence; even an idle engine reports every second.
@@ -213,6 +220,8 @@ class EngineHost:
                 self._longest_silence.note(now - self._last_progress, now=now)
                 self._last_progress = now
                 self._stats = progress.stats
+                if progress.running_ids is not None:
+                    self._running_ids = frozenset(progress.running_ids)
                 self._log_decisions(progress.decisions)
                 self._route(progress.outputs)
             if self._wants_new_engine() and not self._renew():
@@ -309,7 +318,7 @@ class EngineHost:
         What waited for a new engine is among the newcomers now.
         """
         self._is_restarting = False
-        self._stats = EngineStats()
+        self._stats, self._running_ids = EngineStats(), frozenset()
         interrupted = list(self._in_engine.values())
         self._in_engine.clear()
         self._isolated.clear()

@@ -20,6 +20,7 @@ from engine.pooling.pooled import are_numbers
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import output_line, response_id
 from workers.chunks.line_results import FailureMaker
+from workers.chunks.running import RunningCount
 from workers.engine_host.broken import MAX_IN_A_ROW
 from workers.pooling.lines import Numbers, PoolLine, PoolModel
 from workers.prompt_lengths import Unwanted
@@ -65,8 +66,7 @@ class PoolAnswers:
         self._num_broken_in_a_row = 0
         self._monotonic = monotonic
         self._turn = threading.Lock()
-        self.num_running = 0
-        """Lines that are being computed."""
+        self.running = RunningCount()
 
     def answer(
         self,
@@ -83,13 +83,12 @@ class PoolAnswers:
         """
         self._wait_for_turn(is_wanted)
         try:
-            self.num_running = len(lines)
             began = self._monotonic()
-            results, broken = self._answer_anew(lines, batch_id, is_wanted, broken_before)
+            with self.running.including(batch_id, len(lines)):
+                results, broken = self._answer_anew(lines, batch_id, is_wanted, broken_before)
             microseconds = round((self._monotonic() - began) * 1e6)
             return Answered(results=results, microseconds=microseconds, broken=broken)
         finally:
-            self.num_running = 0
             self._turn.release()
 
     def _wait_for_turn(self, is_wanted: Callable[[], bool]) -> None:

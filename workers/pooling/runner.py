@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from workers.drain import Drain
 from workers.pooling.run import PoolParts, PoolRun
@@ -27,7 +28,11 @@ class PoolRunner:
 
     def metrics(self) -> Mapping[str, Any]:
         assert self._parts is not None, "start() first"
-        return {"num_requests_running": self._parts.answers.num_running}
+        return {"num_requests_running": sum(running.num_lines for running in self.running_lines().values())}
+
+    def running_lines(self) -> Mapping[str, RunningLines]:
+        assert self._parts is not None, "start() first"
+        return self._parts.answers.running.by_batch()
 
     def begin_drain(self) -> None: ...
 

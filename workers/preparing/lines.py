@@ -19,10 +19,13 @@ Ended = LineResult | ServiceError
 class DocumentLines:
     """Hands lines to the pool, as many at once as it has threads. `len()` is how many have not ended."""
 
-    def __init__(self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult], *, tenant_id: str) -> None:
+    def __init__(
+        self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult], *, tenant_id: str, batch_id: str
+    ) -> None:
         """`answer` is called in a thread of the pool, in the tenant's turn; it raises ServiceError alone."""
         self._pool = pool
         self._tenant_id = tenant_id
+        self._batch_id = batch_id
         self._answer = answer
         self._waiting: deque[RawLine] = deque()
         self._num_running = 0
@@ -74,7 +77,8 @@ class DocumentLines:
         if self._is_dropped:
             return
         try:
-            ended: Ended = self._answer(line, readers)
+            with self._pool.running.including(self._batch_id, 1):
+                ended: Ended = self._answer(line, readers)
         except ServiceError as error:
             ended = error
         self._ended.put(ended)

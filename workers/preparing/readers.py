@@ -16,6 +16,7 @@ from extraction.course.cutting_child import MODULE as CUTTER
 from extraction.course.grounding_child import MODULE as GROUNDER
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
+from workers.chunks.running import RunningCount
 from workers.preparing.turns import Turns
 
 IDLE_SECONDS = 60.0
@@ -68,6 +69,7 @@ class ReaderPool:
 
     def __init__(self, num_threads: int, *, limits: Limits | None = None) -> None:
         self.num_threads = num_threads
+        self.running = RunningCount()
         self._readers = [Readers.within(limits or Limits()) for _ in range(num_threads + 1)]
         self._turns: Turns[Work] = Turns(num_threads)
         # Daemons: what one of them still reads when the worker has drained keeps nobody from leaving.

@@ -45,7 +45,7 @@ class DocumentRun(HeldChunk):
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
         super().__init__(claim, parts)
         self._parts = parts
-        self._lines = DocumentLines(parts.pool, self._answer, tenant_id=claim.tenant_id)
+        self._lines = DocumentLines(parts.pool, self._answer, tenant_id=claim.tenant_id, batch_id=claim.batch_id)
         self._results = DocumentResults(self._lease, parts.settings, monotonic=parts.monotonic)
         self._ends: ChunkEnds[Ended] = ChunkEnds(
             lease=self._lease,

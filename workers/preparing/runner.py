@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from extraction.errors import ExtractionError
+from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import ServiceError
 from workers.drain import Drain
@@ -40,6 +41,9 @@ class DocumentRunner:
 
     def metrics(self) -> Mapping[str, Any]:
         return {"num_requests_running": self._pool.num_busy, "num_requests_waiting": self._pool.num_waiting}
+
+    def running_lines(self) -> Mapping[str, RunningLines]:
+        return self._pool.running.by_batch()
 
     def begin_drain(self) -> None: ...
 

@@ -41,6 +41,23 @@ def test_moments_are_told_from_now() -> None:
     assert formats.stamp(0) == "1970-01-01 00:00 UTC"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        ((720, 540, 1200), "in 12 min (9 min to 20 min)"),
+        ((-5, -9, -1), "in 0 s (0 s to 0 s)"),
+        ((720, None, None), "in 12 min"),
+    ],
+)
+def test_an_end_is_told_with_its_interval_and_never_in_the_past(
+    seconds: tuple[int, int | None, int | None], shown: str
+) -> None:
+    now = int(datetime.now(UTC).timestamp()) + 1
+    expected, earliest, latest = (None if one is None else now + one for one in seconds)
+    assert expected is not None
+    assert formats.between(expected, earliest, latest) == shown
+
+
 def test_what_comes_round_all_the_time_is_just_now() -> None:
     now = datetime.now(UTC)
     assert {formats.ago(now - timedelta(seconds=seconds)) for seconds in (-1, 0, 2, 4)} == {"just now"}

@@ -152,3 +152,18 @@ def test_a_reader_that_is_gone_is_noticed() -> None:
     put(outbox, 1, (1, 5))
     outbox.close()
     assert not outbox.is_open
+
+
+def test_a_list_of_running_requests_waits_for_the_next_message_and_is_sent_once() -> None:
+    sent: list[Progress] = []
+    reader = SlowReader()
+    outbox = Outbox(reader.receive)
+    outbox.put([], stats_after(1), running_ids=[1, 2])
+    outbox.put([], stats_after(2), running_ids=[2, 3])
+    outbox.put([], stats_after(3))
+    while not sent or sent[-1].step < 3:
+        sent.append(reader.receive_one())
+    assert [message.running_ids for message in sent if message.running_ids is not None][-1] == [2, 3]
+    outbox.put([], stats_after(4))
+    assert reader.receive_one().running_ids is None
+    assert decode_from_engine(encode(sent[-1])) == sent[-1]

@@ -26,7 +26,6 @@ def load(
     ready: float = 0,
     leased: float = 0,
     leased_lines: int = 0,
-    served: float = 0,
     priority: Priority = Priority.NORMAL,
     weight: float = 1.0,
     virtual_time: float = 0.0,
@@ -42,7 +41,6 @@ def load(
         ready_tokens=ready,
         leased_tokens=leased,
         leased_lines=leased_lines,
-        served_since_claim=served,
     )
 
 
@@ -89,22 +87,11 @@ def test_a_tenant_that_had_more_waits_until_the_others_are_level() -> None:
     assert (found["b"].tokens, found["a"].tokens) == (140, 200)
 
 
-def test_running_lines_advance_together_and_what_waits_comes_after_them() -> None:
-    running = load("r", leased=120, leased_lines=4)
-    found = by_id([running, load("w", tenant="y", ready=50)])
-    assert (found["r"].tokens, found["w"].tokens) == (120, 170)
+def test_what_waits_is_served_after_what_runs_and_taken_up_before_it() -> None:
+    found = by_id([load("r", leased=120, leased_lines=4), load("w", tenant="y", ready=50)])
+    assert (found["w"].tokens, found["w"].tokens_to_claim) == (170, 50)
+    assert (found["r"].tokens, found["r"].tokens_to_claim) == (0, 0)
     assert (found["r"].position, found["r"].tokens_ahead) == (0, {})
-    # Alone, lines that are shorter end earlier: what others have by then is as much a line.
-    both = by_id([running, load("s", tenant="y", leased=10, leased_lines=1)])
-    assert (both["s"].tokens, both["r"].tokens) == (50, 130)
-
-
-def test_lines_that_were_claimed_a_while_ago_have_had_their_part() -> None:
-    waits = load("w", tenant="y", ready=50)
-    found = by_id([load("r", leased=120, leased_lines=4, served=100), waits])
-    assert (found["r"].tokens, found["w"].tokens) == (20, 170)
-    overdue = by_id([load("r", leased=120, leased_lines=4, served=500), waits])
-    assert overdue["r"].tokens == 12, "longer than expected: nobody knows by how much"
 
 
 def test_a_batch_that_runs_stands_behind_nobody_though_others_are_first() -> None:
@@ -177,5 +164,5 @@ def _queues(loads: list[BatchLoad], owners: dict[int, str]) -> Iterable[Queue]:
     ],
 )
 def test_what_is_before_a_batch_is_told_in_words(found: dict[str, object], sentence: str | None) -> None:
-    values = {"batch_id": "b", "tokens": 1.0, "position": 1, **found}
+    values = {"batch_id": "b", "tokens": 1.0, "tokens_to_claim": 1.0, "position": 1, **found}
     assert standing(Forecast(**values), num_workers=2, tokens_per_second=1900.0) == sentence  # type: ignore[arg-type]  # by name

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine.process.messages import EngineInfo, EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
+from jobs.chunks.fleet import RunningLines
 from workers.engine_host.flights import Owner
 
 NEVER = 10_000.0
@@ -63,6 +64,9 @@ class GatedHost:
 
     def abort(self, request_ids: Iterable[int]) -> None: ...
     def abort_child(self, request_id: int, index: int) -> None: ...
+
+    def running_lines(self) -> dict[str, RunningLines]:
+        return {}
 
     is_wedged = False
 

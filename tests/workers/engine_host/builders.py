@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from engine.errors import EngineDied, EngineStartError
 from engine.params import SamplingParams
@@ -31,6 +31,7 @@ class FakeEngine:
         self.aborted_children: list[tuple[int, int]] = []
         self.num_messages = 0
         self.decisions: list[Decision] = []
+        self.running_ids: list[int] | None = None
         self._starts_left = starts
         self._is_ready = False
         self._requests: dict[int, list[int]] = {}
@@ -72,11 +73,18 @@ class FakeEngine:
     def work(self) -> None:
         self._events.put("work")
 
+    def report(self, running_ids: list[int]) -> None:
+        """Tell which requests have a seat, and work at none."""
+        self.running_ids = running_ids
+        self._events.put("report")
+
     def poll(self, timeout_seconds: float) -> Progress | None:
         try:
             event = self._events.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
+        if event == "report":
+            return Progress([], EngineStats(), 1, [], self.running_ids)
         if event == "kill" or any(prompt[0] == POISON for prompt in self._requests.values()):
             raise EngineDied(-9, list(self._requests))
         lasts = LASTS if len(self.generations) == 1 else 2 * LASTS
@@ -104,9 +112,11 @@ class FakeEngine:
 class Recorder:
     """Collects the deltas of one request; `finished` is set with the last."""
 
-    def __init__(self, name: str = "") -> None:
+    num_output_tokens = 0
+
+    def __init__(self, name: str = "", *, line: tuple[str, int] | None = None) -> None:
         self.name = name
-        self.line: Hashable = next(_LINES)
+        self.line = line or ("batch", next(_LINES))
         self.num_broken = 0
         self.deltas: list[TokenDelta] = []
         self.num_restarts = 0

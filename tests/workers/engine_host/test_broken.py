@@ -66,7 +66,7 @@ def test_so_many_lines_in_a_row_without_a_good_row_condemn_the_engine(lines: int
 def test_requests_of_one_line_count_once(stage: Stage) -> None:
     recorders = [Recorder() for _ in range(MAX_IN_A_ROW)]
     for recorder in recorders:
-        recorder.line = "one"
+        recorder.line = ("batch", 0)
         submit(stage.host, BREAKS_ONCE, recorder)
     stage.run_until_done(recorders)
     assert stage.broken == []

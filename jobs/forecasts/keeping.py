@@ -1,0 +1,71 @@
+"""What is kept from look to look, as JSON and back. What an older release kept, or nothing, reads as nothing known.
+
+Pure: no SQL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from jobs.forecasts.looks import ModelState
+from jobs.forecasts.rates import Rate
+from jobs.forecasts.seen import Mark, Told
+from jobs.forecasts.track_record import Phase, TrackRecord
+from jobs.states import Priority
+
+_MEASURED = (
+    *("evidence_seconds", "recent_seconds", "recent_tokens"),
+    *("evidence_lines", "line_seconds", "ended_lines"),
+)
+
+
+def kept(state: ModelState, *, ledger_id: int) -> dict[str, Any]:
+    """Return the columns of a model's `serving_rate`."""
+    rate = state.rate
+    return {
+        "tokens_per_second": rate.tokens_per_second,
+        "token_ratio": rate.ended_ratio,
+        "is_saturated": rate.is_saturated,
+        "counters": {
+            "ledger_id": ledger_id,
+            "begun_tokens": state.begun_tokens,
+            "errors": [[phase, priority, list(own)] for (phase, priority), own in state.record.errors.items()],
+            **{name: getattr(rate, name) for name in _MEASURED},
+        },
+    }
+
+
+def state_of(row: Any) -> ModelState:
+    """Return what a row of `serving_rate` keeps. A rate without evidence is one of the release before: it may go."""
+    counters: Mapping[str, Any] = row.counters
+    measured = {name: float(counters.get(name, 0.0)) for name in _MEASURED}
+    return ModelState(
+        rate=Rate(
+            tokens_per_second=row.tokens_per_second if measured["evidence_seconds"] else None,
+            ended_ratio=row.token_ratio,
+            is_saturated=row.is_saturated,
+            **measured,
+        ),
+        record=TrackRecord(
+            errors={(Phase(phase), Priority(priority)): own for phase, priority, own in counters.get("errors", [])}
+        ),
+        begun_tokens=float(counters.get("begun_tokens", 0.0)),
+    )
+
+
+def told_as_json(told: Told) -> str:
+    return json.dumps(asdict(told))
+
+
+def told_of(found: Mapping[str, Any]) -> Told:
+    """Return what a forecast's row keeps of a batch."""
+    marks = {int(part): None if mark is None else _mark_of(mark) for part, mark in found["marks"].items()}
+    return Told(**{**found, "marks": marks})
+
+
+def _mark_of(found: Mapping[str, Any]) -> Mark:
+    phase, priority = found["kind"]
+    return Mark(made_at=found["made_at"], seconds=found["seconds"], kind=(Phase(phase), Priority(priority)))

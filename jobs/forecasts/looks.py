@@ -1,0 +1,139 @@
+"""One look at a model's queue: how fast its workers are now, and when each batch ends, between which moments.
+
+Pure: what is seen goes in, what is to be kept and told comes out; no SQL, no clock. A benchmark drives it as the
+dispatcher does (`benchmarks/eta.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from jobs.forecasts.finish_times import Forecast, forecast
+from jobs.forecasts.rates import Look, Rate, aged, measured
+from jobs.forecasts.seen import BatchSeen, Ended, Mark, Seen, Told
+from jobs.forecasts.time_left import LEAST_SECONDS, TimeLeft, begun_lines, load_of, time_left, tokens_of
+from jobs.forecasts.track_record import Phase, TrackRecord
+
+_MARKS = (10, 25, 50, 75, 90)
+"""Per cent of a batch's lines: the first forecast at or after each is compared with the batch's end."""
+_MOSTLY = 0.75
+"""Of the time left, for a forecast to tell of one phase; one of more phases teaches nothing of either."""
+_LEAST_MARKED = 15.0
+"""Seconds of a forecast that is compared with what came: of a shorter one the error is that of the looks, every 5 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """What is kept of a model from look to look."""
+
+    rate: Rate = field(default_factory=Rate)
+    record: TrackRecord = field(default_factory=TrackRecord)
+    begun_tokens: float = 0.0
+    """Of all its batches at the last look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is to be expected of one batch."""
+
+    found: Forecast
+    told: Told
+    seconds: float | None
+    """Until its end; None where nobody knows."""
+    earliest_seconds: float | None = None
+    latest_seconds: float | None = None
+
+
+def look(state: ModelState, seen: Seen) -> tuple[ModelState, list[Outcome]]:
+    """Measure, compare what was told with what came, and forecast every batch."""
+    before = aged(state.rate, seen.seconds)
+    told = {batch.load.batch_id: _told(batch, seen, before) for batch in seen.batches}
+    begun_tokens = sum(begun_lines(batch, before) * tokens_of(batch, before) for batch in seen.batches)
+    done_lines = sum(
+        told[batch.load.batch_id].done_lines - batch.told.done_lines for batch in seen.batches if batch.told is not None
+    )
+    rate = measured(
+        before,
+        Look(
+            seconds=seen.seconds,
+            tokens=seen.ended_tokens + begun_tokens - state.begun_tokens,
+            num_workers=seen.num_workers,
+            is_saturated=any(batch.ready_lines for batch in seen.batches),
+            used_tokens=sum(batch.used_tokens for batch in seen.batches),
+            estimated_tokens=sum(batch.estimated_tokens * batch.num_computed for batch in seen.batches),
+            num_lines=sum(batch.num_computed for batch in seen.batches),
+            running_lines=sum(batch.running_lines for batch in seen.batches),
+            done_lines=done_lines,
+        ),
+    )
+    after = ModelState(rate=rate, record=_compared(state.record, seen.ended), begun_tokens=begun_tokens)
+    return after, list(_outcomes(after, seen, told))
+
+
+def _compared(record: TrackRecord, ended: Sequence[Ended]) -> TrackRecord:
+    for one in ended:
+        for mark in filter(None, dict.fromkeys(one.told.marks.values())):  # one that is due for more parts counts once
+            record = record.after(mark.kind, forecast_seconds=mark.seconds, actual_seconds=one.ended_at - mark.made_at)
+    return record
+
+
+def _told(batch: BatchSeen, seen: Seen, rate: Rate) -> Told:
+    """Return what is remembered of a batch after this look, without this look's mark."""
+    done_lines = batch.num_computed + begun_lines(batch, rate)
+    before = batch.told or Told(first_lines=batch.num_computed)
+    line_seconds = before.line_seconds + batch.running_lines * seen.seconds
+    has_queued = before.has_queued or batch.ready_lines > 0
+    return replace(before, line_seconds=line_seconds, done_lines=done_lines, has_queued=has_queued)
+
+
+def _outcomes(state: ModelState, seen: Seen, told: Mapping[str, Told]) -> Iterator[Outcome]:
+    by_id = {batch.load.batch_id: batch for batch in seen.batches}
+    for found in forecast([load_of(batch, state.rate) for batch in seen.batches]):
+        batch, own = by_id[found.batch_id], told[found.batch_id]
+        left = None if batch.is_waiting else time_left(batch, found, own, state.rate, num_workers=seen.num_workers)
+        if left is None:
+            yield Outcome(found=found, told=replace(own, marks={}), seconds=None)
+        else:
+            yield _outcome(batch, found, _marked(own, batch, left, now=seen.now), left, state.record)
+
+
+def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, record: TrackRecord) -> Outcome:
+    """Correct both parts by their earlier errors, which are independent of each other: so their squares add up."""
+    priority = batch.load.priority
+    queue = record.factors((Phase.QUEUE, priority))
+    lines = record.factors((_phase_of_lines(told), priority))
+    expected = left.queued_seconds * queue.expected + left.last_seconds * lines.expected
+    early = math.hypot(
+        left.queued_seconds * (queue.expected - queue.earliest), left.last_seconds * (lines.expected - lines.earliest)
+    )
+    late = math.hypot(
+        left.queued_seconds * (queue.latest - queue.expected), left.last_seconds * (lines.latest - lines.expected)
+    )
+    return Outcome(
+        found=found,
+        told=told,
+        seconds=max(expected, LEAST_SECONDS),
+        earliest_seconds=max(expected - early, 0.0),
+        latest_seconds=max(expected + late, LEAST_SECONDS),
+    )
+
+
+def _phase_of_lines(told: Told) -> Phase:
+    return Phase.LAST if told.has_queued else Phase.LINES
+
+
+def _marked(told: Told, batch: BatchSeen, left: TimeLeft, *, now: float) -> Told:
+    """Return what is remembered with this forecast, where it is the first after a part of the work."""
+    due = [part for part in _MARKS if 100 * batch.part_done >= part and part not in told.marks]
+    if not due:
+        return told
+    phases = {Phase.QUEUE: left.queued_seconds, _phase_of_lines(told): left.last_seconds}
+    phase = next((phase for phase, seconds in phases.items() if seconds >= _MOSTLY * left.seconds), None)
+    mark = (
+        None
+        if phase is None or left.seconds < _LEAST_MARKED
+        else Mark(made_at=now, seconds=left.seconds, kind=(phase, batch.load.priority))
+    )
+    return replace(told, marks={**told.marks, **dict.fromkeys(due, mark)})

@@ -1,0 +1,116 @@
+"""How long a batch has left: until its last chunk is taken up, and from then on until its longest line ends.
+
+Pure, as all of it. Not corrected by earlier errors: `jobs.forecasts.looks` does that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from jobs.forecasts.finish_times import BatchLoad, Forecast, seconds_to_serve
+from jobs.forecasts.rates import Rate, tokens_of_a_line
+from jobs.forecasts.seen import BatchSeen, Told
+
+_LAST_SHARE = 0.5
+"""Of a line's time that is left of it on average when it is looked at."""
+_LAST_LINES = 64
+"""So many lines of a batch are thought to be with workers when its last chunk is taken up, where fewer are now."""
+_MODEL_LINES = 16.0
+"""So many lines of a batch count as much as what is known of its model's."""
+LEAST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLeft:
+    """The time that a batch has left, before that is corrected by earlier errors."""
+
+    queued_seconds: float
+    """Until its last chunk is taken up."""
+    last_seconds: float
+    """From then on."""
+
+    @property
+    def seconds(self) -> float:
+        return self.queued_seconds + self.last_seconds
+
+
+def tokens_of(batch: BatchSeen, rate: Rate) -> float:
+    """Return what a further line of a batch is expected to use."""
+    return tokens_of_a_line(
+        estimated=batch.estimated_tokens,
+        token_ratio=rate.token_ratio,
+        num_finished=batch.num_computed,
+        used=batch.used_tokens,
+    )
+
+
+def output_tokens_of(batch: BatchSeen, rate: Rate) -> float:
+    """Return how many tokens a further answer of a batch is expected to have."""
+    return tokens_of_a_line(
+        estimated=batch.estimated_output_tokens,
+        token_ratio=rate.token_ratio,
+        num_finished=batch.num_computed,
+        used=batch.output_tokens,
+    )
+
+
+def begun_lines(batch: BatchSeen, rate: Rate) -> float:
+    """Return how many lines those that have not ended come to so far, by the parts of their answers.
+
+    Prompts are not counted as they are computed: that is quick, all at once where a batch begins, and nothing goes on
+    as quickly.
+    """
+    expected = output_tokens_of(batch, rate)
+    return min(batch.begun_output_tokens / expected, float(batch.leased_lines)) if expected > 0 else 0.0
+
+
+def load_of(batch: BatchSeen, rate: Rate) -> BatchLoad:
+    """Return what is left of a batch in tokens."""
+    of_a_line = tokens_of(batch, rate)
+    return replace(
+        batch.load,
+        ready_tokens=batch.ready_lines * of_a_line,
+        leased_tokens=(batch.leased_lines - begun_lines(batch, rate)) * of_a_line,
+        leased_lines=batch.leased_lines,
+    )
+
+
+def time_left(batch: BatchSeen, found: Forecast, told: Told, rate: Rate, *, num_workers: int) -> TimeLeft | None:
+    """Return what a batch has left, None where nobody knows."""
+    last = _seconds_of_last_lines(batch, told, rate)
+    if last is None or not num_workers:
+        return None
+    if not batch.ready_lines:
+        return TimeLeft(queued_seconds=0.0, last_seconds=max(last, LEAST_SECONDS))
+    if rate.tokens_per_second is None:
+        return None
+    queued = seconds_to_serve(found.tokens_to_claim, tokens_per_second=rate.tokens_per_second * num_workers)
+    return None if queued is None else TimeLeft(queued_seconds=queued, last_seconds=last)
+
+
+def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | None:
+    """Return how long the last of a batch's lines are with workers, until the longest ends.
+
+    How much longer that takes than a line does on average lies between 1 and what the longest answer may have, the
+    nearer to that the more lines they are; and longer where lines wait before the engine. It was fitted to the ends of
+    simulated batches (docs/scheduling.md). It does not fall with the time since the last claim: what runs then is long.
+    """
+    of_a_line = _seconds_of_a_line(told, rate)
+    if of_a_line is None:
+        return None
+    num_lines = batch.leased_lines if not batch.ready_lines else max(batch.leased_lines, _LAST_LINES)
+    if not num_lines:
+        return LEAST_SECONDS
+    mean = output_tokens_of(batch, rate)
+    longest = max(1.0, batch.estimated_output_tokens / mean) if mean > 0 else 1.0
+    waits = 1 + (batch.leased_lines - batch.running_lines) / max(batch.running_lines, 1)
+    return _LAST_SHARE * waits * of_a_line * math.pow(longest, 1 - 1 / (1 + math.log1p(num_lines)))
+
+
+def _seconds_of_a_line(told: Told, rate: Rate) -> float | None:
+    """Return how long an engine has a line of a batch, on average."""
+    known, done = rate.seconds_of_a_line, max(0.0, told.done_lines - told.first_lines)
+    if known is not None:
+        return (told.line_seconds + _MODEL_LINES * known) / (done + _MODEL_LINES)
+    return told.line_seconds / done if done > 0 else None
