@@ -116,7 +116,7 @@ class Recorder:
 
     def __init__(self, name: str = "", *, line: tuple[str, int] | None = None) -> None:
         self.name = name
-        self.line = line or ("batch", next(_LINES))
+        self.line: tuple[str, int] | None = line or ("batch", next(_LINES))
         self.num_broken = 0
         self.deltas: list[TokenDelta] = []
         self.num_restarts = 0

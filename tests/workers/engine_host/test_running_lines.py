@@ -38,7 +38,9 @@ def test_a_line_of_several_prompts_runs_once_and_an_ended_one_no_more(stage: Sta
 
 
 def test_requests_that_belong_to_no_line_are_not_counted(stage: Stage) -> None:
-    stage.engine.report([submit(stage.host, 1, Recorder())])
+    nobodys = Recorder()
+    nobodys.line = None
+    stage.engine.report([submit(stage.host, 1, nobodys)])
     submitted(stage, "a", range(1))
     until(stage.host, {"a": RunningLines(num_lines=0)})
 
