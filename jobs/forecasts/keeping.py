@@ -13,7 +13,7 @@ from typing import Any
 from jobs.forecasts.looks import ModelState
 from jobs.forecasts.rates import Rate
 from jobs.forecasts.seen import Mark, Told
-from jobs.forecasts.track_record import Phase, TrackRecord
+from jobs.forecasts.track_record import Kind, Phase, TrackRecord
 from jobs.states import Priority
 
 _MEASURED = (
@@ -50,7 +50,7 @@ def state_of(row: Any) -> ModelState:
             **measured,
         ),
         record=TrackRecord(
-            errors={(Phase(phase), Priority(priority)): own for phase, priority, own in counters.get("errors", [])}
+            errors={_kind_of(phase, priority): own for phase, priority, own in counters.get("errors", [])}
         ),
         begun_tokens=float(counters.get("begun_tokens", 0.0)),
     )
@@ -67,5 +67,8 @@ def told_of(found: Mapping[str, Any]) -> Told:
 
 
 def _mark_of(found: Mapping[str, Any]) -> Mark:
-    phase, priority = found["kind"]
-    return Mark(made_at=found["made_at"], seconds=found["seconds"], kind=(Phase(phase), Priority(priority)))
+    return Mark(made_at=found["made_at"], seconds=found["seconds"], kind=_kind_of(*found["kind"]))
+
+
+def _kind_of(phase: str, priority: str | None) -> Kind:
+    return Phase(phase), None if priority is None else Priority(priority)

@@ -14,7 +14,8 @@ from jobs.forecasts.finish_times import Forecast, forecast
 from jobs.forecasts.rates import Look, Rate, aged, measured
 from jobs.forecasts.seen import BatchSeen, Ended, Mark, Seen, Told
 from jobs.forecasts.time_left import LEAST_SECONDS, TimeLeft, begun_lines, load_of, time_left, tokens_of
-from jobs.forecasts.track_record import Phase, TrackRecord
+from jobs.forecasts.track_record import Kind, Phase, TrackRecord
+from jobs.states import Priority
 
 _MARKS = (10, 25, 50, 75, 90)
 """Per cent of a batch's lines: the first forecast at or after each is compared with the batch's end."""
@@ -84,7 +85,7 @@ def _told(batch: BatchSeen, seen: Seen, rate: Rate) -> Told:
     done_lines = batch.num_computed + begun_lines(batch, rate)
     before = batch.told or Told(first_lines=batch.num_computed)
     line_seconds = before.line_seconds + batch.running_lines * seen.seconds
-    has_queued = before.has_queued or batch.ready_lines > 0
+    has_queued = before.has_queued or (batch.ready_lines > 0 and batch.num_computed > 0)
     return replace(before, line_seconds=line_seconds, done_lines=done_lines, has_queued=has_queued)
 
 
@@ -102,8 +103,8 @@ def _outcomes(state: ModelState, seen: Seen, told: Mapping[str, Told]) -> Iterat
 def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, record: TrackRecord) -> Outcome:
     """Correct both parts by their earlier errors, which are independent of each other: so their squares add up."""
     priority = batch.load.priority
-    queue = record.factors((Phase.QUEUE, priority))
-    lines = record.factors((_phase_of_lines(told), priority))
+    queue = record.factors(_kind(Phase.QUEUE, priority))
+    lines = record.factors(_kind(_phase_of_lines(told), priority))
     expected = left.queued_seconds * queue.expected + left.last_seconds * lines.expected
     early = math.hypot(
         left.queued_seconds * (queue.expected - queue.earliest), left.last_seconds * (lines.expected - lines.earliest)
@@ -120,6 +121,11 @@ def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, reco
     )
 
 
+def _kind(phase: Phase, priority: Priority) -> Kind:
+    """Return the kind of a forecast. Lines that run take as long in any class."""
+    return phase, priority if phase is Phase.QUEUE else None
+
+
 def _phase_of_lines(told: Told) -> Phase:
     return Phase.LAST if told.has_queued else Phase.LINES
 
@@ -134,6 +140,6 @@ def _marked(told: Told, batch: BatchSeen, left: TimeLeft, *, now: float) -> Told
     mark = (
         None
         if phase is None or left.seconds < _LEAST_MARKED
-        else Mark(made_at=now, seconds=left.seconds, kind=(phase, batch.load.priority))
+        else Mark(made_at=now, seconds=left.seconds, kind=_kind(phase, batch.load.priority))
     )
     return replace(told, marks={**told.marks, **dict.fromkeys(due, mark)})

@@ -32,8 +32,8 @@ class Phase(StrEnum):
     """more: what is left is the longest."""
 
 
-Kind = tuple[Phase, Priority]
-"""Errors of one kind are alike. What comes later delays each class in its own way."""
+Kind = tuple[Phase, Priority | None]
+"""Errors of one kind are alike. A class is named where it matters: what comes later delays each in its own way."""
 
 _PRIOR: Mapping[Phase, tuple[float, float]] = {
     Phase.QUEUE: (-0.1, 0.5),

@@ -132,10 +132,10 @@ def test_an_end_of_more_than_ten_years_is_not_told() -> None:
 
 
 def test_errors_are_learned_from_batches_that_ended() -> None:
-    mark = Mark(made_at=100.0, seconds=20.0, kind=(Phase.LAST, Priority.BULK))
+    mark = Mark(made_at=100.0, seconds=20.0, kind=(Phase.LAST, None))
     ended = Ended(told=Told(marks={10: mark, 25: mark, 50: None}), ended_at=140.0)
     state, _ = look(ModelState(), replace(seen_at(150.0), ended=[ended]))
-    assert state.record.errors == {(Phase.LAST, Priority.BULK): [0.693]}
+    assert state.record.errors == {(Phase.LAST, None): [0.693]}
 
 
 def test_a_forecast_is_marked_once_at_each_part_of_the_work() -> None:

@@ -30,9 +30,9 @@ def test_what_always_came_late_is_expected_later() -> None:
     assert factors.expected == pytest.approx(1.5, rel=0.01)
     assert factors.earliest == pytest.approx(1.5, rel=0.01)
     assert factors.latest == pytest.approx(1.5, rel=0.01)
-    assert record_of([1.5] * 60).factors((Phase.LAST, Priority.NORMAL)) == TrackRecord().factors(
-        (Phase.LAST, Priority.NORMAL)
-    ), "one kind says nothing of another"
+    assert record_of([1.5] * 60).factors((Phase.LAST, None)) == TrackRecord().factors((Phase.LAST, None)), (
+        "one kind says nothing of another"
+    )
 
 
 def test_eight_of_ten_ends_like_the_earlier_ones_lie_in_the_interval() -> None:
