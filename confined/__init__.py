@@ -1,4 +1,4 @@
-"""Processes that handle what strangers had a hand in: they may hang, grow or die, and have nothing of their parent's.
+"""Processes that handle what strangers had a hand in: they may hang, grow, die or be taken over, and have nothing.
 
-Knows nothing of what they do.
+Their parents start, feed and end them; what they do is written elsewhere.
 """

@@ -1,24 +1,19 @@
-"""One such process, seen from its parent: started, fed, listened to, ended.
-
-Knows bytes, and no message.
-"""
+"""One process that runs a module, seen from its parent: started, fed, listened to, ended."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from confined.pipes import Pipes
+
 _ROOT = Path(__file__).resolve().parents[1]
-_READ_BYTES = 1 << 20
 _END_SECONDS = 5.0
 
 
@@ -35,65 +30,65 @@ class ChildProcess:
     """Made by `start`; for one thread, and of no use after `end`."""
 
     _popen: subprocess.Popen[bytes]
-    _rest: bytearray = field(default_factory=bytearray)
+    _pipes: Pipes
 
     @classmethod
     def start(cls, module: str, *, environment: Mapping[str, str] | None = None) -> ChildProcess:
-        """Start a module; it finds what this process finds, and knows `environment` besides: no key and no URL."""
-        popen = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what a library says when it dies
-            env={**_environment(), **(environment or {})},
-            cwd="/",
-        )
-        return cls(popen)
+        """Start a module; it has `environment` alone, and finds the modules that this process finds."""
+        popen = started(module, environment=environment or {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return cls(popen, Pipes(sink=_own(popen.stdin), source=_own(popen.stdout)))
 
     @property
     def process_id(self) -> int:
         return self._popen.pid
 
-    @contextmanager
-    def writing(self) -> Iterator[IO[bytes]]:
-        """Yield where to write to it. That nobody is there to read it, `take` says."""
-        assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):
-            yield self._popen.stdin
+    def give(self, *parts: bytes, give_up_at: float) -> None:
+        """Write to it. Raises TimeoutError where it does not read in time; that it has ended, `take` tells."""
+        self._pipes.give(parts, give_up_at)
 
     def take(self, size: int, give_up_at: float) -> bytes:
         """Return the next bytes that it writes.
 
         Raises TimeoutError where they have not come by `give_up_at` (of time.monotonic), and ChildDiedError.
         """
-        assert self._popen.stdout is not None
-        descriptor = self._popen.stdout.fileno()
-        while len(self._rest) < size:
-            left = give_up_at - time.monotonic()
-            if left <= 0 or not _is_readable(descriptor, left):
-                raise TimeoutError
-            read = os.read(descriptor, _READ_BYTES)
-            if not read:
-                raise ChildDiedError(self._popen.wait(_END_SECONDS))
-            self._rest += read
-        taken = bytes(self._rest[:size])
-        del self._rest[:size]
-        return taken
+        try:
+            return self._pipes.take(size, give_up_at)
+        except EOFError:
+            raise ChildDiedError(exit_code(self._popen)) from None
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End it, whatever it does; a second time does nothing."""
         self._popen.kill()
         self._popen.wait(_END_SECONDS)
-        for stream in (self._popen.stdin, self._popen.stdout):
-            assert stream is not None
-            with suppress(BrokenPipeError):
-                stream.close()
+        self._pipes.close()
 
 
-def _is_readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(seconds * 1000))
+def started(module: str, *, environment: Mapping[str, str], stdin: int, stdout: int) -> subprocess.Popen[bytes]:
+    """Start Python with a module and an environment of its own: no key and no URL is in it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-s", "-m", module],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,  # what a library says when it dies
+        env={**_environment(), **environment},
+        cwd="/",
+    )
+
+
+def exit_code(popen: subprocess.Popen[bytes]) -> int:
+    """Return how a process ended that has closed its output; one that lives on behind that is killed."""
+    try:
+        return popen.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        return popen.wait(_END_SECONDS)
+
+
+def _own(stream: IO[bytes] | None) -> int:
+    """Take a descriptor out of a stream, which is closed."""
+    assert stream is not None
+    with stream:
+        return os.dup(stream.fileno())
 
 
 def _environment() -> dict[str, str]:

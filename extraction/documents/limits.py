@@ -31,8 +31,7 @@ class Limits:
     memory_bytes: int = 2 << 30
     seconds: float = 60.0
     seconds_per_picture: float = 60.0  # beside those, for each page that is read by OCR
-    documents_per_process: int = 200
-    growth_bytes: int = 512 << 20
+    documents_per_process: int = 200  # of one owner; those of nobody, and files, have a process each
 
     def needs_memory(self) -> str:
         """Return what is said of a document that needs too much."""

@@ -1,11 +1,12 @@
 """The process that renders: reads a prompt's parts, then groups of rows; says what each row became.
 
-Has no file, no network and no secret of its parent, and ends with it. One row that is too much for it costs its life.
+It is confined before it reads anything, and ends with its parent. One row that is too much for it costs its life.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import minijinja
 import orjson
 
+from confined.isolation import confine, seal
 from pipelines.templates.frames import read_frame, write_frame
 from pipelines.templates.limits import FUNCTIONS
 
@@ -35,8 +37,11 @@ def main() -> None:
     """Serve one parent over standard input and output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
     source, answers = sys.stdin.buffer, sys.stdout.buffer
+    parent_id = os.getppid()
+    memory_bytes = _address_space_bytes()
+    seal()
     settings = read_frame(source)
-    _limit_memory(settings["memory_bytes"])
+    confine(memory_bytes + settings["memory_bytes"], parent_id=parent_id)
     renderer = _Renderer(settings)
     write_frame(answers, renderer.compiled())
     while True:
@@ -168,14 +173,12 @@ def _place(error: minijinja.TemplateError, source: str) -> dict[str, int]:
     return {"line": line, "column": len(before) - before.rfind("\n")}
 
 
-def _limit_memory(above_bytes: int) -> None:
-    """Let this process have so much more address space than it has; and no file of it where it dies."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _address_space_bytes() -> int:
+    """Return how much address space this process has; Linux alone tells, and keeps a limit."""
     pages = Path("/proc/self/statm")
     if not pages.exists():
-        return
-    limit = int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + above_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return 0
+    return int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

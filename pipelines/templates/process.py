@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from confined.child_process import ChildDiedError, ChildProcess
-from pipelines.templates.frames import LENGTH, write_frame
+from pipelines.templates.frames import LENGTH
 from pipelines.templates.limits import Limits
 
 _OUT_OF_MEMORY = frozenset({signal.SIGABRT})
@@ -52,9 +52,13 @@ class RenderingProcess:
         return process
 
     def ask(self, payload: bytes) -> None:
-        """Send a frame. Where nobody is there to read it, `answer` says so."""
-        with self._child.writing() as stream:
-            write_frame(stream, payload)
+        """Send a frame. Where nobody is there to read it, `answer` says so. Raises RendererDiedError, too."""
+        try:
+            self._child.give(
+                LENGTH.pack(len(payload)), payload, give_up_at=time.monotonic() + self._limits.silence_seconds
+            )
+        except TimeoutError:
+            raise self._silence() from None
 
     def answer(self) -> dict[str, Any]:
         """Return the next frame. Raises RendererDiedError where there is none, or none in time."""
@@ -69,12 +73,14 @@ class RenderingProcess:
         try:
             return self._child.take(size, time.monotonic() + self._limits.silence_seconds)
         except TimeoutError:
-            self.end()
-            reason = f"says nothing for {self._limits.silence_seconds:g} s"
-            raise RendererDiedError(reason, is_by_row=True) from None
+            raise self._silence() from None
         except ChildDiedError as death:
             self.end()
             raise self._death(death) from None
+
+    def _silence(self) -> RendererDiedError:
+        self.end()
+        return RendererDiedError(f"says nothing for {self._limits.silence_seconds:g} s", is_by_row=True)
 
     def _death(self, death: ChildDiedError) -> RendererDiedError:
         if -death.code in _OUT_OF_MEMORY:

@@ -19,9 +19,7 @@ LATER = time.monotonic() + 3600
 def told(*words: str, **environment: str) -> Iterator[ChildProcess]:
     child = ChildProcess.start("tests.confined.told", environment=environment)
     try:
-        with child.writing() as stream:
-            stream.write("".join(words).encode())
-            stream.flush()
+        child.give("".join(words).encode(), give_up_at=LATER)
         yield child
     finally:
         child.end()
@@ -46,9 +44,12 @@ def test_who_has_ended_is_written_to_without_an_error() -> None:
     with told("ends") as child:
         with pytest.raises(ChildDiedError):
             child.take(1, LATER)
-        with child.writing() as stream:
-            stream.write(b"says")
-            stream.flush()
+        child.give(b"says", give_up_at=LATER)
+
+
+def test_who_reads_nothing_is_not_written_to_for_ever() -> None:
+    with told("stop") as child, pytest.raises(TimeoutError):
+        child.give(bytes(1 << 20), give_up_at=time.monotonic() + 0.1)
 
 
 def test_what_does_not_come_in_time_is_not_waited_for_and_the_process_is_gone_at_the_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 
@@ -11,6 +12,8 @@ def main() -> None:
     while word := sys.stdin.buffer.read(4).decode():
         if word == "dies":
             os.abort()
+        elif word == "stop":
+            signal.pause()
         elif word == "ends":
             sys.exit(3)
         elif word == "says":

@@ -1,24 +1,23 @@
-"""The process that reads: takes files one by one, says what became of each, ends with its parent.
+"""The process that reads: loaded once, it forks one that reads a file, or some files of one owner, and ends.
 
-Knows no path: bytes in, stored documents out. What else is done with bytes that strangers had a hand in can be served
-the same way.
+What else is done with bytes that strangers had a hand in can be served the same way.
 """
 
 from __future__ import annotations
 
-import gc
 import signal
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import IO
 
 import orjson
-import psutil
 
+from confined import warm_child
+from confined.isolation import confine
 from extraction.documents.limits import Limits, Progress
 from extraction.documents.parsing import PARSERS, parse
-from extraction.documents.process.confinement import confine
 from extraction.documents.process.frames import Kind, read_frame, write_frame
+from extraction.documents.readers import ocr
 from extraction.errors import DocumentCode, DocumentError
 
 _GRACE_SECONDS = 5.0  # the parent ends a slow child first; alone it ends itself
@@ -30,17 +29,18 @@ Work = Callable[[bytes, str, Limits, Progress], bytes]
 
 def main() -> None:
     """Read the files of one parent."""
+    ocr.load()
     serve(_read, PARSERS)
 
 
 def serve(work: Work, said_when_ready: str) -> None:
-    """Serve one parent over standard input and output, confined."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
-    source, answers = sys.stdin.buffer, sys.stdout.buffer
+    """Fork for one parent, and do the work in each fork, confined."""
+    warm_child.serve(said_when_ready.encode(), partial(_serve, work))
+
+
+def _serve(work: Work, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
     limits = Limits(**orjson.loads(read_frame(source)))
-    confine(limits.memory_bytes)
-    process = psutil.Process()
-    _say(answers, process, Kind.READY, said_when_ready.encode())
+    confine(limits.memory_bytes, parent_id=parent_id)
     while True:
         try:
             name, content = read_frame(source).decode(), read_frame(source)
@@ -48,8 +48,7 @@ def serve(work: Work, said_when_ready: str) -> None:
             return
         kind, payload = _answer(work, content, name, limits, answers)
         del content
-        gc.collect()
-        _say(answers, process, kind, payload)
+        write_frame(answers, kind, payload)
 
 
 def _read(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
@@ -83,11 +82,6 @@ class _Told(Progress):
         write_frame(self._answers, Kind.PICTURE, b"")
         left, _ = signal.getitimer(signal.ITIMER_REAL)
         signal.setitimer(signal.ITIMER_REAL, left + self._limits.seconds_per_picture)
-
-
-def _say(answers: IO[bytes], process: psutil.Process, kind: Kind, payload: bytes) -> None:
-    write_frame(answers, Kind.MEMORY, process.memory_info().rss.to_bytes(8, "little"))
-    write_frame(answers, kind, payload)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Reads documents one after the other, whatever is in them: `with DocumentReader() as reader: reader.read(…)`.
 
-Knows when a process is worn and whom to blame for its death. Not for several threads: each has a reader of its own.
+Each is read by a process of its own. Not for several threads: each has a reader of its own.
 """
 
 from __future__ import annotations
@@ -8,20 +8,23 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from confined.warm_process import WarmProcess, WarmProcessDiedError
 from extraction.documents.document import Document
 from extraction.documents.limits import Limits
-from extraction.documents.process.reading_process import READER, ReaderDiedError, ReadingProcess
-from extraction.errors import DocumentCode, DocumentError
+from extraction.documents.process.reading_process import READER, ReaderDiedError, ReadingProcess, start_warm
+from extraction.errors import DocumentCode, DocumentError, ExtractionError
 
 
 class DocumentReader:
-    """Owns at most one process, from the first document on until `close`."""
+    """Owns at most one process that forks readers, from the first document on until `close`, and one reader."""
 
     def __init__(self, limits: Limits | None = None, *, module: str = READER) -> None:
         """`module` is what its process runs: another one than the reader of files makes other things of bytes."""
         self._limits = limits or Limits()
         self._module = module
+        self._warm: WarmProcess | None = None
         self._process: ReadingProcess | None = None
+        self._owner: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -31,60 +34,80 @@ class DocumentReader:
 
     @property
     def process_id(self) -> int | None:
-        """The process that reads the next document, None where it will be a new one."""
-        return self._process.process_id if self._process else None
-
-    @property
-    def rss_bytes(self) -> int:
-        """What the process held after its last document."""
-        return self._process.rss_bytes if self._process else 0
+        """The process that forks readers, None where there is none yet; they end with it."""
+        return self._warm.process_id if self._warm else None
 
     @property
     def parsers(self) -> str:
         """Names and versions of all that reads: the same bytes under the same string give the same document."""
-        return self._started().parsers
+        return self._started().ready.decode()
 
     def read(self, content: bytes, name: str) -> Document:
         """Return a file as a document. Raises DocumentError, after which the next one can be read."""
         return Document.from_bytes(self.read_stored(content, name))
 
-    def read_stored(self, content: bytes, name: str) -> bytes:
-        """Return what `Document.to_bytes` would, without making the document in this process."""
+    def read_stored(self, content: bytes, name: str, *, owner: str | None = None) -> bytes:
+        """Return what `Document.to_bytes` would, without making the document in this process.
+
+        A process reads one document, or up to `documents_per_process` of one owner that come one after the other.
+        """
         if len(content) > self._limits.max_bytes:
             message = f"{name} has {len(content)} bytes, and {self._limits.max_bytes} are read; split it"
             raise DocumentError(DocumentCode.TOO_LARGE, message)
         try:
-            return self._read(content, name)
+            return self._read(content, name, owner)
         except ReaderDiedError as death:
-            if death.was_first:
+            if death.is_by_document:
                 raise death.error from None
-        try:  # what was read before may have broken the process: blame is for those that die in a new one
-            return self._read(content, name)
+        try:  # blame is for those that die again, in a new process
+            return self._read(content, name, owner)
         except ReaderDiedError as death:
             raise death.error from None
 
     def close(self) -> None:
-        """End the process."""
+        """End the processes."""
+        self._end_reader()
+        if self._warm is not None:
+            self._warm.end()
+            self._warm = None
+
+    def _started(self) -> WarmProcess:
+        if self._warm is None:
+            self._warm = start_warm(self._module)
+        return self._warm
+
+    def _read(self, content: bytes, name: str, owner: str | None) -> bytes:
+        process = self._reader_for(owner)
+        try:
+            stored = process.read(content, name)
+        except BaseException:  # whatever it was, no other document meets this process
+            self._end_reader()
+            raise
+        if owner is None or process.num_read >= self._limits.documents_per_process:
+            self._end_reader()
+        return stored
+
+    def _reader_for(self, owner: str | None) -> ReadingProcess:
+        """Return the process that reads for this owner already, else a new one."""
+        if self._process is not None and owner is not None and owner == self._owner:
+            return self._process
+        self._end_reader()
+        self._process, self._owner = self._forked(), owner
+        return self._process
+
+    def _forked(self) -> ReadingProcess:
+        """Return a new process. Raises ExtractionError where what forks it does not come up."""
+        try:
+            return ReadingProcess.fork(self._started(), self._limits)
+        except WarmProcessDiedError:  # since the document before
+            self.close()
+        try:
+            return ReadingProcess.fork(self._started(), self._limits)
+        except WarmProcessDiedError:
+            self.close()
+            raise ExtractionError("the process that reads documents ends as soon as it has started") from None
+
+    def _end_reader(self) -> None:
         if self._process is not None:
             self._process.end()
             self._process = None
-
-    def _started(self) -> ReadingProcess:
-        if self._process is None:
-            self._process = ReadingProcess.start(self._limits, module=self._module)
-        return self._process
-
-    def _read(self, content: bytes, name: str) -> bytes:
-        process = self._started()
-        try:
-            return process.read(content, name)
-        except DocumentError as error:
-            if error.code == DocumentCode.TIME_LIMIT:
-                self.close()
-            raise
-        except BaseException:  # it has died, or an interrupt came and it is still at it
-            self.close()
-            raise
-        finally:
-            if process.is_worn:
-                self.close()

@@ -19,17 +19,20 @@ class Kind(IntEnum):
     SETTINGS = 0
     NAME = 1
     CONTENT = 2
-    READY = 3  # with the names and versions of the readers
-    PAGE = 4  # its number: this page is being read
-    PICTURE = 5  # this page is one: it may take longer
-    MEMORY = 6  # bytes that the process holds, before each answer
-    DOCUMENT = 7  # stored
-    ERROR = 8  # JSON
+    PAGE = 3  # its number: this page is being read
+    PICTURE = 4  # this page is one: it may take longer
+    DOCUMENT = 5  # stored
+    ERROR = 6  # JSON
+
+
+def frame(kind: Kind, payload: bytes) -> tuple[bytes, bytes]:
+    """Return a frame in two parts, so that a large payload is not copied."""
+    return HEAD.pack(kind, len(payload)), payload
 
 
 def write_frame(stream: IO[bytes], kind: Kind, payload: bytes) -> None:
-    stream.write(HEAD.pack(kind, len(payload)))
-    stream.write(payload)
+    for part in frame(kind, payload):
+        stream.write(part)
     stream.flush()
 
 

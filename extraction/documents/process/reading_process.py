@@ -1,80 +1,79 @@
-"""One process that reads, seen from its parent: started, asked file by file, ended.
+"""One process that reads, seen from its parent: forked, asked file by file, ended.
 
-Knows why such a process died, and nothing of what is done then.
+It may have been taken over by what it reads: nothing that it answers is believed to have a form, a size or an end.
 """
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import orjson
 
-from confined.child_process import ChildDiedError, ChildProcess
+from confined.child_process import ChildDiedError
+from confined.warm_process import ForkedProcess, WarmProcess, WarmProcessDiedError
 from extraction.documents.limits import Limits
-from extraction.documents.process.frames import HEAD, Kind, write_frame
+from extraction.documents.process.frames import HEAD, Kind, frame
 from extraction.errors import DocumentCode, DocumentError, ExtractionError
 
 READER = "extraction.documents.process.child"
 _START_SECONDS = 120.0
+_SEND_SECONDS = 30.0
+"""How long it may take to read what it is sent, beside the time that a file may take."""
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""One thread: others would take address space, and the kernel's filter holds for the first alone."""
+"""One thread: others would take address space, and a fork has none of those that ran before."""
 
 
 class ReaderDiedError(Exception):
-    """The process has ended while it read; `error` is for the document, should it be to blame: a first one is."""
+    """The process has ended while it read; `error` is for the document, should it be to blame.
 
-    def __init__(self, error: DocumentError, *, was_first: bool) -> None:
+    It may not be where the process had read another one before, or was killed from outside.
+    """
+
+    def __init__(self, error: DocumentError, *, is_by_document: bool) -> None:
         super().__init__(error.message)
         self.error = error
-        self.was_first = was_first
+        self.is_by_document = is_by_document
+
+
+def start_warm(module: str) -> WarmProcess:
+    """Start what forks readers. Raises ExtractionError where it does not come up."""
+    try:
+        return WarmProcess.start(module, environment=_ENVIRONMENT, give_up_at=time.monotonic() + _START_SECONDS)
+    except WarmProcessDiedError:
+        raise ExtractionError(
+            "the process that reads documents did not start: install tokenmill[documents], "
+            f"or see what `python -m {module} </dev/null` says"
+        ) from None
 
 
 @dataclass(slots=True)
 class ReadingProcess:
-    """Made by `start`; of no use after ReaderDiedError, nor after a DocumentError about time."""
+    """Of no use after ReaderDiedError, nor after a DocumentError about time."""
 
-    _child: ChildProcess
+    _forked: ForkedProcess
     _limits: Limits
     num_read: int = 0
-    rss_bytes: int = 0
-    parsers: str = ""
-    _first_rss_bytes: int = 0
     _page: int | None = None
+    _num_pictures: int = 0
 
     @classmethod
-    def start(cls, limits: Limits, *, module: str = READER) -> ReadingProcess:
-        """Start one that runs `module`. Raises ExtractionError where it does not come up."""
-        process = cls(ChildProcess.start(module, environment=_ENVIRONMENT), limits)
-        process._send((Kind.SETTINGS, orjson.dumps(asdict(limits))))
-        try:
-            _, parsers = process._answer(time.monotonic() + _START_SECONDS)
-        except (ReaderDiedError, TimeoutError):
-            process.end()
-            raise ExtractionError(
-                "the process that reads documents did not start: install tokenmill[documents], "
-                f"or see what `python -m {module}` says"
-            ) from None
-        process._first_rss_bytes = process.rss_bytes
-        process.parsers = parsers.decode()
+    def fork(cls, warm: WarmProcess, limits: Limits) -> ReadingProcess:
+        """Return one that reads nothing yet. Raises WarmProcessDiedError."""
+        process = cls(warm.fork(), limits)
+        process._give(time.monotonic() + _SEND_SECONDS, (Kind.SETTINGS, orjson.dumps(asdict(limits))))
         return process
-
-    @property
-    def process_id(self) -> int:
-        return self._child.process_id
-
-    @property
-    def is_worn(self) -> bool:
-        """Tell whether another one should read the next document."""
-        grown = self.rss_bytes - self._first_rss_bytes
-        return self.num_read >= self._limits.documents_per_process or grown > self._limits.growth_bytes
 
     def read(self, content: bytes, name: str) -> bytes:
         """Return the stored document. Raises DocumentError, and ReaderDiedError where there was no answer."""
-        self._page = None
-        self._send((Kind.NAME, name.encode(errors="replace")), (Kind.CONTENT, content))
+        self._page, self._num_pictures = None, 0
+        started = time.monotonic()
         try:
+            named = (Kind.NAME, name.encode(errors="replace"))
+            self._give(started + _SEND_SECONDS + self._limits.seconds, named, (Kind.CONTENT, content))
             kind, payload = self._answer(time.monotonic() + self._limits.seconds)
         except TimeoutError:
             message = f"reading it takes more than {self._limits.seconds:g} s; split it"
@@ -82,38 +81,56 @@ class ReadingProcess:
         self.num_read += 1
         if kind is Kind.DOCUMENT:
             return payload
-        said = orjson.loads(payload)
-        raise DocumentError(DocumentCode(said["code"]), said["message"], said.get("page", self._page))
+        raise self._refusal(payload)
 
     def end(self) -> None:
         """End it, whatever it does."""
-        self._child.end()
+        self._forked.end()
 
-    def _send(self, *frames: tuple[Kind, bytes]) -> None:
+    def _give(self, give_up_at: float, *frames: tuple[Kind, bytes]) -> None:
         """Send frames. Where nobody is there to read them, `_answer` says so."""
-        with self._child.writing() as stream:
-            for kind, payload in frames:
-                write_frame(stream, kind, payload)
+        self._forked.give(*(part for each in frames for part in frame(*each)), give_up_at=give_up_at)
 
     def _answer(self, give_up_at: float) -> tuple[Kind, bytes]:
         """Return the next frame that answers. Raises TimeoutError and ReaderDiedError."""
         while True:
             number, size = HEAD.unpack(self._take(HEAD.size, give_up_at))
-            kind, payload = Kind(number), self._take(size, give_up_at)
-            if kind is Kind.PAGE:
-                self._page = int.from_bytes(payload, "little")
-            elif kind is Kind.PICTURE:
+            if size > self._limits.memory_bytes:
+                raise self._nonsense()
+            payload = self._take(size, give_up_at)
+            if number == Kind.PAGE:
+                self._page = int.from_bytes(payload[:8], "little")
+            elif number == Kind.PICTURE:
                 give_up_at += self._limits.seconds_per_picture
-            elif kind is Kind.MEMORY:
-                self.rss_bytes = int.from_bytes(payload, "little")
-            else:
-                return kind, payload
+                self._num_pictures += 1
+            if number in (Kind.DOCUMENT, Kind.ERROR):
+                return Kind(number), payload
+            if number not in (Kind.PAGE, Kind.PICTURE) or self._num_pictures > self._limits.max_pages:
+                raise self._nonsense()
+
+    def _refusal(self, payload: bytes) -> DocumentError:
+        """Return the error that it tells of."""
+        try:
+            told: Mapping[str, Any] = orjson.loads(payload)
+            page = told.get("page", self._page)
+            return DocumentError(DocumentCode(told["code"]), str(told["message"]), None if page is None else int(page))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self._nonsense().error
 
     def _take(self, size: int, give_up_at: float) -> bytes:
         try:
-            return self._child.take(size, give_up_at)
+            return self._forked.take(size, give_up_at)
         except ChildDiedError as death:
-            raise ReaderDiedError(self._blamed(death), was_first=self.num_read == 0) from None
+            is_killed = death.code == -signal.SIGKILL
+            is_by_document = self.num_read == 0 and not is_killed
+            raise ReaderDiedError(self._blamed(death), is_by_document=is_by_document) from None
+        except WarmProcessDiedError:  # killed from outside, for want of memory perhaps
+            error = DocumentError(DocumentCode.PARSER_DIED, "its parser died", self._page)
+            raise ReaderDiedError(error, is_by_document=False) from None
+
+    def _nonsense(self) -> ReaderDiedError:
+        error = DocumentError(DocumentCode.PARSER_DIED, "its parser answered what none does", self._page)
+        return ReaderDiedError(error, is_by_document=True)
 
     def _blamed(self, death: ChildDiedError) -> DocumentError:
         if death.code == -signal.SIGABRT:  # how PDFium and Rust end where there is no memory

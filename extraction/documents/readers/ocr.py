@@ -35,6 +35,12 @@ def is_installed() -> bool:
     return _version() is not None
 
 
+def load() -> None:
+    """Load the models, if they are installed: once, for all processes that are forked from this one."""
+    if is_installed():
+        _engine()
+
+
 def read_picture(page: pypdfium2.PdfPage) -> PageText | None:
     """Return what stands on a page as it is shown, a run for each line; None where there is nothing."""
     width, height = page.get_size()

@@ -20,4 +20,4 @@ def test_rates_and_memory_are_reported(capsys: pytest.CaptureFixture[str]) -> No
     assert report["rates"]["parsed"] > 0
     assert report["rates"]["prepared"] > 0
     assert [look["num_files"] for look in report["memory"]] == list(range(2, 21, 2))
-    assert all(look["child"] > 0 and look["parent"] > 0 for look in report["memory"])
+    assert all(look["warm"] > 0 and look["parent"] > 0 for look in report["memory"])

@@ -1,4 +1,4 @@
-"""Readers open no sockets: here one that does fails."""
+"""Readers of documents talk to nobody: here one that connects or listens fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("a reader of documents has opened a socket")
+        raise AssertionError("a reader of documents has used a socket")
 
-    monkeypatch.setattr(socket, "socket", refuse)
+    for name in ("connect", "connect_ex", "bind"):
+        monkeypatch.setattr(socket.socket, name, refuse)

@@ -107,7 +107,7 @@ def test_what_is_gone_or_ends_its_process_is_left_out_and_told(
 def test_documents_that_cannot_be_cut_together_fail_their_line(
     library: Library, preparer: Preparer, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_stored(_: object, content: bytes, name: str) -> bytes:
+    def read_stored(_: object, content: bytes, name: str, **_others: object) -> bytes:
         if name == "documents of an index":
             raise DocumentError(DocumentCode.MEMORY_LIMIT, "too much")
         return content

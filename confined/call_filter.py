@@ -1,0 +1,62 @@
+"""Has the kernel refuse all calls of this process but those of some rules, in all its threads (seccomp, TSYNC)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+from collections.abc import Iterator, Sequence
+
+from confined.calls import Rule, rules_of
+
+_MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # AUDIT_ARCH_*; the number of `seccomp`
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06  # of classic BPF, on words
+_NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16  # in struct seccomp_data
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000  # SECCOMP_RET_*
+_REFUSE, _ABSENT = _ERROR | errno.EACCES, _ERROR | errno.ENOSYS
+_SET_FILTER, _ALL_THREADS = 1, 1  # SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC
+_PR_SET_NO_NEW_PRIVS = 38
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand."""
+
+
+def install(process_id: int) -> bool:
+    """Refuse other calls for the rest of this process's life; False where the kernel or the machine has no filter."""
+    machine = platform.machine()
+    rules = rules_of(machine, process_id)
+    if rules is None:
+        return False
+    audited, seccomp = _MACHINES[machine]
+    program = compiled(rules, audited)
+    instructions = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    return bool(libc.syscall(seccomp, _SET_FILTER, _ALL_THREADS, header) == 0)
+
+
+def compiled(rules: Sequence[Rule], machine: int) -> bytes:
+    """Return a program of classic BPF that allows what the rules do, and refuses all else and all other machines."""
+    code: list[Instruction] = [(_LOAD, 0, 0, _MACHINE_AT), (_JUMP_IF_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _REFUSE)]
+    code.append((_LOAD, 0, 0, _NUMBER_AT))
+    for rule in rules:
+        decision = list(_decision(rule))
+        code += [(_JUMP_IF_EQUAL, 0, len(decision), rule.number), *decision]
+    code.append((_RETURN, 0, 0, _REFUSE))
+    return b"".join(struct.pack("@HBBI", *instruction) for instruction in code)
+
+
+def _decision(rule: Rule) -> Iterator[Instruction]:
+    """Yield what is run for the rule's call; its last instruction returns."""
+    if rule.is_absent or rule.argument is None:
+        yield (_RETURN, 0, 0, _ABSENT if rule.is_absent else _ALLOW)
+        return
+    yield (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * rule.argument)  # the lower half: both machines are little-endian
+    if rule.forbidden_bits:
+        yield from ((_JUMP_IF_SET, 1, 0, rule.forbidden_bits), (_RETURN, 0, 0, _ALLOW))
+    for value in rule.values:
+        yield from ((_JUMP_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))
+    yield (_RETURN, 0, 0, _REFUSE)

@@ -1,0 +1,114 @@
+"""Take from this process all that it does not need, in layers: what one of them leaves open, another closes.
+
+A process that forks others takes what they share once (`seal`); each that is fed takes the rest (`confine`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from confined import call_filter, landlock
+
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = ("confined", "extraction", "jobs", "pipelines")
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+_FONTS = ("/usr/share/fonts", "/usr/share/X11/fonts", "/usr/local/share/fonts")  # where PDFium finds substitutes
+_PR_SET_DEATH_SIGNAL, _PR_SET_DUMPABLE = 1, 4
+_NAMESPACES = 0x10000000 | 0x40000000 | 0x08000000  # CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC
+_CAPABILITIES = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+_MAX_THREADS = 64
+_COUNTED_BY_NAMESPACE = (5, 14)
+"""Since this release RLIMIT_NPROC counts a user's processes in each user namespace alone."""
+_EVENTS = frozenset(
+    {"socket.__new__", "socket.connect", "socket.getaddrinfo", "os.exec", "subprocess.Popen", "os.fork"}
+)
+
+
+class Layer(StrEnum):
+    """One of the layers, as it is named to operators."""
+
+    CALLS = "calls"  # an allow-list of kernel calls
+    FILES = "files"  # Landlock: no path but Python's own, and the system's fonts and libraries
+    PARENT = "parent"  # ends with its parent, and is open to no other process of its user
+    NAMESPACES = "namespaces"  # users, networks and IPC of its own: many containers refuse to make these
+
+
+def seal() -> frozenset[Layer]:
+    """Take what a process shares with those that it forks; return the layers that it could not put on.
+
+    What it opens later must be Python's own. Call it while there is one thread.
+    """
+    if sys.platform != "linux":
+        return frozenset({Layer.NAMESPACES, Layer.FILES, Layer.PARENT})
+    put_on = {Layer.NAMESPACES: _leave_namespaces(), Layer.FILES: landlock.restrict(_readable())}
+    _drop_capabilities()
+    put_on[Layer.PARENT] = _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+    return frozenset(layer for layer, is_on in put_on.items() if not is_on)
+
+
+def confine(memory_bytes: int, *, parent_id: int) -> frozenset[Layer]:
+    """Take the rest for good, in all threads; return the layers that it could not put on.
+
+    `parent_id` is the process without which this one ends, `memory_bytes` its address space.
+    """
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+        resource.setrlimit(kind, (0, 0))
+    if sys.platform != "linux":
+        sys.addaudithook(_refuse_events)
+        return frozenset({Layer.PARENT, Layer.CALLS})
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    put_on = {Layer.PARENT: _end_with(parent_id), Layer.CALLS: call_filter.install(os.getpid())}
+    if not put_on[Layer.CALLS]:
+        sys.addaudithook(_refuse_events)
+    return frozenset(layer for layer, is_on in put_on.items() if not is_on)
+
+
+def _end_with(parent_id: int) -> bool:
+    is_set = _libc().prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0) == 0
+    if os.getppid() != parent_id:  # it has ended before this process could ask to hear of it
+        os._exit(1)
+    return bool(is_set)
+
+
+def _leave_namespaces() -> bool:
+    if _libc().unshare(_NAMESPACES):
+        return False
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    if release is not None and (int(release[1]), int(release[2])) >= _COUNTED_BY_NAMESPACE:
+        resource.setrlimit(resource.RLIMIT_NPROC, (_MAX_THREADS, _MAX_THREADS))
+    return True
+
+
+def _drop_capabilities() -> None:
+    """Give up what root, or the owner of a namespace, may do beyond other users."""
+    if (number := _CAPSET.get(platform.machine())) is not None:
+        _libc().syscall(number, struct.pack("@Ii", _CAPABILITIES, 0), bytes(24))
+
+
+def _readable() -> Iterator[Path]:
+    """Yield where Python, its packages and our code lie, what they load, and fonts: no folder of work or settings."""
+    places = {f"{base}/{name}" for base in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64")}
+    places |= {place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
+    places |= {*_LIBRARIES, *_FONTS, *(str(_ROOT / name) for name in _OURS)}
+    yield from map(Path, sorted(places))
+
+
+def _refuse_events(event: str, _: tuple[Any, ...]) -> None:
+    if event in _EVENTS:
+        raise PermissionError(f"confined code may not use {event}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,73 @@
+"""The warm process itself: it has loaded its modules, forks at its parent's word, and ends what it has forked."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import IO
+
+from confined.isolation import seal
+from confined.warm_words import CODE, END, FORK, SIZE
+
+Handle = Callable[[IO[bytes], IO[bytes], int], None]
+"""Serves over what it reads from and what it writes to, in a fork of the process whose id is the third argument.
+
+It confines itself before it reads anything of a stranger.
+"""
+
+
+def serve(ready: bytes, handle: Handle) -> None:
+    """Fork for one parent, over the socket that is the standard input, until it closes that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
+    control = socket.socket(fileno=os.dup(0))
+    seal()
+    gc.collect()
+    gc.freeze()  # forks share what a collection would otherwise write to
+    control.sendall(SIZE.pack(len(ready)) + ready)
+    process_id = 0
+    while True:
+        word, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if word == FORK:
+            process_id = _forked(descriptors, handle)
+        elif word == END:
+            control.sendall(CODE.pack(_end(process_id)))
+            process_id = 0
+        else:
+            break
+    if process_id:
+        _end(process_id)
+
+
+def _forked(descriptors: list[int], handle: Handle) -> int:
+    """Return the id of a fork that serves; raises OSError where there is no room for one, which ends this process."""
+    parent_id = os.getpid()
+    process_id = os.fork()
+    if process_id == 0:
+        _run(descriptors, handle, parent_id)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return process_id
+
+
+def _run(descriptors: list[int], handle: Handle, parent_id: int) -> None:
+    """Serve and leave, without a descriptor of the parent's."""
+    try:
+        for own, given in enumerate(descriptors):
+            os.dup2(given, own)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as answers:
+            handle(source, answers, parent_id)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _end(process_id: int) -> int:
+    """End the fork and return its code; it is this process's child until then, so that its id is no other's."""
+    assert process_id, "there is a fork"
+    os.kill(process_id, signal.SIGKILL)
+    _, status = os.waitpid(process_id, 0)
+    return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,139 @@
+"""A process that has loaded its modules and forks others, seen from its parent: each of those is fed, and ended.
+
+It is started with an environment of its own and is told nothing but to fork: what it forks has nothing else either.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confined.child_process import ChildDiedError, exit_code, started
+from confined.pipes import Pipes
+from confined.warm_words import CODE, END, FORK, SIZE
+
+_ANSWER_SECONDS = 30.0
+"""How long it may take to end what it has forked: it does nothing else."""
+
+
+class WarmProcessDiedError(Exception):
+    """It has ended, or does not answer, which says nothing of what a fork of it was fed."""
+
+
+@dataclass(slots=True)
+class WarmProcess:
+    """Made by `start`; for one thread, with one fork at a time, and of no use after `end`."""
+
+    _popen: subprocess.Popen[bytes]
+    _control: socket.socket
+    ready: bytes = b""
+    """What it says of itself when it is ready."""
+    _owes_code: bool = False
+
+    @classmethod
+    def start(cls, module: str, *, environment: Mapping[str, str], give_up_at: float) -> WarmProcess:
+        """Start a module that calls `confined.warm_child.serve`. Raises WarmProcessDiedError where it is not ready."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            popen = started(module, environment=environment, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+        warm = cls(popen, ours)
+        try:
+            (size,) = struct.unpack(SIZE.format, warm._take(SIZE.size, give_up_at))
+            warm.ready = warm._take(size, give_up_at)
+        except BaseException:
+            warm.end()
+            raise
+        return warm
+
+    @property
+    def process_id(self) -> int:
+        return self._popen.pid
+
+    def fork(self) -> ForkedProcess:
+        """Return a new fork; the one before it has ended. Raises WarmProcessDiedError."""
+        self.settle()
+        source, their_sink = os.pipe()
+        their_source, sink = os.pipe()
+        pipes = Pipes(sink=sink, source=source)
+        try:
+            socket.send_fds(self._control, [FORK], [their_source, their_sink])
+        except OSError:
+            pipes.close()
+            raise WarmProcessDiedError from None
+        finally:
+            os.close(their_source)
+            os.close(their_sink)
+        return ForkedProcess(self, pipes)
+
+    def ask_to_end_fork(self) -> None:
+        """Have the fork ended, without waiting for that."""
+        with suppress(OSError):
+            self._control.sendall(END)
+        self._owes_code = True
+
+    def settle(self) -> int | None:
+        """Wait for the end of the fork that was to be ended; return its exit code. Raises WarmProcessDiedError."""
+        if not self._owes_code:
+            return None
+        (code,) = CODE.unpack(self._take(CODE.size, time.monotonic() + _ANSWER_SECONDS))
+        self._owes_code = False
+        return int(code)
+
+    def end(self) -> None:
+        """End it, and with it what it has forked, which it waits for: nobody else may."""
+        self._control.close()
+        exit_code(self._popen)
+
+    def _take(self, size: int, give_up_at: float) -> bytes:
+        """Return bytes that it sends."""
+        taken = b""
+        try:
+            while len(taken) < size:
+                self._control.settimeout(max(0.001, give_up_at - time.monotonic()))
+                read = self._control.recv(size - len(taken))
+                if not read:
+                    raise WarmProcessDiedError
+                taken += read
+        except OSError:  # a time-out is one
+            raise WarmProcessDiedError from None
+        self._control.settimeout(None)
+        return taken
+
+
+@dataclass(slots=True)
+class ForkedProcess:
+    """Made by `WarmProcess.fork`, for its thread; of no use after `end`."""
+
+    _warm: WarmProcess
+    _pipes: Pipes
+    _is_asked_to_end: bool = False
+
+    def give(self, *parts: bytes, give_up_at: float) -> None:
+        """Write to it. Raises TimeoutError where it does not read in time; that it has ended, `take` tells."""
+        self._pipes.give(parts, give_up_at)
+
+    def take(self, size: int, give_up_at: float) -> bytes:
+        """Return the next bytes that it writes. Raises TimeoutError, ChildDiedError and WarmProcessDiedError."""
+        try:
+            return self._pipes.take(size, give_up_at)
+        except EOFError:
+            self._ask_to_end()
+            code = self._warm.settle()
+            assert code is not None, "it was asked to end"
+            raise ChildDiedError(code) from None
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self._ask_to_end()
+        self._pipes.close()
+
+    def _ask_to_end(self) -> None:
+        if not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            self._warm.ask_to_end_fork()

@@ -1,0 +1,14 @@
+"""What a warm process and its parent send each other over their socket."""
+
+from __future__ import annotations
+
+import struct
+
+FORK = b"f"
+"""With two descriptors: what the fork reads from, and what it writes to."""
+END = b"e"
+"""End the fork; the answer is a CODE."""
+CODE = struct.Struct("<q")
+"""Exit status of the fork, or below 0 that of a signal."""
+SIZE = struct.Struct("<Q")
+"""Of what a warm process says of itself, which follows."""
