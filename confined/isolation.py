@@ -45,6 +45,17 @@ class Layer(StrEnum):
     NAMESPACES = "namespaces"  # users, networks and IPC of its own: many containers refuse to make these
 
 
+LAYERS = {
+    Layer.CALLS: "an allow-list of kernel calls (seccomp: Linux on x86-64 or aarch64)",
+    Layer.FILES: "Landlock (Linux 5.13 that has it in /sys/kernel/security/lsm, and a container that allows its calls)",
+    Layer.PARENT: "an end with their parent, and no look into them (Linux)",
+    Layer.NAMESPACES: "namespaces of their own (Linux that lets this user make them)",
+}
+"""What each layer is, and what it needs."""
+REQUIRED = frozenset({Layer.CALLS, Layer.FILES, Layer.PARENT})
+"""Those without which there is a way out; of namespaces, which most containers refuse, the others need nothing."""
+
+
 def seal() -> frozenset[Layer]:
     """Take what a process shares with those that it forks; return the layers that it could not put on.
 

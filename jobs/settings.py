@@ -160,6 +160,9 @@ class Settings(BaseSettings):
     prepare_processes: int = Field(default=2, gt=0, le=256)
     """Documents that one prepare worker reads at once, each in a process of its own, and one more for a tenant of whom
     it reads none; it keeps as many chunks open."""
+    reader_isolation: Literal["best", "required"] = "best"
+    """Readers of documents are confined by what the kernel has. `required`: a prepare worker that lacks a layer names
+    it and does not start. See [docs/extraction.md](extraction.md#readers)."""
     document_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which a read document is kept that no extraction used; then it is read anew."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)

@@ -56,6 +56,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         ("broker", _broker),
         ("store", _store),
         ("disk", _disk),
+        ("readers", _readers),
         ("device", _device),
     )
     for name, check in checks:
@@ -69,6 +70,12 @@ _ADVICE = {
     "database": "Nothing works without it: the API answers 503, and workers wait.",
     "store": "Uploads are refused and batches wait until it answers; no line is lost.",
 }
+
+
+_READERS_ADVICE = (
+    "A crafted document may do more than it should: read them as a user, or in a container, that owns nothing else. "
+    "With TOKENMILL_READER_ISOLATION=required no prepare worker starts so."
+)
 
 
 def _versions(_: Settings) -> Iterator[Finding]:
@@ -197,6 +204,26 @@ def _disk(settings: Settings) -> Iterator[Finding]:
 def _local_folder(settings: Settings) -> Path | None:
     url = urlsplit(settings.storage_url)
     return Path(unquote(url.path)) if url.scheme == "file" else None
+
+
+def _readers(settings: Settings) -> Iterator[Finding]:
+    from extraction.documents.process.isolation import Isolation
+    from extraction.errors import ExtractionError
+
+    try:
+        found = Isolation.probe()
+    except ExtractionError as error:
+        yield Finding(check="readers", verdict=Verdict.PROBLEM, said=str(error), advice=_READERS_ADVICE)
+        return
+    said = f"confined by {found.present}"
+    if not found.missing:
+        yield Finding(check="readers", verdict=Verdict.OK, said=said)
+    elif found.is_sufficient:
+        yield Finding(check="readers", verdict=Verdict.OK, said=f"{said}; without {found.lacks}")
+    else:
+        is_required = settings.reader_isolation == "required"
+        verdict = Verdict.PROBLEM if is_required else Verdict.WARNING
+        yield Finding(check="readers", verdict=verdict, said=f"{said}; without {found.lacks}", advice=_READERS_ADVICE)
 
 
 def _device(_: Settings) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from sqlalchemy import text
 from cli.embedded.child import Child
 from cli.embedded.valkey import prepare_valkey
 from cli.status.doctor import Finding, Verdict, examine
+from confined.isolation import Layer
+from extraction.documents.process import isolation
 from jobs.database import connect, head_revision
 from jobs.settings import Settings
 from jobs.storage import Storage
@@ -31,7 +33,17 @@ def found(settings: Settings) -> dict[str, Finding]:
 
 def test_a_healthy_service_has_nothing_to_be_done(settings: Settings) -> None:
     findings = found(settings)
-    assert {"versions", "database", "schema", "clock", "workers", "broker", "store", "disk"} <= findings.keys()
+    assert {
+        "versions",
+        "database",
+        "schema",
+        "clock",
+        "workers",
+        "broker",
+        "store",
+        "disk",
+        "readers",
+    } <= findings.keys()
     assert {name: one for name, one in findings.items() if one.verdict is Verdict.PROBLEM} == {}
     assert all(bool(one.advice) == (one.verdict is not Verdict.OK) for one in findings.values())
 
@@ -98,6 +110,28 @@ def test_a_wrong_url_of_the_broker_keeps_no_other_check_from_being_made(settings
     findings = found(settings.model_copy(update={"redis_url": url}))
     assert findings["broker"].verdict is Verdict.PROBLEM
     assert findings["store"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("isolation_asked", "missing", "verdict"),
+    [
+        ("best", {Layer.FILES}, Verdict.WARNING),
+        ("required", {Layer.FILES}, Verdict.PROBLEM),
+        ("required", {Layer.NAMESPACES}, Verdict.OK),
+        ("required", set(), Verdict.OK),
+    ],
+)
+def test_layers_that_readers_lack_are_named(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    isolation_asked: str,
+    missing: set[Layer],
+    verdict: Verdict,
+) -> None:
+    monkeypatch.setattr(isolation, "missing_layers", lambda: frozenset(missing))
+    readers = found(settings.model_copy(update={"reader_isolation": isolation_asked}))["readers"]
+    assert readers.verdict is verdict
+    assert all(layer in readers.said for layer in missing)
 
 
 def test_models_that_open_batches_wait_for_are_named(settings: Settings, service: Service, batch_file: Path) -> None:

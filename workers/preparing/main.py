@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from extraction.documents.limits import Limits
+from extraction.documents.process.isolation import Isolation
+from extraction.errors import ExtractionError
 from jobs.database import connect, sessions
+from jobs.errors import ServiceError
 from jobs.ids import new_id
 from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL
@@ -28,8 +32,12 @@ _CONNECTIONS_BESIDE_READERS = 4  # for claims, for the flushes of chunks, and fo
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
 
 
+log = logging.getLogger(__name__)
+
+
 def main(settings: Settings) -> None:
-    """Prepare documents until SIGTERM."""
+    """Prepare documents until SIGTERM. Raises ServiceError where readers lack a layer that the settings require."""
+    check_isolation(is_required=settings.reader_isolation == "required")
     # A reader has work for one chunk: more open ones would only wait.
     settings = settings.model_copy(update={"worker_chunks": settings.prepare_processes})
     maker = sessions(
@@ -71,3 +79,22 @@ def main(settings: Settings) -> None:
         meters=meters,
     )
     sys.exit(exit_code)
+
+
+def check_isolation(*, is_required: bool) -> None:
+    """Log what readers lack. Raises ServiceError where that must not be."""
+    try:
+        found = Isolation.probe()
+    except ExtractionError as error:
+        raise ServiceError(str(error)) from None
+    if is_required and not found.is_sufficient:
+        raise ServiceError(
+            f"TOKENMILL_READER_ISOLATION is required, and readers of documents lack here {found.lacks}. Give them what "
+            "is missing, or set it to best."
+        )
+    log.log(
+        logging.INFO if found.is_sufficient else logging.WARNING,
+        "readers are confined layers=%s lacking=%s",
+        found.present,
+        found.lacks or "nothing",
+    )

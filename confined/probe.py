@@ -1,0 +1,45 @@
+"""A process that puts on every layer and tells which of them it could not: what readers on this machine have."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from confined.child_process import ChildDiedError, ChildProcess
+from confined.isolation import Layer, confine, seal
+
+_MODULE = "confined.probe"
+_MEMORY_BYTES = 1 << 30
+_SECONDS = 30.0
+_END = b"\n"
+
+
+class ProbeError(Exception):
+    """The process that was to tell did not."""
+
+
+def missing_layers() -> frozenset[Layer]:
+    """Return the layers that confined processes cannot put on here. Raises ProbeError."""
+    child = ChildProcess.start(_MODULE)
+    give_up_at = time.monotonic() + _SECONDS
+    try:
+        told = b"".join(iter(lambda: child.take(1, give_up_at), _END))
+    except (ChildDiedError, TimeoutError) as error:
+        why = str(error) or "no answer"
+        raise ProbeError(f"a process that confines itself ends ({why}); see `python -m {_MODULE}`") from None
+    finally:
+        child.end()
+    return frozenset(map(Layer, json.loads(told)))
+
+
+def main() -> None:
+    parent_id = os.getppid()
+    missing = seal() | confine(_MEMORY_BYTES, parent_id=parent_id)
+    sys.stdout.buffer.write(json.dumps(sorted(missing)).encode() + _END)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
