@@ -62,7 +62,8 @@ def test_an_attack_leaves_the_worker_its_files_and_its_neighbours_as_they_were(s
 
 
 def test_a_reader_has_nothing_of_its_workers_environment_and_may_run_threads(seen: dict[str, Any]) -> None:
-    _, (_, names, _) = seen["outcomes"]["who"]
+    _, (_, names, descriptors) = seen["outcomes"]["who"]
+    assert descriptors == [0, 1, 2], "what it reads, what it answers to, and nothing"
     assert [name for name in names if name.startswith("TOKENMILL")] == []
     assert seen["outcomes"]["run a thread"] == ["done", "thread"]
 
