@@ -5,6 +5,7 @@ Tables of what once ended in a traceback.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,10 +17,13 @@ import pytest
 from cli.embedded.sockets import free_port
 from jobs.errors import InputError
 from tests.cli.service import ROOT, clean_environment, run, typed
+from tests.engine.gguf.builders import StoredTensor, Written
 
 pytestmark = pytest.mark.long
 
 LONG = "x" * 300
+REMARKS = ("tokenmill: starting", "[transformers]")
+"""What stands before the sentence: what is being done, and what a library says of a configuration."""
 
 
 def a_file(path: Path) -> None:
@@ -51,6 +55,12 @@ BACKUP = [
     ("place/database.dump", a_folder, "place/database.dump"),
     ("place/database.dump.part", a_folder, "place/database.dump.part"),
 ]
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+MODELS = [
+    ({"model_type": "cpmant", "dim_head": 8, "dim_ff": 96}, "max_position_embeddings"),
+    ({"model_type": "roc_bert", "num_attention_heads": 6}, "roc_bert"),
+    ({"model_type": "llama", "intermediate_size": 48, "rope_scaling": {"rope_type": "foo", "factor": 2.0}}, "foo"),
+]
 INTERRUPTED = """
 import os, runpy, signal, sys
 awaited = sys.argv.pop(1)
@@ -67,7 +77,7 @@ AS_MODULE = "runpy.run_module('cli.main', run_name='__main__', alter_sys=True)"
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], named: str, *, status: int) -> None:
-    sentences = [line for line in done.stderr.splitlines() if not line.startswith("tokenmill: starting")]
+    sentences = [line for line in done.stderr.splitlines() if not line.startswith(REMARKS)]
     assert (done.returncode, len(sentences), "Traceback" in done.stderr) == (status, 1, False), done.stderr
     assert_names(sentences[0], named)
 
@@ -109,6 +119,26 @@ def refusal(command: str, place: Path, database_url: str, tmp_path: Path) -> str
     with pytest.raises(InputError) as caught:
         run("db", command, place, **variables)
     return caught.value.message
+
+
+@pytest.mark.parametrize(("config", "named"), MODELS)
+def test_a_model_that_the_engine_does_not_run_is_refused(config: dict[str, object], named: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**SIZES, **config}))
+    assert_one_sentence(bench(tmp_path / "model", tmp_path), named, status=1)
+
+
+@pytest.mark.parametrize("kind", ["NVFP4", "Q1_0"])
+def test_a_gguf_file_of_a_type_that_is_not_read_is_refused(kind: str, tmp_path: Path) -> None:
+    written = Written(metadata={"general.architecture": "llama"})
+    written.tensors["token_embd.weight"] = StoredTensor(kind=kind, shape=(64, 4), data=bytes(256))
+    assert_one_sentence(bench(written.to(tmp_path / "x.gguf"), tmp_path), kind, status=1)
+
+
+def bench(model: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    workload = folder / "workload.jsonl"
+    workload.write_text(json.dumps({"prompt_token_ids": [1, 2, 3], "max_tokens": 2}) + "\n")
+    return typed("bench", "throughput", "--model", model, "--workload", workload, variables={})
 
 
 @pytest.mark.parametrize("how", [AS_SCRIPT, AS_MODULE])
