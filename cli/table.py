@@ -6,12 +6,17 @@ import shutil
 import sys
 import textwrap
 import time
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
+"""Categories of signs: controls, formats such as marks that turn text, ends of lines and paragraphs."""
 
 
 def print_table(
@@ -55,7 +60,14 @@ def _shown(cell: object, is_number: bool) -> str:
 def _text(cell: object) -> str:
     if isinstance(cell, datetime):
         return _as_utc(cell)
-    return "" if cell is None else str(cell)
+    return "" if cell is None else escaped(str(cell))
+
+
+def escaped(text: str) -> str:
+    """Write what steers a terminal or cannot be seen as Python writes it: names are given by others."""
+    if text.isprintable():
+        return text
+    return "".join(repr(sign)[1:-1] if unicodedata.category(sign) in _UNSEEN else sign for sign in text)
 
 
 def table(
@@ -109,7 +121,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
     width = max((len(name) for name in fields), default=0)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in fields.items():
-        line = f"{name:<{width}}  {value}"
+        line = f"{name:<{width}}  {escaped(str(value))}"
         if room is not None and len(line) > room:
             line = textwrap.fill(
                 line, room, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False

@@ -173,3 +173,21 @@ def test_a_list_of_batches_breaks_nothing_inside_a_word(monkeypatch: pytest.Monk
     words += " failed 59 min 0.000123 USD"
     assert set(shown.split()) == set(words.split())
     assert len(shown.splitlines()) == 4 or columns == 80
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_steers_a_terminal_is_written_and_not_obeyed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    name = "a\x1b[2J\x9b1m\tb\nc\u202ed"
+    terminal = as_terminal(monkeypatch, columns=120) if is_terminal else None
+    print_table(("id", "name"), [("tenant_1", name)])
+    print_fields({"name": name})
+    printed = capsys.readouterr().out if terminal is None else terminal.getvalue()
+    assert printed.count("a\\x1b[2J\\x9b1m\\tb\\nc\\u202ed") == 2
+    assert not any(sign in printed for sign in ("a\x1b", "\x9b", "\u202e"))
+
+
+def test_letters_of_every_language_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name",), [("größer\u00a0漢字",)])
+    assert "größer\u00a0漢字" in capsys.readouterr().out
