@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import main
+from cli import app as command_line
 from cli.disk.download import OutputError, replacing
 from cli.disk.output_path import require_replaceable
 from cli.places.run_folder import RunFolder, RunState
@@ -76,9 +76,9 @@ def test_a_folder_that_is_removed_meanwhile_is_named_as_it_was_given(tmp_path: P
 def test_a_command_whose_output_cannot_be_made_ends_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main, "app", lambda: write_beside(tmp_path / "gone"))
+    monkeypatch.setattr(command_line, "app", lambda: write_beside(tmp_path / "gone"))
     with pytest.raises(SystemExit, match="1"):
-        main.main()
+        command_line.run()
     assert capsys.readouterr().err == (
         f"tokenmill: No such file or directory: {tmp_path}/gone/out.jsonl. "
         "Give the same command again once it can be written.\n"

@@ -93,7 +93,7 @@ def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
     urls = {
         "TOKENMILL_DATABASE_URL": database_url,
         "TOKENMILL_REDIS_URL": "redis+socket:///own/valkey.sock",
-        "TOKENMILL_STORAGE_URL": "file:///own/objects",
+        "TOKENMILL_STORAGE_URL": (tmp_path / "own").as_uri(),
     }
     for name in urls:
         monkeypatch.setenv(name, "postgresql://127.0.0.1:1/stale")

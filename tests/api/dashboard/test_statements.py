@@ -25,7 +25,7 @@ from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]
 
-MOST = 20
+MOST = 21
 """Statements of a page, sign-in included; there are more tenants, extractions, schedules and workers than these."""
 SIZES = Sizes(batches=400, workers=24, tenants=24, lines=2, largest=20, hours=2)
 
