@@ -10,14 +10,16 @@ import http.client
 import itertools
 import logging
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _HOST = "127.0.0.1"
@@ -170,6 +172,7 @@ def s3_server() -> Iterator[S3Server]:
         server.shutdown()
         s3.recover()
         server.server_close()
+        server.close_connections()
         thread.join()
 
 
@@ -188,6 +191,24 @@ def _backend_port() -> int:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def close_connections(self) -> None:
+        """Break what clients keep open: a server that has ended serves none of them any more."""
+        for connection in list(self._open):
+            with suppress(OSError):  # its client was quicker
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
