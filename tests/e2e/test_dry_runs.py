@@ -112,7 +112,7 @@ def extract(folder: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("count", "more", "passes"),
     [
-        (40, [], ["first questions"]),
+        (16, [], ["first questions"]),
         (12, ["--second-reading", "--no-again"], ["first questions", "second reading"]),
         (12, ["--max-fields", "3"], ["first questions"]),
     ],
@@ -131,7 +131,7 @@ def test_documents_that_are_shown_in_parts_take_what_was_foretold(stack: Any, tm
     compare(stack, tmp_path, extract(tmp_path), "fields.jsonl", passes=["first questions"], is_same_here=False)
 
 
-@pytest.mark.parametrize(("count", "more"), [(200, []), (12, ["--max-tokens", "96"])])
+@pytest.mark.parametrize(("count", "more"), [(60, []), (12, ["--max-tokens", "96"])])
 def test_a_table_takes_what_was_foretold(stack: Any, tmp_path: Path, count: int, more: list[str]) -> None:
     lines = (ROOT / "examples" / "documents.jsonl").read_text().splitlines()[:count]
     rows = [json.dumps({"text": json.loads(line)["body"]["messages"][1]["content"]}) for line in lines]
