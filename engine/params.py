@@ -1,6 +1,6 @@
-"""What a request asks of the sampler: `SamplingParams`, under the names of vLLM's class, each with its range.
+"""What a request asks of the sampler: `SamplingParams`, under the names of vLLM's class.
 
-Knows nothing of models, text or batches; a parameter that is not here is not supported.
+`protocol.sampling` has the ranges of numbers. A parameter that is not here is not supported.
 """
 
 from __future__ import annotations
@@ -8,85 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any
 
 from engine.errors import InvalidParamsError
 from engine.structured import StructuredOutput
+from protocol.sampling import BIAS, RANGES, TOKEN_ID, Range
 
-MAX_LOGPROBS = 20
-"""Most alternatives per token, as in OpenAI's API."""
-MAX_N = 128
-MAX_SEED = 2**63 - 1
-MAX_PENALTY = 2.0
-MAX_BIAS = 100.0
-MAX_REPETITION = 1e3
-MIN_REPETITION = 1e-3
-"""Below it fp32 logits, divided by it, would overflow for some models."""
-_MAX_INT = 2**31 - 1
-"""Of token ids and of counts of tokens."""
-
-Default = TypeVar("Default")
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """Whole numbers from `low` to `high`."""
-
-    low: int
-    high: int
-
-    def check(self, name: str, value: object) -> None:
-        """Raise InvalidParamsError unless the value of the parameter is one of these."""
-        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise InvalidParamsError(f"{name} is {value!r}; it must be a whole number from {self.low} to {self.high}.")
-
-    def check_all(self, name: str, values: Sequence[Any]) -> None:
-        """Do the same for each of these, at half of the price where all of them are."""
-        if set(map(type, values)) != {int} or min(values) < self.low or max(values) > self.high:
-            for value in values:
-                self.check(name, value)
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Numbers from `low` to `high`, whole or not."""
-
-    low: float
-    high: float
-
-    def check(self, name: str, value: object) -> None:
-        """Raise InvalidParamsError unless the value of the parameter is one of these."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
-            raise InvalidParamsError(f"{name} is {value!r}; it must be a number from {self.low:g} to {self.high:g}.")
-
-
-_TOKEN_ID = Whole(0, _MAX_INT)
-_BIAS = Number(-MAX_BIAS, MAX_BIAS)
-
-
-def _within(default: Default, allowed: Whole | Number, *, or_none: bool = False) -> Default:
-    """Declare a number with its range."""
-    return field(default=default, metadata={"range": allowed, "or_none": or_none})
+_OR_NONE = {"or_none": True}
+"""Of a number that may be None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Say how tokens are chosen and when a request ends. Raises InvalidParamsError on a value out of range."""
 
-    n: int = _within(1, Whole(1, MAX_N))
+    n: int = 1
     """Children of the request, each with its own tokens."""
-    temperature: float = _within(1.0, Number(0.0, 1e6))
+    temperature: float = 1.0
     """0 is greedy."""
-    top_p: float = _within(1.0, Number(0.0, 1.0))
+    top_p: float = 1.0
     """Above 0; 1 switches the filter off."""
-    top_k: int = _within(0, Whole(-1, _MAX_INT))
+    top_k: int = 0
     """0 and −1 switch the filter off."""
-    min_p: float = _within(0.0, Number(0.0, 1.0))
+    min_p: float = 0.0
     """0 switches the filter off."""
-    presence_penalty: float = _within(0.0, Number(-MAX_PENALTY, MAX_PENALTY))
+    presence_penalty: float = 0.0
     """Looks at the output only, as `frequency_penalty` does."""
-    frequency_penalty: float = _within(0.0, Number(-MAX_PENALTY, MAX_PENALTY))
-    repetition_penalty: float = _within(1.0, Number(MIN_REPETITION, MAX_REPETITION))
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     """Looks at the prompt, too."""
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     """Maps token ids to what is added to their logits."""
@@ -96,7 +45,7 @@ class SamplingParams:
     """The engine takes them as `bad_words_token_ids`."""
     bad_words_token_ids: Sequence[Sequence[int]] = ()
     """Written by who holds the tokenizer (`engine.text.with_bad_words_as_tokens`)."""
-    seed: int | None = _within(None, Whole(-MAX_SEED - 1, MAX_SEED), or_none=True)
+    seed: int | None = field(default=None, metadata=_OR_NONE)
     """None lets the engine derive one per request; child i of n uses seed + i."""
     stop: str | Sequence[str] = ()
     """May be given as one string; kept as a tuple."""
@@ -104,12 +53,12 @@ class SamplingParams:
     """May be given as any sequence; kept as a tuple."""
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = _within(16, Whole(0, _MAX_INT), or_none=True)
+    max_tokens: int | None = field(default=16, metadata=_OR_NONE)
     """None means up to the model's context; 0 is for `prompt_logprobs` alone."""
-    min_tokens: int = _within(0, Whole(0, _MAX_INT))
-    logprobs: int | None = _within(None, Whole(0, MAX_LOGPROBS), or_none=True)
+    min_tokens: int = 0
+    logprobs: int | None = field(default=None, metadata=_OR_NONE)
     """Report the chosen token and the k most likely ones of the raw distribution."""
-    prompt_logprobs: int | None = _within(None, Whole(0, MAX_LOGPROBS), or_none=True)
+    prompt_logprobs: int | None = field(default=None, metadata=_OR_NONE)
     """The same for each token of the prompt but its first."""
     detokenize: bool = True
     skip_special_tokens: bool = True
@@ -141,8 +90,8 @@ class SamplingParams:
                 continue
             if type(value) not in _PLAIN:
                 object.__setattr__(self, name, value := _plain(value))
-            if value is not None or name not in _OR_NONE:
-                allowed.check(name, value)
+            if value is not None or name not in _NULLABLE:
+                _check(name, value, allowed)
 
     def _check_kinds(self) -> None:
         for name in _FLAGS:
@@ -160,7 +109,7 @@ class SamplingParams:
                 raise InvalidParamsError(f"stop holds {text!r}; every stop string must be a non-empty string.")
             _check_characters("stop", text)
         for token_id in self.stop_token_ids:
-            _TOKEN_ID.check("stop_token_ids", token_id)
+            _check("stop_token_ids", token_id, TOKEN_ID)
         if self.stop and not self.detokenize:
             raise InvalidParamsError("stop is given with detokenize=False; stop strings need the text. Drop one.")
 
@@ -172,8 +121,8 @@ class SamplingParams:
         biases = {_plain(token_id): _plain(bias) for token_id, bias in self.logit_bias.items()}
         object.__setattr__(self, "logit_bias", biases)
         for token_id, bias in biases.items():
-            _TOKEN_ID.check("logit_bias's token id", token_id)
-            _BIAS.check("logit_bias", bias)
+            _check("logit_bias's token id", token_id, TOKEN_ID)
+            _check("logit_bias", bias, BIAS)
 
     def _check_choice_of_tokens(self) -> None:
         for word in self.bad_words:
@@ -184,10 +133,10 @@ class SamplingParams:
             if not token_ids:
                 raise InvalidParamsError("bad_words_token_ids holds an empty sequence; give at least one token id.")
             for token_id in token_ids:
-                _TOKEN_ID.check("bad_words_token_ids", token_id)
+                _check("bad_words_token_ids", token_id, TOKEN_ID)
         if self.allowed_token_ids is None:
             return
-        _TOKEN_ID.check_all("allowed_token_ids", self.allowed_token_ids)
+        _check_ids("allowed_token_ids", self.allowed_token_ids)
         if {ids[-1] for ids in self.bad_words_token_ids}.issuperset(self.allowed_token_ids):
             # With such a token there is always one that may be taken, whatever came before.
             raise InvalidParamsError(
@@ -203,6 +152,17 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Tell whether the most likely token is always taken."""
         return self.temperature == 0.0 or self.top_k == 1
+
+
+def _check(name: str, value: object, allowed: Range) -> None:
+    if value not in allowed:
+        raise InvalidParamsError(f"{name} is {value!r}; it must be {allowed}.")
+
+
+def _check_ids(name: str, token_ids: Sequence[Any]) -> None:
+    if not TOKEN_ID.holds_all(token_ids):
+        for token_id in token_ids:
+            _check(name, token_id, TOKEN_ID)
 
 
 def _set_tuples(params: SamplingParams) -> None:
@@ -240,17 +200,12 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-RANGES: Mapping[str, Whole | Number] = {
-    one.name: one.metadata["range"] for one in fields(SamplingParams) if "range" in one.metadata
-}
-"""Of every parameter that is a number."""
+_DEFAULTS = {one.name: one.default for one in fields(SamplingParams)}
 
-_CHECKED = tuple(
-    (one.name, one.metadata["range"], one.default) for one in fields(SamplingParams) if "range" in one.metadata
-)
+_CHECKED = tuple((name, allowed, _DEFAULTS[name]) for name, allowed in RANGES.items())
 """With the default, which most parameters have and which needs no check."""
 
-_OR_NONE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))
+_NULLABLE = frozenset(one.name for one in fields(SamplingParams) if one.metadata.get("or_none"))
 
 _FLAGS = tuple(one.name for one in fields(SamplingParams) if isinstance(one.default, bool))
 

@@ -25,6 +25,7 @@ OURS = {
     "kernels",
     "migrations",
     "pipelines",
+    "protocol",
     "tokenmill",
     "workers",
 }
@@ -34,12 +35,13 @@ QUEUE = {"celery", "kombu", "redis"}
 TENSORS = {"torch", "transformers", "triton"}
 
 FORBIDDEN = {
+    "protocol": (OURS - {"protocol"}) | WEB | SQL | QUEUE | TENSORS,
     "kernels": (OURS - {"kernels"}) | WEB | SQL | QUEUE | {"transformers"},
-    "engine": (OURS - {"engine", "kernels"}) | WEB | SQL | QUEUE,
+    "engine": (OURS - {"engine", "kernels", "protocol"}) | WEB | SQL | QUEUE,
     "confined": (OURS - {"confined"}) | WEB | SQL | QUEUE | TENSORS,
     "pipelines": (OURS - {"confined", "pipelines", "jobs"}) | WEB | SQL | QUEUE | TENSORS,  # of jobs its errors alone
     "extraction": (OURS - {"confined", "extraction"}) | WEB | SQL | QUEUE | TENSORS,
-    "jobs": (OURS - {"extraction", "jobs", "migrations", "pipelines"}) | WEB | QUEUE | TENSORS,
+    "jobs": (OURS - {"extraction", "jobs", "migrations", "pipelines", "protocol"}) | WEB | QUEUE | TENSORS,
     "api": (OURS - {"api", "extraction", "jobs", "pipelines"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine", "extraction", "pipelines"}) | WEB,
     "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
@@ -263,7 +265,7 @@ def test_a_folder_with_a_door_is_entered_through_it(folder: str) -> None:
 
 @pytest.mark.parametrize("package", ["engine", "kernels"])
 def test_engine_and_kernels_need_no_more_than_a_gpu_machine_has(package: str) -> None:
-    allowed = BARE | {"engine", "kernels"} | set(sys.stdlib_module_names)
+    allowed = BARE | {"engine", "kernels", "protocol"} | set(sys.stdlib_module_names)
     strangers = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted((ROOT / package).rglob("*.py"))
@@ -271,6 +273,12 @@ def test_engine_and_kernels_need_no_more_than_a_gpu_machine_has(package: str) ->
         if name not in allowed | EXTRAS.get(str(path.relative_to(ROOT)), set())
     ]
     assert strangers == []
+
+
+def test_the_protocol_needs_the_standard_library_alone() -> None:
+    allowed = {"protocol"} | set(sys.stdlib_module_names)
+    files = sorted((ROOT / "protocol").rglob("*.py"))
+    assert [(path.name, name) for path in files for name, _ in packages_of(path) if name not in allowed] == []
 
 
 def test_pipelines_know_of_the_domain_its_errors_alone() -> None:

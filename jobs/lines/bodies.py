@@ -11,19 +11,17 @@ from typing import Any
 
 from jobs.lines.body_checks import (
     MAX_ANSWERS,
-    MAX_LOGPROBS,
-    MAX_N,
-    MAX_TOKENS,
     BodyError,
     Check,
-    Whole,
     flag,
+    in_range,
     object_,
     only,
     prompts,
     refused,
     text,
     unsupported,
+    whole,
 )
 from jobs.lines.body_context import ContextRequest, check_placeholder, context, no_context
 from jobs.lines.body_messages import messages
@@ -165,7 +163,7 @@ _SHARED: dict[str, Check] = {
     **STRUCTURES,
     ONE_OF_AS_ANY_OF: flag,
     "model": text,  # validation has matched it with the batch
-    "max_tokens": Whole(1, MAX_TOKENS),
+    "max_tokens": whole(1),
     "user": text,
     "stream": only(False),
     "stream_options": refused,
@@ -174,9 +172,9 @@ _SHARED: dict[str, Check] = {
 _CHAT: dict[str, Check] = _SHARED | {
     "messages": messages,
     "context": context,
-    "max_completion_tokens": Whole(1, MAX_TOKENS),
+    "max_completion_tokens": whole(1),
     "logprobs": flag,
-    "top_logprobs": Whole(0, MAX_LOGPROBS),
+    "top_logprobs": in_range("logprobs"),
     "tools": tools,
     "functions": only([]),
     "tool_choice": tool_choice,
@@ -201,9 +199,9 @@ _CHAT: dict[str, Check] = _SHARED | {
 _COMPLETION: dict[str, Check] = _SHARED | {
     "prompt": prompts,
     "context": no_context,
-    "max_tokens": Whole(0, MAX_TOKENS),  # 0 for the prompt's log-probabilities alone
-    "logprobs": Whole(0, MAX_LOGPROBS),
-    "best_of": Whole(1, MAX_N),
+    "max_tokens": whole(0),  # 0 for the prompt's log-probabilities alone
+    "logprobs": in_range("logprobs"),
+    "best_of": in_range("n"),
     "echo": flag,
     "suffix": only(""),
 }

@@ -11,16 +11,7 @@ from typing import Any
 
 from jobs.errors import InputError
 from jobs.lines.reading import shown
-
-# The limits of engine.SamplingParams; a test of the worker compares them.
-MAX_N = 128
-MAX_LOGPROBS = 20
-MAX_SEED = 2**63 - 1
-MAX_TOKENS = 2**31 - 1
-MAX_PENALTY = 2.0
-MAX_BIAS = 100.0
-MIN_REPETITION = 1e-3
-MAX_REPETITION = 1e3
+from protocol.sampling import BIAS, MAX_INT, RANGES, TOKEN_ID, Number, Range, Whole
 
 MAX_TEMPERATURE = 2.0  # as OpenAI documents it
 MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
@@ -61,49 +52,45 @@ def unsupported(name: str, message: str) -> BodyError:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Check for a whole number from `low` to `high`."""
+class Within:
+    """Check for a number of a range; those that need not be whole become floats."""
 
-    low: int
-    high: int
+    allowed: Range
 
-    def __call__(self, name: str, value: Any) -> int:
-        if type(value) is not int:
-            raise wrong(name, value, f"a whole number from {self.low} to {self.high}", code="invalid_type")
-        if not self.low <= value <= self.high:
-            raise wrong(name, value, f"a whole number from {self.low} to {self.high}")
-        return value
+    def __call__(self, name: str, value: Any) -> Any:
+        if not self.allowed.is_kind(value):
+            raise wrong(name, value, str(self.allowed), code="invalid_type")
+        if value not in self.allowed:
+            raise wrong(name, value, str(self.allowed))
+        return float(value) if isinstance(self.allowed, Number) else value
 
     @property
     def shown(self) -> str:
         """Return the range as documented; an upper end that is that of the type is left out."""
-        return f"{self.low} … {self.high if self.high < MAX_TOKENS else ''}".replace("-", "−").strip()
+        low, high = (
+            f"{end:g}" if isinstance(end, float) else str(end) for end in (self.allowed.low, self.allowed.high)
+        )
+        return f"{low} … {'' if high == str(MAX_INT) else high}".replace("-", "−").strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """Check for a number from `low` to `high`, whole or not."""
-
-    low: float
-    high: float
-
-    def __call__(self, name: str, value: Any) -> float:
-        if type(value) not in (int, float):
-            raise wrong(name, value, f"a number from {self.low:g} to {self.high:g}", code="invalid_type")
-        if not self.low <= value <= self.high:
-            raise wrong(name, value, f"a number from {self.low:g} to {self.high:g}")
-        return float(value)
-
-    @property
-    def shown(self) -> str:
-        """Return the range as documented."""
-        return f"{self.low:g} … {self.high:g}".replace("-", "−")
+def _shown(end: float) -> str:
+    return f"{end:g}" if isinstance(end, float) else str(end)
 
 
-def top_p(name: str, value: Any) -> float:
+def whole(low: int, high: int = MAX_INT) -> Within:
+    """Return the check for a whole number from `low` to `high`."""
+    return Within(Whole(low, high))
+
+
+def in_range(name: str) -> Within:
+    """Return the check for a sampling parameter that is a number."""
+    return Within(RANGES[name])
+
+
+def top_p(name: str, value: Any) -> Any:
     if value == 0 and type(value) is not bool:
         raise wrong(name, value, "above 0 and at most 1; for greedy decoding set temperature to 0")
-    return Number(0.0, 1.0)(name, value)
+    return in_range(name)(name, value)
 
 
 def of_type(kind: type, title: str) -> Check:
@@ -149,9 +136,9 @@ def stops(name: str, value: Any) -> tuple[str, ...]:
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     if type(value) is not list:
         raise wrong(name, value, "a list of token ids", code="invalid_type")
-    for token_id in value:
-        if type(token_id) is not int or not 0 <= token_id <= MAX_TOKENS:
-            raise wrong(name, token_id, "a list of token ids, whole numbers from 0")
+    if not TOKEN_ID.holds_all(value):
+        first = next(token_id for token_id in value if token_id not in TOKEN_ID)
+        raise wrong(name, first, "a list of token ids, whole numbers from 0")
     return tuple(value)
 
 
@@ -196,13 +183,11 @@ def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         raise wrong(name, value, "an object from token ids to numbers", code="invalid_type")
     if len(value) > MAX_BIASES:
         raise BodyError(name, f"{name} holds {len(value)} token ids; at most {MAX_BIASES} are allowed")
-    return tuple(
-        (_bias_token(name, key), Number(-MAX_BIAS, MAX_BIAS)(f"{name}.{key}", bias)) for key, bias in value.items()
-    )
+    return tuple((_bias_token(name, key), Within(BIAS)(f"{name}.{key}", bias)) for key, bias in value.items())
 
 
 def _bias_token(name: str, key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= MAX_TOKENS):
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) in TOKEN_ID):
         raise wrong(name, key, "an object whose names are token ids, whole numbers from 0")
     return int(key)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extraction.passages.numbered import ShownPassage, layout
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, flag, object_, refuse_unknown, text, unsupported
+from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, whole
 
 PLACEHOLDER = "{{context}}"
 """Stands once in the messages of a line with a context, where its passages go."""
@@ -90,7 +90,7 @@ def _filled(content: Any, written: str) -> Any:
 _FIELDS: dict[str, Check] = {
     "index": text,
     "query": text,
-    "max_tokens": Whole(1, MAX_TOKENS),
-    "top_k": Whole(1, MAX_TOP_K),
+    "max_tokens": whole(1),
+    "top_k": whole(1, MAX_TOP_K),
     "truncate": flag,
 }

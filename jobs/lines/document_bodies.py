@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, text
+from jobs.lines.body_checks import BodyError, Check, object_, text, whole
 
 PREPARE_MODEL = ":prepare"
 """What stands for a model in lines that need none. Their chunks wait in the queue of this name, which `tokenmill
@@ -195,8 +195,8 @@ _NAMED: dict[str, Check] = {"id": text, "name": text, "object_key": text}
 _CUT: dict[str, Check] = {
     "segment_key": text,
     "documents": _documents,
-    "max_tokens": Whole(1, MAX_TOKENS),
-    "overlap_tokens": Whole(0, MAX_TOKENS),
+    "max_tokens": whole(1),
+    "overlap_tokens": whole(0),
     "language": text,
     "tokenizer_sha256": text,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, flag, only_known, prompts, text, wrong
+from jobs.lines.body_checks import BodyError, Check, flag, only_known, prompts, text, whole, wrong
 
 EMBEDDING_ENDPOINT = "/v1/embeddings"
 
@@ -66,7 +66,7 @@ def _encoding(name: str, value: Any) -> Encoding:
 _PARAMETERS: dict[str, Check] = {
     "model": text,  # validation has matched it with the batch
     "input": _inputs,
-    "dimensions": Whole(1, MAX_TOKENS),
+    "dimensions": whole(1),
     "encoding_format": _encoding,
     "truncate": flag,
     "user": text,

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from jobs.lines.bodies import COMPLETION_MAX_TOKENS
-from jobs.lines.body_checks import MAX_N, MAX_TOKENS
 from jobs.lines.body_context import DEFAULT_TOKENS, DEFAULT_TOP_K, MAX_TOP_K, TOKENS_AROUND
 from jobs.lines.reading import LineSplitter, RawLine
+from protocol.sampling import MAX_INT, MAX_N
 
 _MAX_HELD_BYTES = 8 * 1024 * 1024  # of one line; a longer one is only counted
 _BYTES_PER_TOKEN = 4
@@ -121,7 +121,7 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
     input_tokens += _tokens_of_context(body.get("context"))
     limit = COMPLETION_MAX_TOKENS if "prompt" in body else default_max_tokens
     for name in ("max_tokens", "max_completion_tokens"):
-        limit = _allowed(body.get(name), MAX_TOKENS, limit)
+        limit = _allowed(body.get(name), MAX_INT, limit)
     output_tokens = limit * _allowed(body.get("n"), MAX_N, 1) * num_prompts
     return input_tokens, min(output_tokens, _MAX_OUTPUT_TOKENS)
 
@@ -153,7 +153,7 @@ def _tokens_of_context(context: Any) -> int:
     if not isinstance(context, dict):
         return 0
     top_k = _allowed(context.get("top_k"), MAX_TOP_K, DEFAULT_TOP_K)
-    return _allowed(context.get("max_tokens"), MAX_TOKENS, DEFAULT_TOKENS) + TOKENS_AROUND * top_k
+    return _allowed(context.get("max_tokens"), MAX_INT, DEFAULT_TOKENS) + TOKENS_AROUND * top_k
 
 
 def _tokens_of_message(message: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extraction.passages.numbered import ShownPassage
-from jobs.lines.body_checks import MAX_TOKENS, BodyError, Check, Whole, object_, refuse_unknown, text
+from jobs.lines.body_checks import BodyError, Check, object_, refuse_unknown, text, whole
 from jobs.lines.body_context import MAX_TOP_K, ContextRequest
 from jobs.lines.document_bodies import PREPARE_MODEL
 
@@ -91,8 +91,8 @@ def _vector(name: str, value: Any) -> bytes:
 _FIND: dict[str, Check] = {
     "index": text,
     "query": text,
-    "max_tokens": Whole(1, MAX_TOKENS),
-    "top_k": Whole(1, MAX_TOP_K),
+    "max_tokens": whole(1),
+    "top_k": whole(1, MAX_TOP_K),
     "vector": _vector,
     "error": _error,
 }

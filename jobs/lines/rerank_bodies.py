@@ -11,14 +11,13 @@ from typing import Any
 
 from jobs.lines.body_checks import (
     MAX_PROMPTS,
-    MAX_TOKENS,
     BodyError,
     Check,
-    Whole,
     flag,
     only_known,
     refuse_unknown,
     text,
+    whole,
     wrong,
 )
 
@@ -80,7 +79,7 @@ _PARAMETERS: dict[str, Check] = {
     "model": text,  # validation has matched it with the batch
     "query": _query,
     "documents": _documents,
-    "top_n": Whole(1, MAX_TOKENS),
+    "top_n": whole(1),
     "return_documents": flag,
     "user": text,
 }

@@ -1,7 +1,7 @@
 """How a line may say its tokens are to be chosen: one table of parameters, each with its check and its documentation.
 
-Pure; no engine. The fields carry the names of `engine.SamplingParams`, so the worker passes them on as they are; to add
-one, declare it here and there. The table in docs/api.md is made of these declarations, and a test compares them.
+The fields carry the names of `engine.SamplingParams`, so the worker passes them on as they are; `protocol.sampling` has
+the ranges of both. The table in docs/api.md is made of these declarations, and a test compares them.
 """
 
 from __future__ import annotations
@@ -13,31 +13,24 @@ from typing import TypeVar
 from jobs.lines.body_checks import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORDS,
-    MAX_BIAS,
     MAX_BIASES,
-    MAX_LOGPROBS,
-    MAX_N,
-    MAX_PENALTY,
-    MAX_REPETITION,
     MAX_SCORES,
-    MAX_SEED,
     MAX_STOP_TOKEN_IDS,
     MAX_STOPS,
     MAX_TEMPERATURE,
-    MAX_TOKENS,
     MAX_WORD_CHARACTERS,
-    MIN_REPETITION,
     Check,
-    Number,
-    Whole,
+    Within,
     allowed_token_ids,
     bad_words,
     flag,
+    in_range,
     logit_bias,
     stop_token_ids,
     stops,
     top_p,
 )
+from protocol.sampling import MAX_BIAS, MAX_LOGPROBS, Number
 
 Default = TypeVar("Default")
 
@@ -52,21 +45,19 @@ def _parameter(default: Default, check: Check | None, *, allowed: str = "", note
 class Sampling:
     """How tokens are chosen, and how many. `max_tokens` None means until the context ends."""
 
-    n: int = _parameter(1, Whole(1, MAX_N), note="child i draws with seed + i")
+    n: int = _parameter(1, in_range("n"), note="child i draws with seed + i")
     temperature: float = _parameter(
         1.0,
-        Number(0.0, MAX_TEMPERATURE),
+        Within(Number(0.0, MAX_TEMPERATURE)),
         note="0 is greedy; where it or `top_p` is not given it is 1, whatever the model's `generation_config.json` "
         "suggests",
     )
     top_p: float = _parameter(1.0, top_p, allowed="above 0 … 1")
-    top_k: int = _parameter(0, Whole(-1, MAX_TOKENS), note="vLLM's; 0 and −1 switch it off")
-    min_p: float = _parameter(0.0, Number(0.0, 1.0), note="vLLM's")
-    presence_penalty: float = _parameter(0.0, Number(-MAX_PENALTY, MAX_PENALTY), note="over the output's tokens")
-    frequency_penalty: float = _parameter(0.0, Number(-MAX_PENALTY, MAX_PENALTY), note="over the output's tokens")
-    repetition_penalty: float = _parameter(
-        1.0, Number(MIN_REPETITION, MAX_REPETITION), note="vLLM's; over prompt and output"
-    )
+    top_k: int = _parameter(0, in_range("top_k"), note="vLLM's; 0 and −1 switch it off")
+    min_p: float = _parameter(0.0, in_range("min_p"), note="vLLM's")
+    presence_penalty: float = _parameter(0.0, in_range("presence_penalty"), note="over the output's tokens")
+    frequency_penalty: float = _parameter(0.0, in_range("frequency_penalty"), note="over the output's tokens")
+    repetition_penalty: float = _parameter(1.0, in_range("repetition_penalty"), note="vLLM's; over prompt and output")
     logit_bias: tuple[tuple[int, float], ...] = _parameter(
         (), logit_bias, allowed=f"token id → −{MAX_BIAS:g} … {MAX_BIAS:g}", note=f"at most {MAX_BIASES:,} ids"
     )
@@ -81,7 +72,7 @@ class Sampling:
     )
     seed: int | None = _parameter(
         None,
-        Whole(-MAX_SEED - 1, MAX_SEED),
+        in_range("seed"),
         allowed="64 bits",
         note="the same tokens in any batch, after a preemption and after a crash, [near-ties and costly grammars apart]"
         "(architecture.md#same-request-same-tokens). A given seed is that of all prompts of a line; without one each "
@@ -97,7 +88,7 @@ class Sampling:
     ignore_eos: bool = _parameter(default=False, check=flag, allowed="true or false", note="vLLM's")
     max_tokens: int | None = _parameter(None, None, allowed="1 …", note="0 with `echo`, too")
     min_tokens: int = _parameter(
-        0, Whole(0, MAX_TOKENS), note="before it neither a stop string nor a stop token ends the output"
+        0, in_range("min_tokens"), note="before it neither a stop string nor a stop token ends the output"
     )
     logprobs: int | None = _parameter(
         None,
@@ -110,7 +101,7 @@ class Sampling:
     )
     prompt_logprobs: int | None = _parameter(
         None,
-        Whole(0, MAX_LOGPROBS),
+        in_range("prompt_logprobs"),
         note="vLLM's, in its form: in a chat's answer, in a completion's choices. Such a prompt takes nothing from the "
         f"prefix cache. At most {MAX_SCORES:,} in a line's answer: prompt tokens × (`prompt_logprobs` + 1), in "
         "completions × `n`, and of an echo's prompt likewise",

@@ -16,7 +16,7 @@ from tests.engine.tiny_models import save_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_TOKENIZER = ROOT / "examples" / "demo_model" / "tokenizer.json"
-OURS = ("api", "benchmarks", "cli", "engine", "examples", "jobs", "kernels", "scripts", "workers")
+OURS = ("api", "benchmarks", "cli", "engine", "examples", "jobs", "kernels", "protocol", "scripts", "workers")
 
 CODE = """
 from pathlib import Path

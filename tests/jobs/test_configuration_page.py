@@ -11,7 +11,7 @@ from jobs.storage.connection import ENVIRONMENT, FROM_ENVIRONMENT
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
 SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "extraction", "jobs", "kernels", "migrations"]
-SOURCES += ["pipelines", "scripts", "tokenmill", "workers"]
+SOURCES += ["pipelines", "protocol", "scripts", "tokenmill", "workers"]
 
 
 def test_the_page_is_what_the_generator_writes() -> None:

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from engine import params as engine_params
-from engine.params import RANGES, SamplingParams
+from engine.params import SamplingParams
 from engine.structured import StructuredOutput
-from jobs.lines import body_checks
 from jobs.lines.bodies import CHAT_ENDPOINT, COMPLETION_ENDPOINT
-from jobs.lines.body_checks import MAX_SCORES, BodyError, Number, Whole
+from jobs.lines.body_checks import MAX_SCORES, BodyError
 from jobs.lines.reading import InputLine
-from jobs.lines.sampling import CHECKS, Sampling
+from jobs.lines.sampling import Sampling
 from workers.prompts import PreparedLine, PromptMaker
 from workers.tool_calls.forms import CallForm
 from workers.tool_calls.output import CallReader
@@ -232,15 +230,6 @@ def test_an_answer_that_would_repeat_more_of_its_prompts_than_are_stored_is_refu
     line = InputLine(line_no=0, custom_id="a", model="m", body=body)
     with pytest.raises(BodyError, match=r"repeat 25,600,000 bytes .*; at most 16,777,216 .* Lower n"):
         maker.prepare(line, endpoint=COMPLETION_ENDPOINT, batch_id="b")
-
-
-def test_the_wire_takes_what_the_engine_does_and_no_temperature_beyond_openai_s() -> None:
-    ranges = {name: (check.low, check.high) for name, check in CHECKS.items() if isinstance(check, Number | Whole)}
-    known = {name: (allowed.low, allowed.high) for name, allowed in RANGES.items()}
-    assert ranges.pop("temperature") == (0.0, 2.0)
-    assert ranges == {name: known[name] for name in ranges}
-    assert known.keys() - ranges.keys() == {"temperature", "top_p", "max_tokens", "logprobs"}  # not ranges on the wire
-    assert (body_checks.MAX_BIAS, body_checks.MAX_LOGPROBS) == (engine_params.MAX_BIAS, engine_params.MAX_LOGPROBS)
 
 
 def test_every_sampling_parameter_of_the_wire_is_one_of_the_engine_with_its_default() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobs.lines.bodies import COMPLETION_ENDPOINT
-from jobs.lines.body_checks import MAX_ANSWERS, MAX_LOGPROBS, MAX_SCORES
+from jobs.lines.body_checks import MAX_ANSWERS, MAX_SCORES
+from protocol.sampling import MAX_LOGPROBS
 from tests.jobs.lines.bodies import chat, complete, refusal
 
 
