@@ -18,6 +18,8 @@ from api.admin import tenants as admin_tenants
 from api.admin import workers as admin_workers
 from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
+from api.browser_sessions import everybodys as everybodys_sessions
+from api.browser_sessions import own as own_sessions
 from api.dashboard.live import OpenPages
 from api.dashboard.site import install_dashboard
 from api.errors import install_error_handlers
@@ -78,14 +80,22 @@ _DOCUMENTS = (
     indexes,
     searches,
 )
-_ADMINISTRATION = (admin_tenants, admin_keys, admin_budgets, admin_models, admin_workers, admin_log)
+_ADMINISTRATION = (
+    admin_tenants,
+    admin_keys,
+    everybodys_sessions,
+    admin_budgets,
+    admin_models,
+    admin_workers,
+    admin_log,
+)
 _WEBHOOKS = (webhook_routes, webhook_deliveries)
 _MODULES = (
     *(files, tables, uploads),
     *_BATCHES,
     *_PIPELINES,
     *_DOCUMENTS,
-    *(models, usage, quota, health),
+    *(models, usage, quota, own_sessions, health),
     *_ADMINISTRATION,
     *_WEBHOOKS,
 )

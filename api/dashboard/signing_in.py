@@ -1,4 +1,4 @@
-"""`/sign-in` and `/sign-out`: a key once, then its signed cookie."""
+"""`/sign-in` and `/sign-out`: a key once, then the cookie of a session."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def sign_in(
     key: Annotated[str, Form(max_length=_LONGEST_KEY)] = "",
     asked: Annotated[str, Form()] = "/",
 ) -> Response:
-    """Exchange a key for a cookie that lasts twelve hours, or until the key ends."""
+    """Exchange a key for the cookie of a session; it ends the session whose cookie the browser had."""
     if not is_sent_by(request.headers, "same-origin"):
         return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
     try:
         async with services.session_slots:
-            value = await run_sync(partial(_cookie_for, services, key.strip()))
+            value = await run_sync(partial(_cookie_for, services, request, key.strip()))
     except AuthenticationError as error:
         request.state.refusal = error.code  # for the log
         return render(
@@ -63,8 +63,12 @@ async def sign_in(
 
 
 @router.post("/sign-out", name="signOut")
-def sign_out(request: Request) -> Response:
-    """Forget the cookie; it needs no token, as nothing is lost by it."""
+async def sign_out(request: Request, services: ServicesDep) -> Response:
+    """End the session of the browser's cookie. It needs no token: with the cookie, no other site's page sends it."""
+    if not is_sent_by(request.headers, "same-origin"):
+        return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
+    async with services.session_slots:
+        await run_sync(_end, services, request)
     answer = RedirectResponse(SIGN_IN, status_code=HTTPStatus.SEE_OTHER, headers=PAGE_HEADERS)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return answer
@@ -73,6 +77,14 @@ def sign_out(request: Request) -> Response:
 _FOREIGN = "The form was sent by another site. Open this page itself and sign in here."
 
 
-def _cookie_for(services: Services, key: str) -> str:
+def _cookie_for(services: Services, request: Request, key: str) -> str:
     with transaction(services.sessions) as session:
-        return browser_sessions.begin(session, authenticate(session, key).key_hash)
+        caller = authenticate(session, key)
+        browser_sessions.end_by_token(session, request.cookies.get(COOKIE, ""))
+        user_agent = request.headers.get("user-agent", "")
+        return browser_sessions.begin(session, key_id=caller.key_id, key_hash=caller.key_hash, user_agent=user_agent)
+
+
+def _end(services: Services, request: Request) -> None:
+    with transaction(services.sessions) as session:
+        browser_sessions.end_by_token(session, request.cookies.get(COOKIE, ""))

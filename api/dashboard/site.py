@@ -21,6 +21,7 @@ from api.dashboard.pages import (
     overview,
     pipelines,
     plots,
+    sessions,
     submit,
     tenants,
     usage,
@@ -28,7 +29,7 @@ from api.dashboard.pages import (
 
 _STATIC = Path(__file__).parent / "static"
 _ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
-_READING = (overview, batches, batch, models, usage, health, plots)
+_READING = (overview, batches, batch, models, usage, health, plots, sessions)
 _WORKING = (submit, pipelines, extractions, evaluation, documents, indexes, tenants)
 
 

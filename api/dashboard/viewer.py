@@ -36,6 +36,7 @@ class Viewer:
     """A key, as far as pages ask: whose things it sees, and what it may do."""
 
     caller: Caller
+    session_id: str
     token: str
     """What its pages send with whatever changes something."""
 
@@ -89,7 +90,7 @@ def _viewer_of(services: Services, request: Request) -> Viewer:
         caller, found = browser_caller(session, request)
         if caller.tenant is not None:
             caller.require(Scope.READ)
-        return Viewer(caller=caller, token=found.token)
+        return Viewer(caller=caller, session_id=found.session_id, token=found.page_token)
 
 
 ViewerDep = Annotated[Viewer, Depends(view)]

@@ -1,60 +1,163 @@
-"""What the signed cookie of a browser says: a key by its hash, which opens nothing by itself.
+"""Sessions of browsers: rows by the hash of a random token, which the browser's cookie alone has.
 
-The secret that signs is a row: one for all replicas of the API, made by the first that needs it.
+A session ends after IDLE without a request, after LASTS at most, when somebody ends it, and with the secret of the key
+that signed in. Knows no request.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from itsdangerous import BadSignature, URLSafeTimedSerializer
-from sqlalchemy import text
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, text
 from sqlalchemy.orm import Session
 
-LASTS = timedelta(hours=12)
-_SALT = "browser session"
-_SECRET_BYTES, _TOKEN_BYTES = 32, 24
+from jobs.accounts.secret_hashes import hash_secret
+from jobs.errors import NotFoundError
+from jobs.ids import new_id
+from jobs.states import PrincipalKind
+from jobs.tables import ApiKey, BrowserSession
+
+IDLE = timedelta(hours=12)
+LASTS = timedelta(days=7)
+MAX_SESSIONS = 100
+"""Of one key: one more ends the one that was used longest ago, as a program may sign in again and again."""
+SEEN_EVERY = timedelta(minutes=5)
+"""Requests within this time of the last one that was noted write nothing."""
+MAX_USER_AGENT_CHARACTERS = 200
+_TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrowserSession:
-    """What a cookie says."""
+class SignedIn:
+    """What the token of a cookie stands for."""
 
+    session_id: str
     key_hash: str
-    token: str
-    """What a page of ours sends along with whatever changes something; a page of others cannot know it."""
+    """Of the secret that signed in, which may have ended: `jobs.accounts.keys.authenticate_hash`."""
+    page_token: str
+    """What a page of ours sends along with whatever changes something; who has all rows cannot derive it."""
 
 
-def begin(session: Session, key_hash: str) -> str:
-    """Return the value of a cookie for a key."""
-    written: str = _signer(session).dumps([key_hash, secrets.token_urlsafe(_TOKEN_BYTES)])
-    return written
+def begin(session: Session, *, key_id: str, key_hash: str, user_agent: str) -> str:
+    """Begin a session of a key and return its token, which is kept nowhere."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    begun = BrowserSession(
+        id=new_id("session"),
+        token_hash=hash_secret(token),
+        principal_kind=PrincipalKind.KEY.value,
+        principal_id=key_id,
+        key_hash=key_hash,
+        expires_at=func.now() + LASTS,
+        user_agent="".join(filter(str.isprintable, user_agent))[:MAX_USER_AGENT_CHARACTERS],
+    )
+    session.add(begun)
+    session.flush()
+    session.execute(_END_SURPLUS, {"key_id": key_id, "kept": MAX_SESSIONS})
+    return token
 
 
-def read(session: Session, value: str) -> BrowserSession | None:
-    """Return what a cookie says; None where it is not ours, was changed, or is older than LASTS."""
-    try:
-        key_hash, token = _signer(session).loads(value, max_age=int(LASTS.total_seconds()))
-    except (BadSignature, ValueError, TypeError):
-        return None
-    return BrowserSession(key_hash=key_hash, token=token)
-
-
-def _signer(session: Session) -> URLSafeTimedSerializer:
-    return URLSafeTimedSerializer(_secret(session), salt=_SALT)
-
-
-def _secret(session: Session) -> str:
-    """Return the secret of this database. Deleting its row signs everybody out."""
-    found: str | None = session.scalar(_READ)
+def read(session: Session, token: str) -> SignedIn | None:
+    """Return whose session a token opens, and note now and then that it was used; None where there is none."""
+    found = session.execute(_READ, {"token_hash": hash_secret(token)}).one_or_none()
     if found is None:
-        session.execute(_MAKE, {"secret": secrets.token_urlsafe(_SECRET_BYTES)})
-        found = session.scalar(_READ)
-        assert found is not None, "it was just made, by us or by another"
-    return found
+        return None
+    if not found.is_noted:
+        session.execute(_NOTE_SEEN, {"id": found.id})
+    return SignedIn(session_id=found.id, key_hash=found.key_hash, page_token=_page_token(token, found.id))
 
 
-_READ = text("SELECT secret FROM cookie_secret")
-_MAKE = text("INSERT INTO cookie_secret (id, secret) VALUES (1, :secret) ON CONFLICT DO NOTHING")
+def list_sessions(
+    session: Session, *, key_id: str | None = None, before_id: str | None = None, limit: int = MAX_SESSIONS
+) -> Sequence[Row[BrowserSession, ApiKey]]:
+    """Return open sessions with their keys, of one key or of all, the newest first; those before `before_id`."""
+    query = _OPEN.order_by(BrowserSession.id.desc()).limit(limit)
+    if key_id is not None:
+        query = query.where(BrowserSession.principal_id == key_id)
+    return session.execute(query if before_id is None else query.where(BrowserSession.id < before_id)).all()
+
+
+def get_session(session: Session, session_id: str, *, key_id: str | None = None) -> tuple[BrowserSession, ApiKey]:
+    """Return an open session with its key; `key_id`: one of this key. Raises NotFoundError."""
+    query = _OPEN.where(BrowserSession.id == session_id)
+    found = session.execute(query if key_id is None else query.where(BrowserSession.principal_id == key_id)).first()
+    if found is None:
+        raise NotFoundError("there is no open session with this id; lists of sessions show the ids")
+    return found[0], found[1]
+
+
+def end(session: Session, session_id: str) -> None:
+    """End a session."""
+    _end(session, BrowserSession.id == session_id)
+
+
+def end_by_token(session: Session, token: str) -> None:
+    """End the session that a token opens, if there is one."""
+    _end(session, BrowserSession.token_hash == hash_secret(token))
+
+
+def end_of_key(session: Session, key_id: str) -> int:
+    """End all sessions of a key; return how many were open."""
+    return _end(session, _IS_OF_KEY, BrowserSession.principal_id == key_id)
+
+
+def end_of_tenant(session: Session, tenant_id: str) -> int:
+    """End all sessions of a tenant's keys; return how many were open."""
+    keys = select(ApiKey.id).where(ApiKey.tenant_id == tenant_id)
+    return _end(session, _IS_OF_KEY, BrowserSession.principal_id.in_(keys))
+
+
+def end_all(session: Session) -> int:
+    """End all sessions of everybody; return how many were open."""
+    return _end(session)
+
+
+def forget_ended(session: Session) -> int:
+    """Delete the rows of sessions whose time is over; return how many."""
+    return len(session.execute(delete(BrowserSession).where(~_IS_IN_TIME).returning(BrowserSession.id)).all())
+
+
+def _end(session: Session, *which: ColumnElement[bool]) -> int:
+    """Delete rows; return how many of them were in time."""
+    return sum(session.scalars(delete(BrowserSession).where(*which).returning(_IS_IN_TIME)))
+
+
+def _page_token(token: str, session_id: str) -> str:
+    return hmac.digest(token.encode(), f"page of {session_id}".encode(), "sha256").hex()
+
+
+_IS_OF_KEY = BrowserSession.principal_kind == PrincipalKind.KEY.value
+_IS_IN_TIME = (BrowserSession.expires_at > func.now()) & (BrowserSession.last_seen_at > func.now() - IDLE)
+_HAS_SECRET = (BrowserSession.key_hash == ApiKey.key_hash) | (
+    (BrowserSession.key_hash == ApiKey.previous_hash) & (ApiKey.previous_until > func.now())
+)
+_IS_KEY_OPEN = ApiKey.revoked_at.is_(None) & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > func.now()))
+_OPEN = (
+    select(BrowserSession, ApiKey)
+    .join(ApiKey, _IS_OF_KEY & (ApiKey.id == BrowserSession.principal_id))
+    .where(_IS_IN_TIME, _HAS_SECRET, _IS_KEY_OPEN)
+)
+# Made once: each request of a browser asks it.
+_READ = select(
+    BrowserSession.id,
+    BrowserSession.key_hash,
+    (BrowserSession.last_seen_at >= func.now() - SEEN_EVERY).label("is_noted"),
+).where(BrowserSession.token_hash == bindparam("token_hash"), _IS_OF_KEY, _IS_IN_TIME)
+# By nobody who would have to wait for it: of many requests at once one notes it.
+_NOTE_SEEN = text("""
+    UPDATE browser_session SET last_seen_at = now() WHERE id = (
+        SELECT id FROM browser_session WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
+    )
+""")
+# Two who sign in at once end the same ones: the second waits for none of them.
+_END_SURPLUS = text("""
+    DELETE FROM browser_session WHERE id IN (
+        SELECT id FROM browser_session WHERE id IN (
+            SELECT id FROM browser_session WHERE principal_kind = 'key' AND principal_id = :key_id
+            ORDER BY last_seen_at DESC, id DESC OFFSET :kept
+        ) FOR UPDATE SKIP LOCKED
+    )
+""")

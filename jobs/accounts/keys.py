@@ -5,7 +5,6 @@ Secrets are 256 random bits, and only their SHA-256 is kept. Knows no request.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from collections.abc import Collection, Sequence
@@ -15,6 +14,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import BindParameter, ColumnElement, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
+from jobs.accounts import browser_sessions
+from jobs.accounts.secret_hashes import hash_secret
 from jobs.errors import AuthenticationError, ConflictError, ForbiddenError, InputError, NotFoundError
 from jobs.ids import new_id
 from jobs.settings import MAX_DAYS
@@ -85,7 +86,7 @@ def create_key(
     key = ApiKey(
         id=new_id("key"),
         tenant_id=tenant_id,
-        key_hash=hash_key(secret),
+        key_hash=hash_secret(secret),
         hint=secret[:_HINT_CHARACTERS],
         scopes=_checked_scopes(scopes, is_operator=tenant_id is None),
         name=_checked_name(name),
@@ -142,9 +143,9 @@ def find_key(session: Session, key: str) -> ApiKey:
 
     Raises NotFoundError, or ConflictError where a beginning fits several keys.
     """
-    named = (ApiKey.id == key) | _opens(hash_key(key)) | (ApiKey.hint == key[:_HINT_CHARACTERS])
+    named = (ApiKey.id == key) | _opens(hash_secret(key)) | (ApiKey.hint == key[:_HINT_CHARACTERS])
     found = session.scalars(select(ApiKey).where(named)).all()
-    exact = [row for row in found if row.id == key or hash_key(key) in (row.key_hash, row.previous_hash)]
+    exact = [row for row in found if row.id == key or hash_secret(key) in (row.key_hash, row.previous_hash)]
     if not exact and len(key) == _HINT_CHARACTERS:
         exact = list(found)
     if not exact:
@@ -159,8 +160,8 @@ def rotate_key(
 ) -> tuple[ApiKey, str]:
     """Give a key a new secret, which is returned; the one that it had works for `overlap` more.
 
-    A secret from before that one stops at once. `lifetime` sets the key's end anew. Raises ConflictError for a key that
-    was revoked, or that has expired and is given no `lifetime`.
+    A secret from before that one stops at once, and the key's sessions of browsers end. `lifetime` sets the key's end
+    anew. Raises ConflictError for a key that was revoked, or that has expired and is given no `lifetime`.
     """
     if not timedelta() <= overlap <= MAX_OVERLAP:
         raise InputError(f"the overlap is {overlap}; give 0 to {MAX_OVERLAP.days} days", param="overlap")
@@ -173,33 +174,36 @@ def rotate_key(
         raise ConflictError(f"key {key.id} expired at {key.expires_at:%Y-%m-%d %H:%M} UTC; give it a new end, too")
     secret = _new_secret()
     key.previous_hash, key.previous_until = (key.key_hash, now + overlap) if overlap else (None, None)
-    key.key_hash, key.hint = hash_key(secret), secret[:_HINT_CHARACTERS]
+    key.key_hash, key.hint = hash_secret(secret), secret[:_HINT_CHARACTERS]
     if lifetime is not None:
         key.expires_at = now + _checked_lifetime(lifetime)
     session.flush()
+    browser_sessions.end_of_key(session, key.id)
     return key, secret
 
 
 def revoke_key(session: Session, key: ApiKey) -> ApiKey:
-    """Revoke a key with all its secrets. Revoking twice keeps the first time."""
+    """Revoke a key with all its secrets, and end its sessions. Revoking twice keeps the first time."""
     session.execute(
         update(ApiKey).where(ApiKey.id == key.id, ApiKey.revoked_at.is_(None)).values(revoked_at=func.now())
     )
     session.refresh(key)
+    browser_sessions.end_of_key(session, key.id)
     return key
 
 
 def revoke_keys(session: Session, tenant_id: str) -> None:
-    """Revoke all keys of a tenant."""
+    """Revoke all keys of a tenant, and end their sessions."""
     of_tenant = update(ApiKey).where(ApiKey.tenant_id == tenant_id, ApiKey.revoked_at.is_(None))
     session.execute(of_tenant.values(revoked_at=func.now()))
+    browser_sessions.end_of_tenant(session, tenant_id)
 
 
 def authenticate(session: Session, secret: str) -> Caller:
     """Return whose a secret is. Raises AuthenticationError; the message never repeats the key."""
     if not secret:
         raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
-    return authenticate_hash(session, hash_key(secret))
+    return authenticate_hash(session, hash_secret(secret))
 
 
 def authenticate_hash(session: Session, key_hash: str) -> Caller:
@@ -257,8 +261,3 @@ def hint_of(secret: str) -> str | None:
 def masked(text: str) -> str:
     """Return a text with what lists show of each key in it: somebody may have put one into a path."""
     return _SECRETS.sub(r"\1…", text)
-
-
-def hash_key(secret: str) -> str:
-    """Return the SHA-256 of a key as hex: 256 random bits need no slow hash."""
-    return hashlib.sha256(secret.encode()).hexdigest()

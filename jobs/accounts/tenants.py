@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.accounts import browser_sessions
 from jobs.accounts.budgets import check_limit
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.ids import new_id
@@ -75,9 +76,14 @@ def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
 
 
 def set_disabled(session: Session, tenant: Tenant, *, is_disabled: bool) -> None:
-    """Refuse what a tenant submits from now on, or accept it again; what was accepted runs on. The first time holds."""
+    """Refuse what a tenant submits from now on, or accept it again; what was accepted runs on. The first time holds.
+
+    Disabling one ends its sessions of browsers.
+    """
     if is_disabled != (tenant.disabled_at is not None):
         now = session.scalar(select(func.now()))
         tenant.disabled_at = now if is_disabled else None
         tenant.enabled_at = None if is_disabled else now
         session.flush()
+    if is_disabled:
+        browser_sessions.end_of_tenant(session, tenant.id)

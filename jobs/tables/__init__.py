@@ -5,7 +5,7 @@ Knows no query: those live in the modules of what they concern.
 
 from __future__ import annotations
 
-from jobs.tables.accounts import ApiKey, Budget, CookieSecret, Tenant, WindowBudget
+from jobs.tables.accounts import ApiKey, BrowserSession, Budget, CookieSecret, Tenant, WindowBudget
 from jobs.tables.base import Base
 from jobs.tables.batches import Batch, BatchStage, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
@@ -41,6 +41,7 @@ __all__ = [
     "Base",
     "Batch",
     "BatchStage",
+    "BrowserSession",
     "Budget",
     "Checkpoint",
     "Chore",

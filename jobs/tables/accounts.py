@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, SmallInteger, Text, text
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, Priority
+from jobs.states import AskedPriority, BudgetUnit, BudgetWindow, PrincipalKind, Priority
 from jobs.tables.base import Base, created_at, one_of
 
 
@@ -132,8 +132,25 @@ class WindowBudget(Base):
     created_at: Mapped[datetime] = created_at()
 
 
+class BrowserSession(Base):
+    """A browser that is signed in; only the SHA-256 of its token is stored. `jobs.accounts.browser_sessions`."""
+
+    __tablename__ = "browser_session"
+    __table_args__ = (CheckConstraint(one_of("principal_kind", PrincipalKind), name="principal_kind"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    token_hash: Mapped[str] = mapped_column(unique=True)
+    principal_kind: Mapped[str]
+    principal_id: Mapped[str] = mapped_column(index=True)
+    key_hash: Mapped[str | None]  # of the key's secret that signed in; null: the principal is no key
+    created_at: Mapped[datetime] = created_at()
+    last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # to some minutes
+    expires_at: Mapped[datetime]
+    user_agent: Mapped[str]  # its beginning, as the browser sent it when it signed in
+
+
 class CookieSecret(Base):
-    """What signs the cookies of browsers, in one row: `jobs.accounts.browser_sessions`."""
+    """What signed the cookies of browsers in the release before, which alone uses it; a later one drops it."""
 
     __tablename__ = "cookie_secret"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)

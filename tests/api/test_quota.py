@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.accounts import window_budgets
-from jobs.accounts.keys import hash_key
+from jobs.accounts.secret_hashes import hash_secret
 from jobs.accounts.window_budgets import NewBudget
 from jobs.states import BudgetUnit, BudgetWindow
 from jobs.tables import ApiKey
@@ -59,7 +59,7 @@ def test_budgets_of_windows_say_when_they_begin_anew_and_warn(
     deployment: Any, client: OpenAI, input_lines: Callable[..., bytes]
 ) -> None:
     with Session(deployment.engine) as session, session.begin():
-        key = session.scalars(select(ApiKey).where(ApiKey.key_hash == hash_key(client.api_key))).one()
+        key = session.scalars(select(ApiKey).where(ApiKey.key_hash == hash_secret(client.api_key))).one()
         money = NewBudget(unit=BudgetUnit.MONEY, window=BudgetWindow.MONTH, limit=12 * 10**12, time_zone="Asia/Tokyo")
         assert key.tenant_id is not None
         window_budgets.set_budget(session, key.tenant_id, money)

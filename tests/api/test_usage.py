@@ -13,7 +13,8 @@ from openai import OpenAI
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs.accounts.keys import create_key, hash_key
+from jobs.accounts.keys import create_key
+from jobs.accounts.secret_hashes import hash_secret
 from jobs.tables import ApiKey, Batch, Ledger
 
 
@@ -21,7 +22,7 @@ from jobs.tables import ApiKey, Batch, Ledger
 def used(deployment: Any, client: OpenAI, input_lines: Callable[..., bytes]) -> tuple[OpenAI, list[str]]:
     """A client of a tenant with two batches of two keys, each with an entry in the ledger; and the keys' ids."""
     with Session(deployment.engine) as session, session.begin():
-        first = session.scalars(select(ApiKey).where(ApiKey.key_hash == hash_key(client.api_key))).one()
+        first = session.scalars(select(ApiKey).where(ApiKey.key_hash == hash_secret(client.api_key))).one()
         second, secret = create_key(session, first.tenant_id)
         tenant_id, key_ids = first.tenant_id, [first.id, second.id]
     for own in (client, client.with_options(api_key=secret)):

@@ -14,6 +14,8 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from cli.app import app
+from jobs.accounts import browser_sessions
+from jobs.accounts.keys import authenticate
 from jobs.accounts.tenants import find_tenant
 from jobs.batches import deletion
 from jobs.chunks import fleet
@@ -56,6 +58,36 @@ def test_a_key_has_a_name_scopes_and_an_end_and_is_rotated_and_revoked(tokenmill
     assert tokenmill("keys", "revoke", listed["id"]).stdout == f"revoked {listed['id']}\n"
     with pytest.raises(ConflictError, match="was revoked"):
         tokenmill("keys", "rotate", listed["id"])
+
+
+def test_sessions_are_listed_and_ended_one_by_one_of_a_key_and_all(tokenmill: Tokenmill, database_url: str) -> None:
+    engine = connect(database_url)
+    secrets = [tokenmill("keys", "create", *owner).stdout.strip() for owner in (("acme",), ("--operator",))]
+    with transaction(sessions(engine)) as session:
+        for secret in secrets * 2:
+            caller = authenticate(session, secret)
+            browser_sessions.begin(session, key_id=caller.key_id, key_hash=caller.key_hash, user_agent="Firefox")
+    engine.dispose()
+    listed = table(tokenmill("sessions", "list"))
+    of_acme = table(tokenmill("sessions", "list", "--key", secrets[0]))
+    assert (len(listed), len(of_acme), {row["browser"] for row in listed}) == (4, 2, {"Firefox"})
+    assert table(tokenmill("sessions", "list", "--limit", "2", "--before", listed[1]["id"])) == listed[2:]
+    assert all(row["expires"] > row["last seen"] >= row["created"] for row in listed)
+    one = of_acme[0]["id"]
+    assert tokenmill("sessions", "end", one).stdout == f"ended {one}\n"
+    assert tokenmill("sessions", "end", "--key", secrets[0]).stdout == f"ended 1 of {of_acme[0]['key']}\n"
+    assert tokenmill("sessions", "end", "--all").stdout == "ended 2\n"
+    assert table(tokenmill("sessions", "list")) == []
+    logged = [row["action"] for row in table(tokenmill("admin", "log", "--limit", "3"))]
+    assert logged == ["session.end_all", "key.end_sessions", "session.end"]
+    with pytest.raises(NotFoundError, match="no open session"):
+        tokenmill("sessions", "end", one)
+
+
+@pytest.mark.parametrize("arguments", [(), ("session_x", "--all"), ("--key", "key_x", "--all")])
+def test_which_sessions_are_to_end_has_to_be_said_once(tokenmill: Tokenmill, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="one of SESSION, --key and --all"):
+        tokenmill("sessions", "end", *arguments)
 
 
 def test_an_operators_key_is_of_no_tenant(tokenmill: Tokenmill) -> None:

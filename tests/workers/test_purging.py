@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.accounts import browser_sessions
 from jobs.settings import Settings
 from jobs.storage import Storage, StoredObject
 from workers.purging import Purge
@@ -34,6 +35,18 @@ def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
         session.execute(text("UPDATE file SET expires_at = now() - interval '1 day'"))
     purge.run()
     assert not storage.exists(key)
+
+
+def test_purging_forgets_sessions_that_are_over(purge: Purge, maker: sessionmaker[Session]) -> None:
+    with maker.begin() as session:
+        for _ in range(2):
+            browser_sessions.begin(session, key_id="key_x", key_hash="x", user_agent="")
+        session.execute(
+            text("UPDATE browser_session SET expires_at = now() WHERE id = (SELECT max(id) FROM browser_session)")
+        )
+    purge.run()
+    with maker() as session:
+        assert session.scalar(text("SELECT count(*) FROM browser_session")) == 1
 
 
 class ListedStorage(Storage):

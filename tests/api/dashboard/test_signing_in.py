@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api.dashboard.routing import PageRoute
@@ -47,7 +46,7 @@ def test_after_signing_in_one_is_where_one_wanted_to_go(browse: Browse, deployme
     back = browser.post("/sign-in", data={"key": deployment.new_key(), "asked": "/batches?show=open"})
     assert (back.status_code, back.headers["location"]) == (303, "/batches?show=open")
     cookie = back.headers["set-cookie"]
-    assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Max-Age=43200"))
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Max-Age=604800"))
 
 
 @pytest.mark.parametrize("asked", ["https://evil.example/", "//evil.example/", "/\\evil.example", "batches", ""])
@@ -92,7 +91,7 @@ def test_a_session_ends_with_its_key(browse: Browse, deployment: Any) -> None:
     assert browser.get("/batches").status_code == 200
     with Session(deployment.engine) as session, session.begin():
         revoke_key(session, find_key(session, key))
-    assert "revoked" in browser.get("/batches").headers["location"]
+    assert browser.get("/batches").status_code == 303
     assert browser.get("/v1/batches").status_code == 401
 
 
@@ -109,13 +108,6 @@ def test_a_changed_cookie_is_no_session(browse: Browse, deployment: Any) -> None
     browser.cookies.set("tokenmill_session", value[:-2] + ("aa" if value[-2:] != "aa" else "bb"))
     assert browser.get("/").status_code == 303
     assert browser.get("/v1/batches").json()["error"]["code"] == "session_ended"
-
-
-def test_another_secret_signs_everybody_out(browse: Browse, deployment: Any) -> None:
-    browser = browse(deployment.new_key())
-    with Session(deployment.engine) as session, session.begin():
-        session.execute(text("DELETE FROM cookie_secret"))
-    assert browser.get("/").status_code == 303
 
 
 def test_the_api_takes_the_cookie_from_our_pages_alone(browse: Browse, deployment: Any) -> None:
