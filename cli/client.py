@@ -21,8 +21,8 @@ def client_from_environment() -> OpenAI:
     missing = [name for name in _EXAMPLES if not os.environ.get(name)]
     if missing:
         raise InputError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. Set what `tokenmill up` printed, "
-            f"such as {' '.join(f'{name}={_EXAMPLES[name]}' for name in missing)}"
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. Set what "
+            f"`tokenmill up --show-key` prints, such as {' '.join(f'{name}={_EXAMPLES[name]}' for name in missing)}"
         )
     return client_for(os.environ["TOKENMILL_BASE_URL"], os.environ["TOKENMILL_API_KEY"])
 

@@ -51,6 +51,8 @@ class RunningStack:
 
     base_url: str
     api_key: str
+    is_key_new: bool
+    """Whether this start made it, so that nobody has seen it."""
     environment: Mapping[str, str]
     supervisor: Supervisor
 
@@ -85,6 +87,7 @@ def running_stack(
             servers.start(supervisor)
             noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
             write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
+            known_key = _known_key(data_dir)
             api_key = _prepare_database(
                 environment["TOKENMILL_DATABASE_URL"],
                 data_dir,
@@ -98,6 +101,7 @@ def running_stack(
             stack = RunningStack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
                 api_key=api_key,
+                is_key_new=api_key != known_key,
                 environment={name: environment[name] for name in URLS},
                 supervisor=supervisor,
             )

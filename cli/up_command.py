@@ -63,6 +63,9 @@ def up(
     show_env: Annotated[
         bool, typer.Option("--show-env", help="Also print what to export for `tokenmill worker` in another terminal.")
     ] = False,
+    show_key: Annotated[
+        bool, typer.Option("--show-key", help="Print the API key at a later start, too: the first one does by itself.")
+    ] = False,
 ) -> None:
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
     from cli.served_model import choose_model
@@ -83,8 +86,7 @@ def up(
     try:
         with running_stack(options, say=_say) as stack:
             _say(f"ready: model {options.model.name!r}, data and logs in {options.data_dir.absolute()}")
-            _say(f"dashboard: {stack.base_url.removesuffix('v1')} (sign in with the key below)")
-            print(f"export TOKENMILL_BASE_URL={stack.base_url} TOKENMILL_API_KEY={stack.api_key}", flush=True)
+            _tell_where(stack, is_key_shown=show_key or stack.is_key_new)
             if show_env:
                 print("export " + shlex.join(f"{name}={url}" for name, url in stack.environment.items()), flush=True)
             with _life_of(stack):
@@ -94,6 +96,14 @@ def up(
         _say("stopped before everything was ready")
         raise typer.Exit(130) from None
     _say("stopped")
+
+
+def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:
+    """Print what a browser and a second terminal need. A key that each start prints ends up in logs and on screens."""
+    where = "below" if is_key_shown else "of the first start; `tokenmill up --show-key` prints it"
+    _say(f"dashboard: {stack.base_url.removesuffix('v1')} (sign in with the key {where})")
+    key = f" TOKENMILL_API_KEY={stack.api_key}" if is_key_shown else ""
+    print(f"export TOKENMILL_BASE_URL={stack.base_url}{key}", flush=True)
 
 
 @contextmanager

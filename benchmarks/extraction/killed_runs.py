@@ -148,7 +148,7 @@ class ServedRun(KilledRun):
         self._client: openai.OpenAI | None = None
 
     def start(self) -> None:
-        place = ("--data-dir", "data", "--port", str(self._port), "--served-name", "demo")
+        place = ("--show-key", "--data-dir", "data", "--port", str(self._port), "--served-name", "demo")
         self._process = self._spawn("up", *place, *self.options, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         found = _EXPORT.match(self._process.stdout.readline())

@@ -199,7 +199,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
 def test_without_a_server_the_variable_to_set_is_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_API_KEY="tm-none"),
-        "TOKENMILL_BASE_URL is not set. Set what `tokenmill up` printed, such as "
+        "TOKENMILL_BASE_URL is not set. Set what `tokenmill up --show-key` prints, such as "
         "TOKENMILL_BASE_URL=http://127.0.0.1:8000/v1",
     )
 
@@ -207,7 +207,7 @@ def test_without_a_server_the_variable_to_set_is_named() -> None:
 def test_without_a_key_the_variable_to_set_is_named() -> None:
     assert_refused(
         tokenmill("files", "list", TOKENMILL_BASE_URL="http://127.0.0.1:1/v1"),
-        "TOKENMILL_API_KEY is not set. Set what `tokenmill up` printed, such as TOKENMILL_API_KEY=tm-…",
+        "TOKENMILL_API_KEY is not set. Set what `tokenmill up --show-key` prints, such as TOKENMILL_API_KEY=tm-…",
     )
 
 

@@ -22,12 +22,21 @@ import pytest
 from kombu import Connection
 from typer.testing import CliRunner
 
+from cli import up_command
 from cli.app import app
 from cli.data_dir import DataDir, locked
 from cli.embedded.servers import chosen_environment
 from cli.embedded.sockets import free_port
 from cli.served_model import ServedModel
-from cli.stack import _prepare_database, _require_metrics_ports, _shown_host, _with_gpu, _with_metrics_port
+from cli.stack import (
+    RunningStack,
+    _prepare_database,
+    _require_metrics_ports,
+    _shown_host,
+    _with_gpu,
+    _with_metrics_port,
+)
+from cli.supervisor import Supervisor
 from jobs.errors import ConflictError, InputError
 
 pytestmark = pytest.mark.long
@@ -253,9 +262,10 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
         process.wait(10)
         _, alive = psutil.wait_procs(children, timeout=30)
         assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []
+    assert exports[2] not in (short_path / "up.err").read_text()
     # In the shell that has the exports of the first start, too.
     with _up(data_dir, port, "--workers", "0", "--show-env", exported=shell) as (process, second):
-        assert second == first
+        assert second == f"export TOKENMILL_BASE_URL={exports[1]}\n", "the key was printed once"
         assert _exports_of(process.stdout) == shell
         _assert_a_role_can_be_started_with(shell)
         _assert_its_life_is_shown(data_dir)
@@ -264,3 +274,17 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
         assert process.wait(60) == 0
     assert _ours(data_dir) == []
     assert "stopped" in (short_path / "up.err").read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize("is_key_shown", [True, False])
+def test_where_the_key_is_not_printed_it_is_said_how_to_see_it(
+    capsys: pytest.CaptureFixture[str], *, is_key_shown: bool
+) -> None:
+    url = "http://127.0.0.1:1/v1"
+    stack = RunningStack(
+        base_url=url, api_key="tm-made", is_key_new=False, environment={}, supervisor=Supervisor(say=print)
+    )
+    up_command._tell_where(stack, is_key_shown=is_key_shown)
+    printed, said = capsys.readouterr()
+    assert printed == f"export TOKENMILL_BASE_URL={url}{' TOKENMILL_API_KEY=tm-made' if is_key_shown else ''}\n"
+    assert ("--show-key" in said, "tm-made" in said) == (not is_key_shown, False)

@@ -50,7 +50,7 @@ class Stack:
 
     def start(self) -> None:
         """Start and wait for the line that a user would paste into a shell."""
-        command = [*tokenmill(), "up", "--data-dir", str(self.data_dir), "--port", str(free_port())]
+        command = [*tokenmill(), "up", "--show-key", "--data-dir", str(self.data_dir), "--port", str(free_port())]
         command += self.model
         environment = {name: value for name, value in self.environment.items() if value}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
