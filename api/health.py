@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", operation_id="isAlive")
+@router.get("/healthz", operation_id="isAlive", responses=failures(503))
 async def healthz() -> Liveness:
     """Answer as long as the event loop turns; needs no thread and no database."""
     return Liveness()
@@ -44,7 +44,7 @@ def readyz(services: ServicesDep) -> Readiness | Response:
     "/metrics",
     operation_id="readMetrics",
     response_class=Response,
-    responses={200: text_of("Prometheus' text format."), **failures(401)},
+    responses={200: text_of("Prometheus' text format."), **failures(401, 503)},
 )
 def metrics(services: ServicesDep) -> Response:
     """Answer this process's counters and the queue's numbers in Prometheus' text format.

@@ -32,7 +32,7 @@ _DESCRIPTIONS = {
     416: "The range begins behind the file's last byte.",
     429: "Too many requests at a time, too much at once, or the tenant's token budget does not cover the work.",
     500: "A defect; the server's log has the cause under the request id.",
-    503: "Postgres or the object store is away, or what the request needs besides.",
+    503: "Postgres or the object store is away, or what the request needs besides, or all connections are in use.",
     504: "What the request waited for has not come in time.",
     505: "The request is of a version of HTTP that this server does not speak.",
 }

@@ -30,7 +30,7 @@ class CollectionBody(StrictModel):
     metadata: Metadata = None
 
 
-@router.post("", operation_id="createCollection")
+@router.post("", operation_id="createCollection", responses=failures(408, 413))
 def create(body: CollectionBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> CollectionObject:
     """Make a collection without documents."""
     made = collection.create_collection(

@@ -50,7 +50,7 @@ class DocumentsBody(StrictModel):
     """A folder with `/` at its end, or a key; empty: all that the store has."""
 
 
-@router.post("", operation_id="addDocuments", responses=failures(413), dependencies=[ONE_LISTING])
+@router.post("", operation_id="addDocuments", responses=failures(408, 413), dependencies=[ONE_LISTING])
 async def add(collection_id: str, body: DocumentsBody, *, tenant: TenantDep, services: ServicesDep) -> AddedDocuments:
     """Add documents, each once: one that is there already is not added again, and is looked at anew in a store."""
     _check_source(body)

@@ -56,7 +56,7 @@ class CreateIndexBody(StrictModel):
     metadata: Metadata = None
 
 
-@router.post("", operation_id="createIndex", responses=failures(404, 409))
+@router.post("", operation_id="createIndex", responses=failures(404, 408, 409, 413))
 def create(
     body: CreateIndexBody,
     session: SessionDep,

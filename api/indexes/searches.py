@@ -46,7 +46,7 @@ class SearchQuery(StrictModel):
     """How long a hybrid search waits for the vector of its question."""
 
 
-@router.get("/{index_id}/search", operation_id="searchIndex", responses=failures(404, 409, 413, 504))
+@router.get("/{index_id}/search", operation_id="searchIndex", responses=failures(404, 409, 410, 413, 504))
 async def search(
     index_id: str,
     *,

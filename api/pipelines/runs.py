@@ -42,7 +42,7 @@ class RunBody(StrictModel):
     """Null: the end of the last run that succeeded."""
 
 
-@router.post("", operation_id="createRun", responses=failures(404, 409, 429))
+@router.post("", operation_id="createRun", responses=failures(404, 408, 409, 413, 429))
 def create(
     body: RunBody,
     session: SessionDep,

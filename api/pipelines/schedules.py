@@ -76,7 +76,7 @@ class BackfillBody(StrictModel):
 _MAY_BE_NULL = {"starts_at", "ends_at", "max_failures", "late_after_seconds"}
 
 
-@router.post("", operation_id="createSchedule", responses=failures(404, 409, 429))
+@router.post("", operation_id="createSchedule", responses=failures(404, 408, 409, 413, 429))
 def create(body: ScheduleBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ScheduleObject:
     """Let a pipeline run from now on, whenever its cron expression says so."""
     wish = ScheduleWish(**body.model_dump(exclude={"pipeline"}))
@@ -98,7 +98,7 @@ def retrieve(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> Sch
     return _shown(session, schedules.get_schedule(session, tenant.id, schedule_id))
 
 
-@router.patch("/{schedule_id}", operation_id="changeSchedule", responses=failures(404, 409))
+@router.patch("/{schedule_id}", operation_id="changeSchedule", responses=failures(404, 408, 409, 413))
 def change(schedule_id: str, body: ChangeScheduleBody, session: SessionDep, *, tenant: TenantDep) -> ScheduleObject:
     """Change a schedule; where that says when it runs, it counts from now."""
     given: dict[str, Any] = body.model_dump(exclude_unset=True)
@@ -117,7 +117,7 @@ def resume(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> Sched
     return _shown(session, schedules.resume_schedule(session, tenant.id, schedule_id))
 
 
-@router.post("/{schedule_id}/backfill", operation_id="backfillSchedule", responses=failures(404, 429))
+@router.post("/{schedule_id}/backfill", operation_id="backfillSchedule", responses=failures(404, 408, 413, 429))
 def backfill(
     schedule_id: str,
     body: BackfillBody,

@@ -73,7 +73,8 @@ def keys_rotate(
 ) -> None:
     """Give a key a new secret and print it: it cannot be shown again. Its budgets and its usage stay the key's.
 
-    A secret from before the last rotation stops at once; without --expires the key ends when it did.
+    A secret from before the last rotation stops at once, and browsers that are signed in with the key are signed out;
+    without --expires the key ends when it did.
     """
     from jobs.accounts.keys import find_key
     from jobs.administration import keys
@@ -91,7 +92,7 @@ def keys_rotate(
 
 @app.command("revoke")
 def keys_revoke(key: Key, data_dir: DataDirOption = None) -> None:
-    """Revoke a key with all its secrets."""
+    """Revoke a key with all its secrets, and sign out the browsers that are signed in with it."""
     from jobs.accounts.keys import find_key
     from jobs.administration import keys
 
