@@ -41,7 +41,7 @@ MOST_PAGES = 60
 MOST_STREAMS = 120
 """Of pages, equal ones too, that a tenant, or all operators, may have here: each is compared with what it was told."""
 MAX_SECONDS = 600.0
-"""Then the browser connects again, with its cookie: one whose key has ended sees no more."""
+"""Then the browser connects again, with its cookie: one whose session has ended sees no more."""
 
 S = TypeVar("S", bound=Hashable)
 Shown = str | tuple[str, str]

@@ -1,7 +1,7 @@
 """Sessions of browsers: rows by the hash of a random token, which the browser's cookie alone has.
 
 A session ends after IDLE without a request, after LASTS at most, when somebody ends it, and with the secret of the key
-that signed in. Knows no request.
+that signed in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which of the domain's errors a function may raise, as far as its source says: what it makes, calls and depends on.
 
-Names are followed through imports of `api` and `jobs`; of a class that is made, or whose method is called on it, every
-method counts. Methods of what a function is handed are not followed.
+Names are followed through imports of `api` and `jobs`; of a class that is made, or named in a call, every method
+counts. Methods of what a function is handed are not followed.
 """
 
 from __future__ import annotations
