@@ -72,7 +72,7 @@ class CreateBatchBody(StrictModel):
     """Those that the tenant's token budget does not cover when their turn comes."""
     after: ObjectId | None = None
     """The id of the batch that has to be completed before this one starts."""
-    input_sha256: Annotated[Storable, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    input_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """Of the file, with an `Idempotency-Key`: the same request may then give another file of the same content."""
     requests: Requests = None
     """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
