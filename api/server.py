@@ -153,6 +153,19 @@ class BoundedHttp(H11Protocol):
             if self.conn.their_state is not h11.IDLE:  # the rest of a body that nobody reads
                 self._await_request(self._shared.stall_seconds)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP; once an answer has begun, or its request is answered, only close the connection.
+
+        h11 refuses a second answer: not asked here, it would say so in a traceback.
+        """
+        if self._is_answering():  # its application hears that the peer is gone, and what it sends goes nowhere
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        self.transport.close()
+        self._abort_after_stall()
+
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._abort_after_stall()

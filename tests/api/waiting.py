@@ -1,11 +1,11 @@
-"""Waits for an API that runs in a process of its own."""
+"""Waits for an API that runs in a process or a thread of its own."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,13 @@ def wait_until_alive(url: str, process: subprocess.Popen[bytes], log: Path) -> N
         else:
             return
     raise AssertionError(log.read_text())
+
+
+def wait_until(is_so: Callable[[], bool], *, guard_seconds: float = 20) -> None:
+    deadline = time.monotonic() + guard_seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)
 
 
 @contextmanager
