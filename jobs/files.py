@@ -25,6 +25,8 @@ from jobs.tables import Batch, File, PassageIndex, Tenant, Upload, UploadPart
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
 MAX_EXPIRY_SECONDS = 2_592_000
+NO_NAME = ""
+"""What a deleted file is called: its row stays, and its own name may tell of a person."""
 
 
 class Purpose(StrEnum):
@@ -232,8 +234,10 @@ def mark_deleted(session: Session, files: Sequence[File], *, by: str) -> None:
     """Delete locked files, with the results of the batches that they are outputs of; their objects are purged later."""
     now = session.scalar(select(func.now()))
     for file in files:
-        file.deleted_at = now
+        file.deleted_at, file.filename = now, NO_NAME
     session.flush()
+    uploads = update(Upload).where(Upload.file_id.in_([file.id for file in files])).values(filename=NO_NAME)
+    session.execute(uploads, execution_options={"synchronize_session": False})
     deletions.record(session, Deleted.FILE, [(file.id, file.tenant_id) for file in files], by=by)
     ids = [file.id for file in files if file.purpose == Purpose.BATCH_OUTPUT]
     delete_results(session, Batch.output_file_id.in_(ids) | Batch.error_file_id.in_(ids), by=by)
@@ -273,6 +277,14 @@ def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
     unread = [file for file in locked if file.id not in in_use]
     mark_deleted(session, unread, by=by)
     return len(unread)
+
+
+def forget_names(session: Session, *, limit: int) -> int:
+    """Take the names of up to `limit` files that a release before deleted without doing so; return of how many."""
+    named = select(File.id).where(File.deleted_at.is_not(None), File.filename != literal_column("''"))
+    ids = session.scalars(named.limit(limit).with_for_update(skip_locked=True)).all()
+    session.execute(update(File).where(File.id.in_(ids)).values(filename=NO_NAME))
+    return len(ids)
 
 
 def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:

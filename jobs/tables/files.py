@@ -28,12 +28,14 @@ class File(Base):
         # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
         Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
         Index(None, "object_key"),
+        # Of those that a release before deleted: empty once the purge has taken their names.
+        Index("file_named_idx", "id", postgresql_where=text("deleted_at IS NOT NULL AND filename <> ''")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
     purpose: Mapped[str]
-    filename: Mapped[str]
+    filename: Mapped[str]  # "" once it is deleted
     size_bytes: Mapped[int]
     object_key: Mapped[str]
     created_at: Mapped[datetime] = created_at()
@@ -54,6 +56,7 @@ class Upload(Base):
         Index("upload_pending_idx", "tenant_id", postgresql_where=text("state = 'pending'")),
         Index("upload_expiry_idx", "expires_at", postgresql_where=text("state = 'pending'")),
         Index("upload_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        Index(None, "file_id"),
         CheckConstraint(one_of("state", UploadState), name="state"),
         {"postgresql_with": {"fillfactor": "70"}},
     )

@@ -18,7 +18,7 @@ from jobs.deletions import Deleted
 from jobs.errors import GoneError, NotFoundError
 from jobs.retention import purging
 from jobs.storage import Storage
-from jobs.tables import Batch, Deletion, File, Result, Tenant
+from jobs.tables import Batch, Deletion, File, Result, Tenant, Upload
 
 Make = Callable[..., Any]
 MONTH = timedelta(days=30)
@@ -173,6 +173,50 @@ def test_an_output_that_expires_takes_the_results_with_it(
     entry = deletions.find(session, Deleted.FILE, output.id)
     assert entry is not None
     assert (entry.tenant_id, entry.deleted_by) == (output.tenant_id, deletions.EXPIRY)
+
+
+def test_a_deleted_file_and_its_upload_lose_their_name(
+    session: Session, tenant: Tenant, storage: Storage, make_file: Make
+) -> None:
+    deleted, kept = (stored(storage, make_file, filename="anna.jsonl") for _ in range(2))
+    uploads = [
+        Upload(
+            id=f"upload_{file.id}", tenant_id=tenant.id, state="completed", purpose="batch", filename="anna.jsonl",
+            mime_type="application/jsonl", size_bytes=1, expires_at=past(), ended_at=past(), file_id=file.id,
+        )
+        for file in (deleted, kept)
+    ]  # fmt: skip
+    session.add_all(uploads)
+    session.commit()
+    files.delete_file(session, tenant.id, deleted.id, by="key_1")
+    session.commit()
+    session.expire_all()
+    assert [file.filename for file in (deleted, kept)] == ["", "anna.jsonl"]
+    assert [upload.filename for upload in uploads] == ["", "anna.jsonl"]
+
+
+def test_names_that_deleted_files_still_have_are_taken_in_pieces(
+    session: Session,
+    maker: sessionmaker[Session],
+    storage: Storage,
+    make_file: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    statements: list[tuple[str, Any]],
+) -> None:
+    monkeypatch.setattr(purging, "_ROWS", 2)
+    before = [make_file(filename="anna.jsonl", deleted_at=past(), purged_at=past()) for _ in range(3)]
+    kept = make_file(filename="anna.jsonl")
+    session.commit()
+    statements.clear()
+    purging.purge_files(maker, storage)
+    session.expire_all()
+    assert [file.filename for file in before] == [""] * 3
+    assert kept.filename == "anna.jsonl"
+    found = [sent for sent in statements if "filename !=" in sent[0]]
+    assert len(found) == 3  # two rows, one, none
+    session.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
+    plan = session.connection().exec_driver_sql(f"EXPLAIN {found[0][0]}", found[0][1]).scalars().all()
+    assert any("file_named_idx" in line for line in plan)
 
 
 # What it costs
