@@ -162,15 +162,16 @@ def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: 
     from jobs.retention import backups
 
     found = make_url(url)
-    # Not in the arguments, which every user of the machine may read.
-    environment = os.environ | ({"PGPASSWORD": str(found.password)} if found.password else {})
+    # Not in the arguments, which every user of the machine may read; a URL may have it in its query, too.
+    secret = found.password or found.query.get("password")
+    environment = os.environ | ({"PGPASSWORD": str(secret)} if secret else {})
     open_url = URL.create(
         "postgresql",
         username=found.username,
         host=found.host,
         port=found.port,
         database=found.database,
-        query=found.query,
+        query={name: value for name, value in found.query.items() if name != "password"},
     ).render_as_string()
     program = _program(name, backups.server_major(maker))
     done = subprocess.run(

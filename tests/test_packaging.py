@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from cli.embedded.binaries import find_valkey
 from cli.embedded.sockets import free_port
 from jobs.telemetry.serving import serve
 
@@ -82,6 +86,40 @@ def test_compose_starts_nothing_without_passwords_and_the_example_has_none(servi
     assert {name for name, _ in used} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
     assert all(demanded for _, demanded in used)
     assert re.findall(r"^\w+_PASSWORD=(.*)$", example, re.MULTILINE) == ["", ""]
+
+
+def test_the_brokers_password_is_asked_for_and_stands_in_no_arguments(services: dict[str, Any], tmp_path: Path) -> None:
+    secret, address = "tell-nobody", tmp_path / "valkey.sock"
+    program = tmp_path / "valkey-server"
+    program.write_text(f'#!/bin/sh\nexec {find_valkey()} "$@" --port 0 --unixsocket {address} --dir {tmp_path}\n')
+    program.chmod(0o755)
+    command = [part.replace("$$", "$") for part in services["redis"]["command"]]
+    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDISCLI_AUTH": secret}
+    assert "REDISCLI_AUTH" in services["redis"]["environment"]
+    with subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL) as process:
+        try:
+            refused, taken = (ask(process, address, said) for said in (b"PING\r\n", b"AUTH %b\r\n" % secret.encode()))
+            assert (refused[:7], taken) == (b"-NOAUTH", b"+OK\r\n")
+            shown = " ".join(psutil.Process(process.pid).cmdline())
+            assert "valkey-server" in shown, "what is stopped is the server itself"
+            assert secret not in shown
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def ask(process: subprocess.Popen[bytes], address: Path, said: bytes) -> bytes:
+    """Return what a server that may yet have to start answers."""
+    while process.poll() is None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(address))
+            except OSError:
+                time.sleep(0.01)
+            else:
+                connection.sendall(said)
+                return connection.recv(64)
+    raise AssertionError("the server has ended")
 
 
 def test_every_role_has_a_health_check_that_sees_whether_it_answers(services: dict[str, Any]) -> None:

@@ -258,6 +258,9 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
             assert b'"demo"' in answer.read()
         children = [child for child in _ours(data_dir) if child.pid != process.pid]
         assert len(children) >= 6
+        shown = [part for child in children for part in child.cmdline()]
+        secret = [exports[2], shell["TOKENMILL_DATABASE_URL"], shell["TOKENMILL_REDIS_URL"]]
+        assert not any(text in part for text in secret for part in shown)
         process.kill()
         process.wait(10)
         _, alive = psutil.wait_procs(children, timeout=30)

@@ -171,8 +171,9 @@ def test_a_restore_overwrites_nothing_and_says_what_it_needs(
         here("db", "restore", tmp_path / "backup")
 
 
+@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "postgresql://me@host/db?password=secret"])
 def test_the_password_of_the_database_is_no_argument_of_a_program(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     from cli import backup_commands
 
@@ -182,7 +183,7 @@ def test_the_password_of_the_database_is_no_argument_of_a_program(
     monkeypatch.setattr(backup_commands, "_program", lambda name, major: script)
     monkeypatch.setattr(backups, "server_major", lambda maker: 18)
     with pytest.raises(ServiceError, match=r"secret \| --dbname=postgresql://me@host/db$"):
-        backup_commands._run_program("pg_dump", "postgresql://me:secret@host/db", sessionmaker())
+        backup_commands._run_program("pg_dump", url, sessionmaker())
 
 
 def test_a_store_that_is_away_is_not_backed_up_as_an_empty_one(
