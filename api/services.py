@@ -25,6 +25,8 @@ from jobs.webhooks.sending import Sender
 
 _MADE_AT_ONCE = 2
 """What one tenant has under way at once in one API process of all that uses `making_threads`: half of them."""
+_PREVIEWED_AT_ONCE = 2
+"""The same of `preview_threads`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,10 @@ class Services:
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
         """Wait for a tenant's turn in `making_threads`, whatever it is for, and hold it; turns do not nest."""
         return self.in_flight.turn(tenant_id, "making", allowed=_MADE_AT_ONCE)
+
+    def preview_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
+        """As `making_turn`, in `preview_threads`."""
+        return self.in_flight.turn(tenant_id, "previewing", allowed=_PREVIEWED_AT_ONCE)
 
 
 async def get_services(request: Request) -> Services:

@@ -54,7 +54,8 @@ class DocumentsBody(StrictModel):
 async def add(collection_id: str, body: DocumentsBody, *, tenant: TenantDep, services: ServicesDep) -> AddedDocuments:
     """Add documents, each once: one that is there already is not added again, and is looked at anew in a store."""
     _check_source(body)
-    return await run_sync(_add, services, tenant.id, collection_id, body, limiter=services.store.preview_threads)
+    async with services.preview_turn(tenant.id):
+        return await run_sync(_add, services, tenant.id, collection_id, body, limiter=services.store.preview_threads)
 
 
 @router.get("", operation_id="listDocuments")

@@ -61,10 +61,11 @@ async def image(
     query: Annotated[ImageQuery, Query()],
 ) -> Response:
     """Answer a page of a PDF, counted from 0, as PNG; boxes of evidence are in points of the same page."""
-    drawn = await run_sync(
-        lambda: _drawn(services, tenant.id, collection_id, document_id, page=page, max_side=query.max_side),
-        limiter=services.store.preview_threads,
-    )
+    async with services.preview_turn(tenant.id):
+        drawn = await run_sync(
+            lambda: _drawn(services, tenant.id, collection_id, document_id, page=page, max_side=query.max_side),
+            limiter=services.store.preview_threads,
+        )
     return Response(drawn, media_type="image/png")
 
 

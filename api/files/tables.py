@@ -41,7 +41,8 @@ class RowsBody(StrictModel):
 async def read(file_id: str, *, tenant: TenantDep, services: ServicesDep) -> TableObject:
     """Say which columns a file has that is CSV, JSONL or Parquet by its name, and show its first rows."""
     table = await _open(services, tenant, file_id)
-    found = await run_sync(uploaded_tables.look, table, limiter=services.store.preview_threads)
+    async with services.preview_turn(tenant.id):
+        found = await run_sync(uploaded_tables.look, table, limiter=services.store.preview_threads)
     return TableObject(file_id=file_id, columns=found.columns, rows=found.rows)
 
 
@@ -56,7 +57,8 @@ async def create(file_id: str, body: RowsBody, *, tenant: TenantDep, services: S
     key = files.new_object_key(tenant.id)
     store, settings = services.store, services.settings
     write = partial(uploaded_tables.write_requests, table, body.prompt, ask, store.storage, key, settings=settings)
-    written = await run_sync(write, limiter=store.preview_threads)
+    async with services.preview_turn(tenant.id):
+        written = await run_sync(write, limiter=store.preview_threads)
     file = await name_object(services, tenant, written.new)
     return TableRequestsObject.of(file, written)
 
@@ -66,7 +68,8 @@ async def _open(services: Services, tenant: Tenant, file_id: str) -> UploadedTab
         file = await run_sync(_find, services, tenant.id, file_id)
     name, key, size = file.filename, file.object_key, file.size_bytes
     opened = partial(uploaded_tables.open_table, services.store.storage, key, filename=name, size_bytes=size)
-    return await run_sync(opened, limiter=services.store.preview_threads)
+    async with services.preview_turn(tenant.id):
+        return await run_sync(opened, limiter=services.store.preview_threads)
 
 
 def _find(services: Services, tenant_id: str, file_id: str) -> File:

@@ -39,7 +39,9 @@ router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failure
 async def create(body: PipelineBodyDep, *, tenant: TenantDep, services: ServicesDep) -> PreviewObject:
     """Render the first rows of a pipeline's first step and estimate them; nothing is kept and nothing runs."""
     definition = parse_definition(body.model_dump(exclude={"name"}, exclude_none=True))
-    return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=services.store.preview_threads)
+    threads = services.store.preview_threads
+    async with services.preview_turn(tenant.id):
+        return await run_sync(_preview, services, tenant.id, body.name, definition, limiter=threads)
 
 
 def _preview(services: Services, tenant_id: str, name: str, definition: Definition) -> PreviewObject:

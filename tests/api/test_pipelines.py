@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import httpx
 import pytest
 from sqlalchemy.orm import Session
 
+from api.extractions import documents
 from api.pipelines import previews
 from jobs.accounts.keys import authenticate
 from jobs.errors import InputError
 from jobs.pipelines import stores
+from tests.api.waiting import wait_until
 from tests.api.worker import run
 
 MODEL = "org/tiny"
@@ -245,6 +248,45 @@ def test_previews_of_slow_stores_keep_nobody_else_waiting(
         finally:
             may_end.set()
         assert [each.result() for each in slow] == [400] * 4
+
+
+def test_previews_and_listings_of_one_tenant_leave_half_of_the_threads(
+    deployment: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(0))
+    may_end = threading.Event()
+
+    def hang(_: object, tenant_id: str, *__: object) -> None:
+        begun[tenant_id].release()
+        assert may_end.wait(60)
+        raise InputError("it was slow")
+
+    monkeypatch.setattr(previews, "_preview", hang)
+    monkeypatch.setattr(documents, "_add", hang)
+    keys = [deployment.new_key() for _ in range(2)]
+    preview = ("/v1/pipelines/preview", {"name": "nightly", "steps": [step()]})
+    listing = ("/v1/collections/collection_1/documents", {"store": "docs", "prefix": ""})
+
+    def call(key: str, path: str, body: Any) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.post(f"{deployment.url}{path}", json=body, headers=headers, timeout=60).status_code
+
+    def started(key: str, *calls: tuple[str, Any]) -> list[Future[int]]:
+        """Make calls one after the other, and wait for two of them to have a thread."""
+        known = set(begun)
+        answers = [callers.submit(call, key, *each) for each in calls]
+        wait_until(lambda: len(begun) > len(known))
+        (tenant_id,) = set(begun) - known
+        assert all(begun[tenant_id].acquire(timeout=30) for _ in range(2))
+        return answers
+
+    with ThreadPoolExecutor(5) as callers:
+        try:
+            mine = started(keys[0], preview, listing, listing)
+            theirs = started(keys[1], listing, listing)
+        finally:
+            may_end.set()
+        assert [answer.result() for answer in (*mine, *theirs)] == [400] * 5
 
 
 def test_a_definition_of_a_mebibyte_is_read_once_its_sender_is_signed_in(http: httpx.Client, deployment: Any) -> None:
