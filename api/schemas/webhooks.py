@@ -69,8 +69,8 @@ class WebhookTestResult(WireModel):
     event_type: EventType
     status_code: int
     """What the endpoint answered."""
-    success: Literal[True] = True
-    """An answer came, whatever it was."""
+    success: bool
+    """It answered 2xx: a delivery would not be tried again."""
     webhook_endpoint_id: str
 
 

@@ -69,7 +69,12 @@ async def try_out(
     answer = await services.webhooks.post(sample.url, event.body, event.headers)
     if answer.status_code is None:
         raise InputError(f"The endpoint gave no answer: {answer.error}.", code="webhook_endpoint_unreachable")
-    return WebhookTestResult(event_type=event_type, status_code=answer.status_code, webhook_endpoint_id=endpoint_id)
+    return WebhookTestResult(
+        event_type=event_type,
+        status_code=answer.status_code,
+        success=answer.is_success,
+        webhook_endpoint_id=endpoint_id,
+    )
 
 
 def _sample(services: Services, tenant_id: str, endpoint_id: str) -> SampleRequest:

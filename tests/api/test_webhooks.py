@@ -163,6 +163,16 @@ def test_a_sample_is_sent_at_once_and_signed(owner: OpenAI, receiver: Receiver) 
     assert log_of(owner, made.id)["data"] == []
 
 
+@pytest.mark.parametrize(("status", "success"), [(200, True), (204, True), (302, False), (404, False), (503, False)])
+def test_a_sample_is_a_success_where_a_delivery_would_be(
+    owner: OpenAI, receiver: Receiver, *, status: int, success: bool
+) -> None:
+    made = owner.webhooks.create(url=f"{receiver.url}/hook", name="mine", event_types=["batch.failed"])
+    receiver.answers["/hook"] = (status, {}, b"")
+    tried = owner.webhooks.test(made.id, event_type="batch.failed").model_dump()  # their type knows True alone
+    assert (tried["status_code"], tried["success"]) == (status, success)
+
+
 def test_a_sample_that_nobody_answers_is_a_sentence(owner: OpenAI) -> None:
     made = owner.webhooks.create(url="http://127.0.0.1:1/hook", name="mine", event_types=["batch.failed"])
     with pytest.raises(openai.BadRequestError, match="gave no answer: ConnectError"):
