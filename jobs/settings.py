@@ -176,6 +176,9 @@ class Settings(BaseSettings):
     detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)
     """Days after a batch's end, and at least until its results are gone, for which its chunks and each of its ledger
     entries are kept; then its entries become one a day, with the same sums."""
+    run_template_seconds: float = Field(default=600.0, gt=0)
+    """CPU time that the prompts of one run of a pipeline may take to render, all rows of all its steps together; a run
+    that takes more fails with `template_cpu_exceeded`."""
     run_days: int = Field(default=90, gt=0, le=MAX_DAYS)
     """Days after its end for which a run of a pipeline, or an extraction, is kept. The last run that succeeded stays,
     and so does what incremental sources have taken."""

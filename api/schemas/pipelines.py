@@ -162,6 +162,8 @@ class RunObject(ListedObject):
     status: RunState
     reason: str | None
     """Why it failed, was skipped or cancelled; while it runs, the trouble for which it is tried again."""
+    error_code: str | None
+    """Of what it failed by, where that has one, such as `template_cpu_exceeded`."""
     scheduled_for: int
     interval_start: int
     interval_end: int
@@ -188,6 +190,7 @@ class RunObject(ListedObject):
             kind=RunKind(run.kind),
             status=RunState(run.state),
             reason=run.reason,
+            error_code=run.error_code,
             scheduled_for=unix_seconds(run.scheduled_for),
             interval_start=unix_seconds(run.interval_start),
             interval_end=unix_seconds(run.interval_end),

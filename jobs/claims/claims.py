@@ -68,7 +68,7 @@ class Claims(Generic[Row]):
             )
             RETURNING claim_fence, state
         """)
-        self._renew = text(f"{update} {until} WHERE {is_mine} RETURNING id")
+        self._renew = text(f"{update} {until} WHERE {is_mine} RETURNING state")
         self._confirm = text(f"SELECT id FROM {self.kind} WHERE {is_mine} AND claimed_until > clock_timestamp()")
         self._give_up = text(f"{update} claimed_by = NULL, claimed_until = NULL WHERE {is_mine}")
 
@@ -81,10 +81,12 @@ class Claims(Generic[Row]):
             return None
         return Claim(id=row_id, state=found.state, worker_id=worker_id, fence=found.claim_fence)
 
-    def renew(self, session: Session, claim: Claim, *, lease: timedelta) -> None:
-        """Let a claim last for `lease` from now on. Raises FencedOutError where it is over."""
-        if session.execute(self._renew, _values(claim) | {"lease": lease}).one_or_none() is None:
+    def renew(self, session: Session, claim: Claim, *, lease: timedelta) -> str:
+        """Let a claim last for `lease` from now on; return the row's state. Raises FencedOutError where it is over."""
+        state: str | None = session.scalar(self._renew, _values(claim) | {"lease": lease})
+        if state is None:
             raise self.over(claim)
+        return state
 
     def confirm(self, session: Session, claim: Claim) -> None:
         """Raise FencedOutError where a claim is over."""

@@ -18,6 +18,7 @@ from jobs.claims.claims import Claim, Claims, Row
 from jobs.database import transaction
 from jobs.errors import FencedOutError, ServiceError, TokenmillError
 from jobs.settings import Settings
+from jobs.states import CANCELLING
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,18 @@ _STALL = 12
 """Silences of the store after which a worker that has not moved is taken for wedged: its claim is renewed no more. A
 request to the store ends before."""
 
+_LOOK_SECONDS = 1.0
+"""How often a claim is renewed, at least, by who hears a cancel that way: within 2 s."""
+
 T = TypeVar("T")
 
 
 class StoppingError(TokenmillError):
     """This worker is to end: the row is given up as it is, and another worker goes on with it."""
+
+
+class CancelHeardError(TokenmillError):
+    """The row was cancelled while this worker was at it: what is under way is dropped, and can be done again."""
 
 
 class ClaimedWork(Generic[Row]):
@@ -44,11 +52,13 @@ class ClaimedWork(Generic[Row]):
         settings: Settings,
         hold_sessions: sessionmaker[Session] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        hears_cancel: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """With `hold_sessions`, on connections of their own, the claim is renewed however long the work waits for one.
 
-        `is_stopping` is asked between effects, and now and then within one.
+        `is_stopping` is asked between effects, and now and then within one. What `hears_cancel` is interrupted, once,
+        where its row becomes cancelling.
         """
         self.claim = claim
         self._maker = maker
@@ -59,17 +69,23 @@ class ClaimedWork(Generic[Row]):
         self._monotonic = monotonic
         self._moved_at = monotonic()
         self._is_lost = False
+        self._hears_cancel = hears_cancel and claim.state != CANCELLING
+        self._is_cancelled = False
 
     def check(self) -> None:
         """Note that the work moves, and look whether its claim was seen to be over; asks no database.
 
-        Raises StoppingError where this worker is to end: each effect can be done again.
+        Raises StoppingError where this worker is to end, CancelHeardError once where the row was cancelled: each
+        effect can be done again.
         """
         self._moved_at = self._monotonic()
         if self._is_lost:
             raise self._claims.over(self.claim)
         if self._is_stopping():
             raise StoppingError(f"{self._claims.kind} {self.claim.id} is given up: this worker is to end")
+        if self._is_cancelled:
+            self._hears_cancel = self._is_cancelled = False
+            raise CancelHeardError(f"{self._claims.kind} {self.claim.id} was cancelled")
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -111,12 +127,16 @@ class ClaimedWork(Generic[Row]):
             keeper.join()
 
     def _keep(self, is_over: threading.Event) -> None:
-        while not self._is_lost and not is_over.wait(self._settings.heartbeat_seconds):
+        seconds = self._settings.heartbeat_seconds
+        if self._hears_cancel:
+            seconds = min(seconds, _LOOK_SECONDS)
+        while not self._is_lost and not is_over.wait(seconds):
             if self._monotonic() - self._moved_at > _STALL * self._settings.storage_timeout_seconds:
                 continue
             try:
                 with transaction(self._hold_sessions) as session:
-                    self._claims.renew(session, self.claim, lease=self._settings.lease)
+                    state = self._claims.renew(session, self.claim, lease=self._settings.lease)
+                self._is_cancelled = self._hears_cancel and state == CANCELLING
             except FencedOutError:
                 self._is_lost = True
             except ServiceError as error:
@@ -134,6 +154,7 @@ def work_on(
     settings: Settings,
     hold_sessions: sessionmaker[Session] | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
+    hears_cancel: bool = False,
 ) -> T | None:
     """Claim a row, do `work` on it and give it up; the rest as for `ClaimedWork`.
 
@@ -145,7 +166,15 @@ def work_on(
         claim = claims.claim(session, row_id, lease=settings.lease)
     if claim is None:
         return None
-    mine = ClaimedWork(maker, claims, claim, settings=settings, hold_sessions=hold_sessions, is_stopping=is_stopping)
+    mine = ClaimedWork(
+        maker,
+        claims,
+        claim,
+        settings=settings,
+        hold_sessions=hold_sessions,
+        is_stopping=is_stopping,
+        hears_cancel=hears_cancel,
+    )
     done: T | None = None
     try:
         with mine.renewed():

@@ -69,6 +69,9 @@ class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
         self._end_stage(work, standing)
         return True
 
+    def _note_code(self, graph: Course, code: str) -> None:
+        """A course shows its reason alone."""
+
     def _came_to_it(self, session: Session, graph: Course) -> datetime:
         begun = self._look(session, graph.id).begun
         ended_at = begun[-1].done_at if begun else None

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.batches import lifecycle as batches
 from jobs.claims.claims import Claims
-from jobs.claims.work import ClaimedWork, StoppingError, work_on
+from jobs.claims.work import CancelHeardError, ClaimedWork, StoppingError, work_on
 from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, RateLimitError, ServiceError
 from jobs.graphs.reasons import note_reason
 from jobs.settings import Settings
@@ -68,6 +68,10 @@ class Advancer(ABC, Generic[Graph]):
         """Move a locked graph to its end, as cancelled or else as failed."""
 
     @abstractmethod
+    def _note_code(self, graph: Graph, code: str) -> None:
+        """Note the code of what fails a locked graph, where its kind shows one."""
+
+    @abstractmethod
     def _came_to_it(self, session: Session, graph: Graph) -> datetime:
         """Return when a locked graph came to what it is to do now."""
 
@@ -85,15 +89,21 @@ class Advancer(ABC, Generic[Graph]):
             settings=self._settings,
             hold_sessions=self._hold_sessions,
             is_stopping=self._is_stopping,
+            hears_cancel=True,
         )
         return done is not None
 
     def _advance(self, work: ClaimedWork[Graph]) -> bool:
+        with suppress(CancelHeardError):
+            return self._advance_or_wait(work)
+        return self._advance_or_wait(work)  # to its end: it is heard once
+
+    def _advance_or_wait(self, work: ClaimedWork[Graph]) -> bool:
         try:
             self._go_on_or_fail(work)
         except ServiceError as error:
             self._try_again_later(work, str(error))
-        except (FencedOutError, StoppingError):
+        except (CancelHeardError, FencedOutError, StoppingError):
             raise
         except Exception:
             # A defect of ours, or of what we read: it counts as a try, or the graph would be begun anew for ever.
@@ -111,6 +121,7 @@ class Advancer(ABC, Generic[Graph]):
             with work.writing() as (session, graph):
                 if graph.state != CANCELLING:
                     note_reason(graph, error.message)
+                    self._note_code(graph, error.code)
                 self._end_early(session, graph)
 
     def _wait_for_room(self, work: ClaimedWork[Graph], reason: str) -> None:

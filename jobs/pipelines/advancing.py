@@ -55,6 +55,9 @@ class Runs(Advancer[Run]):
     def _end(self, session: Session, graph: Run, *, is_cancelled: bool) -> None:
         lifecycle.end_run(session, graph, RunState.CANCELLED if is_cancelled else RunState.FAILED)
 
+    def _note_code(self, graph: Run, code: str) -> None:
+        graph.error_code = code
+
     def _came_to_it(self, session: Session, graph: Run) -> datetime:
         moments = (graph.started_at, *(each.done_at for each in steps.steps_of(session, graph.id)))
         return max(moment for moment in moments if moment is not None)

@@ -218,7 +218,7 @@ def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
             f"Cannot resume a run with status '{run.state}': only a failed one goes on. Trigger a new run instead.",
             code="run_not_resumable",
         )
-    run.reason, run.num_tries, run.look_at = None, 0, None
+    run.reason, run.error_code, run.num_tries, run.look_at = None, None, 0, None
     if run.definition is not None:
         run.definition = run.definition | _caps_of(session.get_one(Pipeline, run.pipeline_id))
     given = parse_definition(run.definition).steps if run.definition else ()

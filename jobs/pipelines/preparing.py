@@ -23,6 +23,7 @@ from jobs.storage import ObjectWriter, Storage
 from pipelines.lines.grouping import ROWS_COLUMN
 from pipelines.lines.requests import shown_to
 from pipelines.outputs.kept_columns import dumped
+from pipelines.templates.cpu_time import CpuTime
 from pipelines.templates.renderer import Rendered, Renderer, RowError
 from pipelines.templates.template import Template, check
 
@@ -66,15 +67,20 @@ class Preparation:
         *,
         settings: Settings,
         moves: Callable[[], None],
+        cpu: CpuTime,
         types: RowTypes | None = None,
     ) -> None:
-        """`moves` is called now and then, and may raise; `types` is given where the columns' types are needed."""
+        """`moves` is called now and then, and may raise; `types` is given where the columns' types are needed.
+
+        `cpu` is the run's: what earlier steps have taken of it is gone.
+        """
         self._storage = storage
         self._context = context
         self._step = step
         self._template = check(step.prompt)
         self._settings = settings
         self._moves = moves
+        self._cpu = cpu
         self._types = types
         self._num_rows = self._num_failed = self._num_line_bytes = 0
         self._waiting: deque[SourceRow] = deque()
@@ -83,7 +89,11 @@ class Preparation:
         """Render rows and write both objects; where anything raises neither appears, or no row names it."""
         rows_key, lines_key = (files.new_object_key(self._context.tenant_id) for _ in range(2))
         name = f"{self._context.run_id}_{self._step.name}"
-        with self._storage.writer(rows_key) as writer, Renderer(self._template) as renderer:
+        used_before = self._cpu.used_seconds
+        with (
+            self._storage.writer(rows_key) as writer,
+            Renderer(self._template, cpu=self._cpu, waits=self._moves) as renderer,
+        ):
             kept = _Buffered(writer, self._require_room)
             contexts = (self._context_of(row) for row in rows)
             outcomes = renderer.render(contexts)
@@ -112,6 +122,7 @@ class Preparation:
             num_rows=self._num_rows,
             num_failed=self._num_failed,
             row_schema=row_schema,
+            cpu_seconds=self._cpu.used_seconds - used_before,
             taken=taken,
         )
 

@@ -17,11 +17,14 @@ from jobs.pipelines.requests import line_of
 from jobs.pipelines.sources.store_files import TakenFiles
 from jobs.pipelines.spec import Step
 from jobs.settings import Settings
+from pipelines.templates.cpu_time import CpuTime
 from pipelines.templates.renderer import Renderer, RowError
 from pipelines.templates.template import check
 
 MAX_ROWS = 1000
 SHOWN_LINES = 3
+_CPU_SECONDS = 60.0
+"""Of all rows, where a run may not have less: whoever asked waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,8 @@ def preview(taken: TakenFiles, context: RunContext, settings: Settings) -> Previ
     shown: list[dict[str, Any]] = []
     errors: list[str] = []
     num_rows = 0
-    for outcome in _lines(context, step, islice(taken.rows, MAX_ROWS)):
+    cpu = CpuTime(allowed_seconds=min(_CPU_SECONDS, settings.run_template_seconds))
+    for outcome in _lines(context, step, islice(taken.rows, MAX_ROWS), cpu=cpu):
         num_rows += 1
         if isinstance(outcome, RowError):
             errors.append(outcome.message)
@@ -73,7 +77,7 @@ def _has_more(taken: TakenFiles) -> bool:
     return next(taken.rows, None) is not None
 
 
-def _lines(context: RunContext, step: Step, rows: Iterator[SourceRow]) -> Iterator[bytes | RowError]:
+def _lines(context: RunContext, step: Step, rows: Iterator[SourceRow], *, cpu: CpuTime) -> Iterator[bytes | RowError]:
     custom_ids: deque[str] = deque()
     template = check(step.prompt)
 
@@ -82,7 +86,7 @@ def _lines(context: RunContext, step: Step, rows: Iterator[SourceRow]) -> Iterat
             custom_ids.append(row.custom_id)
             yield row.shown(template, context)
 
-    with Renderer(template) as renderer:
+    with Renderer(template, cpu=cpu) as renderer:
         for outcome in renderer.render(contexts()):
             custom_id = custom_ids.popleft()
             if isinstance(outcome, RowError):

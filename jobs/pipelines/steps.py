@@ -42,6 +42,8 @@ class Prepared:
     """Rows that became no line."""
     row_schema: bytes | None = None
     """Types of the rows' columns, as `pipelines.outputs.kept_columns` notes them; None: nobody needs them."""
+    cpu_seconds: float = 0.0
+    """What its prompt took to render."""
     taken: Sequence[Found] = ()
     """Files that hold what is new since the last success."""
 
@@ -109,6 +111,7 @@ def begin_step(
         num_rows=prepared.num_rows,
         num_failed=prepared.num_failed,
         row_schema=prepared.row_schema,
+        cpu_seconds=prepared.cpu_seconds,
         prepared_at=session.scalar(select(func.now())),
     )
     session.add(begun)

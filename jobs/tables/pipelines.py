@@ -120,6 +120,7 @@ class Run(ClaimColumns, Base):
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     late_at: Mapped[datetime | None]  # when it was told that it is
+    error_code: Mapped[str | None]  # of what it failed by, where that has one
 
 
 class RunStep(Base):
@@ -139,6 +140,7 @@ class RunStep(Base):
     published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once they are there
     done_at: Mapped[datetime | None]
     row_schema: Mapped[bytes | None]  # of its rows, in Arrow's form: where a Parquet output needs their types
+    cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # that its prompt took to render
 
 
 class DatasetFile(Base):

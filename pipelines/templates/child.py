@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def main() -> None:
         except EOFError:
             return
         for context in contexts:
-            write_frame(answers, renderer.rendered(context))
+            outcome = renderer.rendered(context)
+            write_frame(answers, orjson.dumps({**outcome, "cpu_seconds": time.process_time()}))
 
 
 class _Renderer:
@@ -72,7 +74,7 @@ class _Renderer:
                     return orjson.dumps({"error": _said(error), "part": number, **_place(error, part)})
         return orjson.dumps({"names": sorted(names - FUNCTIONS)})
 
-    def rendered(self, context: Mapping[str, Any]) -> bytes:
+    def rendered(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """Return the texts of the parts, or why there are none."""
         texts: list[str] = []
         left = self._max_output_bytes
@@ -82,16 +84,16 @@ class _Renderer:
                     text = self._environment.render_template(str(number), **context)
                     left -= len(text.encode())
                     if left < 0:
-                        return orjson.dumps({"too_large": True})
+                        return {"too_large": True}
                     texts.append(text)
                 except minijinja.TemplateError as error:
-                    return orjson.dumps({"error": _said(error), "part": number, **_place(error, part)})
+                    return {"error": _said(error), "part": number, **_place(error, part)}
                 except MemoryError:
-                    return orjson.dumps({"no_memory": True})
+                    return {"no_memory": True}
                 except Exception as error:  # noqa: BLE001 - our filters raise what Python does for wrong arguments
                     said = str(error).removeprefix("_").encode(errors="replace").decode()
-                    return orjson.dumps({"error": said, "part": number})
-            return orjson.dumps({"texts": texts})
+                    return {"error": said, "part": number}
+            return {"texts": texts}
 
 
 class _LongInteger:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from pipelines.templates.limits import Limits
 
 _OUT_OF_MEMORY = frozenset({signal.SIGABRT})
 _NESTED_TOO_DEEPLY = frozenset({signal.SIGSEGV, signal.SIGBUS})
+_LOOK_SECONDS = 0.25
+"""How often whoever waits for an answer hears what else goes on."""
 
 
 class RendererDiedError(Exception):
@@ -36,11 +38,17 @@ class RenderingProcess:
 
     _child: ChildProcess
     _limits: Limits
+    _waits: Callable[[], None]
+    _asked_at: float = 0.0
+    _cpu_seconds: float = 0.0
+    _counted_seconds: float = 0.0
 
     @classmethod
-    def start(cls, parts: Sequence[str], limits: Limits) -> RenderingProcess:
-        """Start one; it says first what it thinks of the parts."""
-        process = cls(ChildProcess.start("pipelines.templates.child"), limits)
+    def start(
+        cls, parts: Sequence[str], limits: Limits, *, waits: Callable[[], None] = lambda: None
+    ) -> RenderingProcess:
+        """Start one; it says first what it thinks of the parts. `waits` is called now and then meanwhile."""
+        process = cls(ChildProcess.start("pipelines.templates.child"), limits, waits)
         settings = {
             "parts": parts,
             "fuel": limits.fuel,
@@ -53,6 +61,7 @@ class RenderingProcess:
 
     def ask(self, payload: bytes) -> None:
         """Send a frame. Where nobody is there to read it, `answer` says so. Raises RendererDiedError, too."""
+        self._asked_at = time.monotonic()
         try:
             self._child.give(
                 LENGTH.pack(len(payload)), payload, give_up_at=time.monotonic() + self._limits.silence_seconds
@@ -63,23 +72,41 @@ class RenderingProcess:
     def answer(self) -> dict[str, Any]:
         """Return the next frame. Raises RendererDiedError where there is none, or none in time."""
         size = LENGTH.unpack(self._take(LENGTH.size))[0]
-        return cast(dict[str, Any], orjson.loads(self._take(size)))
+        found = cast(dict[str, Any], orjson.loads(self._take(size)))
+        self._cpu_seconds = found.get("cpu_seconds", self._cpu_seconds)
+        self._asked_at = time.monotonic()
+        return found
+
+    def newly_used(self) -> float:
+        """Return the CPU seconds that it has taken since this was last called."""
+        new = self._cpu_seconds - self._counted_seconds
+        self._counted_seconds = self._cpu_seconds
+        return new
 
     def end(self) -> None:
         """End it, whatever it does."""
         self._child.end()
 
     def _take(self, size: int) -> bytes:
-        try:
-            return self._child.take(size, time.monotonic() + self._limits.silence_seconds)
-        except TimeoutError:
-            raise self._silence() from None
-        except ChildDiedError as death:
-            self.end()
-            raise self._death(death) from None
+        give_up_at = time.monotonic() + self._limits.silence_seconds
+        while True:
+            try:
+                return self._child.take(size, min(give_up_at, time.monotonic() + _LOOK_SECONDS))
+            except TimeoutError:
+                if time.monotonic() >= give_up_at:
+                    raise self._silence() from None
+            except ChildDiedError as death:
+                self._note_end()
+                raise self._death(death) from None
+            self._waits()
+
+    def _note_end(self) -> None:
+        """Count what its last row took, which nobody says any more: at most the time that went by, or its limit."""
+        self.end()
+        self._cpu_seconds += min(self._limits.cpu_seconds, time.monotonic() - self._asked_at)
 
     def _silence(self) -> RendererDiedError:
-        self.end()
+        self._note_end()
         return RendererDiedError(f"says nothing for {self._limits.silence_seconds:g} s", is_by_row=True)
 
     def _death(self, death: ChildDiedError) -> RendererDiedError:

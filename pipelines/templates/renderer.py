@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from jobs.errors import InputError
 from pipelines.row_json import as_json, dumps
+from pipelines.templates.cpu_time import CpuTime
 from pipelines.templates.limits import Limits
 from pipelines.templates.process import RendererDiedError, RenderingProcess
 from pipelines.templates.template import Template
@@ -47,9 +48,22 @@ class Renderer:
     Values of a row are what `pipelines.row_json` writes, but for bytes.
     """
 
-    def __init__(self, template: Template, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        template: Template,
+        *,
+        limits: Limits | None = None,
+        cpu: CpuTime | None = None,
+        waits: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`cpu` counts, and bounds, what all rows take; `waits` is called at each row and while one takes long.
+
+        What `waits` raises ends the rendering.
+        """
         self._template = template
         self._limits = limits or Limits()
+        self._cpu = cpu
+        self._waits = waits
         self._process: RenderingProcess | None = None
         self._num_deaths = 0
 
@@ -64,7 +78,7 @@ class Renderer:
     def render(self, contexts: Iterable[Mapping[str, Any] | RowError]) -> Iterator[Rendered | RowError]:
         """Yield what each row's names and values become, in order, reading some rows ahead; an error stays what it is.
 
-        Raises InputError once more rows than `max_deaths` have ended their renderer.
+        Raises InputError once more rows than `max_deaths` have ended their renderer, or all have taken too much CPU.
         """
         for group in _groups(_encoded(context, self._limits) for context in contexts):
             yield from self._rendered(group)
@@ -84,7 +98,10 @@ class Renderer:
                 process.ask(b"[" + b",".join(rows[len(outcomes) :]) + b"]")
                 while len(outcomes) < len(rows):
                     outcomes.append(self._outcome(process.answer()))
+                    self._count_cpu(process)
+                    self._waits()
             except RendererDiedError as death:
+                self._count_cpu(self._process)
                 self._process = None
                 if not death.is_by_row and tried_again != len(outcomes):
                     tried_again = len(outcomes)  # somebody ended it, perhaps for want of memory
@@ -109,10 +126,15 @@ class Renderer:
 
     def _started(self) -> RenderingProcess:
         if self._process is None:
-            process = RenderingProcess.start([part.source for part in self._template.parts], self._limits)
+            sources = [part.source for part in self._template.parts]
+            process = RenderingProcess.start(sources, self._limits, waits=self._waits)
             self._process = process
             process.answer()  # what `check` has seen
         return self._process
+
+    def _count_cpu(self, process: RenderingProcess | None) -> None:
+        if self._cpu is not None and process is not None:
+            self._cpu.add(process.newly_used())
 
     def _count_death(self, death: RendererDiedError) -> None:
         self._num_deaths += 1

@@ -19,6 +19,7 @@ from jobs.pipelines.step_work.claimed_run import ClaimedRun
 from jobs.tables import RunStep, Tenant
 from pipelines.outputs.answers import TEXT_COLUMN
 from pipelines.outputs.kept_columns import loaded
+from pipelines.templates.cpu_time import CpuTime
 
 
 def require_able(run: ClaimedRun) -> None:
@@ -32,22 +33,24 @@ def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared
     """Read a step's source and write its lines.
 
     Raises RateLimitError or LimitError, before anything is written, where there is no room for their batch; InputError
-    for a source that cannot be read.
+    for a source that cannot be read, and where the run's prompts have taken all the CPU time that a run may take.
     """
     step = run.context.definition.steps[step_no]
+    used = sum(each.cpu_seconds for each in begun)
+    cpu = CpuTime(allowed_seconds=run.settings.run_template_seconds, used_seconds=used)
     if step.source.step is None:
         taken = _taken(run, step, step_no)
         if taken.files or step.source.batch is not None:
             _require_room(run)
-        return _preparation(run, step, known=taken.schema).write(taken.rows, taken=taken.files)
+        return _preparation(run, step, cpu, known=taken.schema).write(taken.rows, taken=taken.files)
     earlier = next(each for each in begun if each.name == step.source.step)
     if earlier.num_failed < earlier.num_rows:
         _require_room(run)
     chained = _chained_rows(run, earlier)
     if step.source.group_by is None:
-        return _preparation(run, step, known=_known_types(run.context, earlier)).write(chained)
+        return _preparation(run, step, cpu, known=_known_types(run.context, earlier)).write(chained)
     grouped = groups(chained, step.source.group_by, settings=run.settings)
-    return _preparation(run, step, known=None).write(grouped)  # their columns are others
+    return _preparation(run, step, cpu, known=None).write(grouped)  # their columns are others
 
 
 def _require_room(run: ClaimedRun) -> None:
@@ -70,10 +73,11 @@ def _untaken(run: ClaimedRun, step: Step, found: list[Any]) -> list[Any]:
         return steps.untaken(session, run.context.pipeline_id, step.name, found)
 
 
-def _preparation(run: ClaimedRun, step: Step, *, known: Any) -> Preparation:
+def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Preparation:
     has_types = output_columns.comes_to_parquet(run.context.definition, step)
     types = RowTypes(known) if has_types else None
-    return Preparation(run.storage, run.context, step, settings=run.settings, moves=run.work.check, types=types)
+    moves = run.work.check
+    return Preparation(run.storage, run.context, step, settings=run.settings, moves=moves, cpu=cpu, types=types)
 
 
 def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from jobs.errors import InputError
+from pipelines.templates.cpu_time import CpuTime
 from pipelines.templates.limits import Limits
 from pipelines.templates.renderer import Rendered, Renderer, RowError
 from pipelines.templates.template import check
@@ -163,6 +164,35 @@ def test_a_template_that_ends_its_renderer_again_and_again_is_given_up() -> None
     rows = [{"x": "a\nb", "n": 10**9}] * 5
     with pytest.raises(InputError, match="with 3 of the rows; no more are tried"):
         rendered("{{ x|indent(n) }}", *rows, limits=Limits(max_deaths=2))
+
+
+def test_rows_are_bounded_together_too() -> None:
+    cpu = CpuTime(allowed_seconds=0.5)
+    rows = ({"x": ["b", "a"] * 20_000} for _ in range(10_000))
+    with Renderer(check("{{ x|sort|length }}"), cpu=cpu) as renderer, pytest.raises(InputError) as caught:
+        assert all(said(one) == "40000" for one in renderer.render(rows))
+    assert caught.value.code == "template_cpu_exceeded"
+    assert f"{cpu.used_seconds:,.1f} s of CPU time, and 0.5 s are allowed" in caught.value.message
+    assert renderers() == []
+
+
+def test_what_a_row_took_that_ended_its_renderer_counts() -> None:
+    cpu, limits = CpuTime(allowed_seconds=100), Limits(cpu_seconds=0.2, memory_bytes=2 << 30)
+    source = "{% for i in range(n) %}{% set y = x|map('upper')|sort|list %}{% endfor %}"
+    with Renderer(check(source), limits=limits, cpu=cpu) as renderer:
+        list(renderer.render([{"x": [str(i) for i in range(200_000)], "n": 1000}]))
+    assert cpu.used_seconds >= 0.2
+
+
+def test_who_waits_for_a_row_may_end_it() -> None:
+    def enough() -> None:
+        raise KeyError("enough")
+
+    source = "{% for i in range(n) %}{% set y = x|map('upper')|sort|list %}{% endfor %}"
+    limits = Limits(cpu_seconds=60, memory_bytes=2 << 30)
+    with Renderer(check(source), limits=limits, waits=enough) as renderer, pytest.raises(KeyError, match="enough"):
+        list(renderer.render([{"x": [str(i) for i in range(200_000)], "n": 1000}]))
+    assert renderers() == []
 
 
 def test_the_renderer_knows_no_secret_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
