@@ -18,7 +18,7 @@ from api.fields import Storable
 from api.openapi import failures
 from api.schemas.batches import BatchErrors
 from api.schemas.estimates import EstimateObject
-from api.schemas.wire import unix_seconds_or_none
+from api.schemas.wire import unix_seconds_up
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_ESTIMATE
@@ -277,7 +277,7 @@ def _described(
         cost_micros=found.cost_micros,
         currency=settings.currency,
         worker_seconds=found.worker_seconds,
-        eta=unix_seconds_or_none(found.ends_at),
+        eta=unix_seconds_up(found.ends_at),
         basis=found.basis,
         available_tokens=budgets.quota(session, tenant.id).available,
         verdict=told.verdict,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import openai
@@ -55,6 +57,20 @@ def worker(deployment: Any) -> Iterator[None]:
 def estimate(client: OpenAI, **body: Any) -> dict[str, Any]:
     answer: dict[str, Any] = client.post("/estimates", cast_to=dict[str, Any], body=body)
     return answer
+
+
+def test_an_estimates_end_is_told_no_earlier_than_it_is_forecast(
+    client: OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_at = datetime(2030, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
+
+    def outcome(*given: Any, **options: Any) -> estimating.Outcome:
+        return replace(known(*given, **options), ends_at=ends_at)
+
+    known = estimating.outcome
+    monkeypatch.setattr(estimating, "outcome", outcome)
+    requests = [{"body": {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}}]
+    assert estimate(client, requests=requests)["eta"] == int(ends_at.timestamp()) + 1
 
 
 def test_a_file_is_estimated_and_its_bad_lines_are_listed(
