@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -159,10 +159,32 @@ def _num_unfinished(batch: Batch) -> int:
     return max(0, batch.num_requests - batch.num_completed - batch.num_failed)
 
 
-def waits_for(batch: Batch, live: Collection[str]) -> str | None:
-    """Return what a batch in progress lacks, as a sentence for its owner; `live` are the `live_models`."""
-    if batch.state != BatchState.IN_PROGRESS or batch.model in live:
-        return None
+def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, str]:
+    """Return what batches in progress lack, by their ids, as sentences for their owners; those that lack nothing not.
+
+    A worker that an operator drains finishes the chunks that it has, and takes up none.
+    """
+    found = session.execute(_SERVING, {"within": within})
+    serving: dict[str | None, bool] = {row.model: row.takes_up for row in found}
+    lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
+    drained = [batch.id for batch in lacking if batch.model in serving]
+    held = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
+    return {
+        batch.id: _drained(batch) if batch.model in serving else _unserved(batch)
+        for batch in lacking
+        if batch.id not in held
+    }
+
+
+def _drained(batch: Batch) -> str:
+    what = "prepare documents" if batch.model == PREPARE_MODEL else f"serve the model {batch.model!r}"
+    return (
+        f"All running workers that {what} are drained: they take up nothing more. The batch goes on as soon as one is "
+        "resumed (`tokenmill workers resume`), or another is started."
+    )
+
+
+def _unserved(batch: Batch) -> str:
     if batch.model == PREPARE_MODEL:
         return (
             "No running worker prepares documents. The batch goes on as soon as one is started (`tokenmill prepare`)."
@@ -193,6 +215,16 @@ _IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bin
 # What workers tell of their engines is long, and read of those alone that drain.
 _IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stats.has_key(OUT_REASON))
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
+
+# By model, whether one of its workers takes up chunks; none of one whose workers have all taken themselves out.
+_SERVING = (
+    select(Worker.model, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
+    .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()))
+    .group_by(Worker.model)
+)
+_HELD_BATCHES = text("""
+    SELECT DISTINCT batch_id FROM chunk WHERE batch_id = ANY(CAST(:ids AS text[])) AND state = 'leased'
+""")
 
 _LIVE = "worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)"
 

@@ -129,17 +129,16 @@ def _of_retrieving(session: Session, found: Sequence[Batch]) -> dict[str, Outloo
     joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
     is_open = BatchStage.batch_id.in_(validating), Batch.state.not_in(_ENDED)
     rows = session.execute(joined.where(*is_open).order_by(BatchStage.number.desc())).all()
-    live = fleet.live_models(session) if rows else []
-    return told | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, live)) for stage, batch in rows}
+    lacks = fleet.waits_for(session, [batch for _, batch in rows]) if rows else {}
+    return told | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, lacks)) for stage, batch in rows}
 
 
-def _retrieving(stage: BatchStage, batch: Batch, live: Sequence[str]) -> str:
+def _retrieving(stage: BatchStage, batch: Batch, lacks: Mapping[str, str]) -> str:
     done = f"{batch.num_completed + batch.num_failed:,} of {batch.num_requests:,} are done"
     what = "The passages of its prompts are found"
     if stage.kind == StageKind.EMBED:
         what = f"The queries for the passages of its prompts are embedded with {stage.model!r}"
-    lacks = fleet.waits_for(batch, live)
-    return f"{what} by batch {batch.id!r}: {done}." + ("" if lacks is None else f" {lacks}")
+    return f"{what} by batch {batch.id!r}: {done}." + (f" {lacks[batch.id]}" if batch.id in lacks else "")
 
 
 def _of_control(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
@@ -152,9 +151,9 @@ def _of_control(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
 
 
 def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[str, _Spending]) -> dict[str, Outlook]:
-    live = fleet.live_models(session)
+    lacks = fleet.waits_for(session, running)
     forecasts = {row.batch_id: row for row in session.execute(_FORECASTS, _values(running))}
-    return {batch.id: _outlook(batch, live, forecasts, spending[batch.tenant_id]) for batch in running}
+    return {batch.id: _outlook(batch, lacks.get(batch.id), forecasts, spending[batch.tenant_id]) for batch in running}
 
 
 def _with_running_lines(
@@ -169,11 +168,10 @@ def _with_running_lines(
     }
 
 
-def _outlook(batch: Batch, live: Sequence[str], forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
+def _outlook(batch: Batch, worker: str | None, forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
+    """`worker`: what it lacks of workers."""
     forecast = forecasts.get(batch.id)
-    lacks = fleet.waits_for(batch, live) or wait_reasons.waits_for(
-        batch, spending.quota, spending.allowances, currency=spending.currency
-    )
+    lacks = worker or wait_reasons.waits_for(batch, spending.quota, spending.allowances, currency=spending.currency)
     position = None if forecast is None else forecast.position
     if lacks is not None or forecast is None:
         return Outlook(waits_for=lacks, position=position)

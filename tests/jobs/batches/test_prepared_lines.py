@@ -128,9 +128,9 @@ def test_the_service_makes_one_and_reserves_no_token(
 def test_a_batch_that_nobody_prepares_says_so(session: Session, reading: Submit) -> None:
     batch = reading(1)
     session.refresh(batch)
-    assert "tokenmill prepare" in (fleet.waits_for(batch, fleet.live_models(session)) or "")
+    assert "tokenmill prepare" in fleet.waits_for(session, [batch])[batch.id]
     fleet.register(session, worker_id=WORKER, model=PREPARE_MODEL, max_chunks=1, max_model_len=0)
-    assert fleet.waits_for(batch, fleet.live_models(session)) is None
+    assert fleet.waits_for(session, [batch]) == {}
     assert fleet.contexts(session) == {}
 
 

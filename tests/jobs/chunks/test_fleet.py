@@ -89,10 +89,29 @@ def test_models_without_a_live_worker_are_not_served(session: Session) -> None:
 
 def test_a_batch_in_progress_waits_for_a_live_worker_of_its_model(session: Session, make_batch: Make) -> None:
     batch = make_batch(state="in_progress", model="org/m")
-    assert "`tokenmill worker --model org/m`" in str(fleet.waits_for(batch, ["other"]))
-    assert fleet.waits_for(batch, ["org/m", "other"]) is None
-    assert fleet.waits_for(make_batch(state="completed", model="org/m"), []) is None
-    assert fleet.waits_for(make_batch(), []) is None
+    others = [make_batch(state="completed", model="org/m"), make_batch()]
+    register(session, "other", model="other")
+    lacks = fleet.waits_for(session, [batch, *others])
+    assert list(lacks) == [batch.id]
+    assert "`tokenmill worker --model org/m`" in lacks[batch.id]
+    register(session, "m", model="org/m")
+    assert fleet.waits_for(session, [batch, *others]) == {}
+
+
+def test_a_batch_whose_workers_are_all_drained_waits_for_one_that_is_resumed(
+    session: Session, make_batch: Make, make_chunk: Make
+) -> None:
+    waiting, held = (make_batch(state="in_progress", model="m") for _ in range(2))
+    make_chunk(held, state="leased")
+    for worker_id in ("v", "w"):
+        register(session, worker_id)
+        assert fleet.waits_for(session, [waiting, held]) == {}
+        fleet.set_draining(session, fleet.find_worker(session, worker_id), is_draining=True)
+    lacks = fleet.waits_for(session, [waiting, held])
+    assert list(lacks) == [waiting.id], "what they have they finish"
+    assert "`tokenmill workers resume`" in lacks[waiting.id]
+    fleet.set_draining(session, fleet.find_worker(session, "v"), is_draining=False)
+    assert fleet.waits_for(session, [waiting, held]) == {}
 
 
 def test_the_allowance_is_the_free_slots_without_unanswered_hints(
