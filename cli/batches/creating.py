@@ -27,6 +27,7 @@ _VERDICTS = ("accepted", "skips_lines", "fails", "refused")
 """The worse the later."""
 _STATUSES = {"accepted": 0, "skips_lines": SOME_LINES_FAILED, "fails": 2, "refused": 2}
 """Of a dry run, by what would become of the batch."""
+_NO_REQUESTS = "{} holds no requests. Give one JSON object per line."
 _IN_WORDS = {
     "skips_lines": "lines would be skipped",
     "fails": "the batch would fail",
@@ -59,8 +60,8 @@ def create(
 ) -> None:
     """Submit a batch and print its id.
 
-    With --wait, exit status 1 if it does not complete or every line fails. With --dry-run, exit status 2 where it would
-    be refused or fail, and 3 where lines would be skipped.
+    A file without requests is refused. With --wait, exit status 1 if it does not complete or every line fails. With
+    --dry-run, exit status 2 where it would be refused or fail, and 3 where lines would be skipped.
     """
     from cli.client import client_from_environment, server_errors_as_sentences
     from cli.disk.input_file import sha256_of
@@ -80,8 +81,12 @@ def create(
         path, is_uploaded = Path(source), False
         if path.exists() or not source.startswith("file"):
             endpoint = endpoint or _first_url(path)
+            if not dry_run:
+                _require_requests(path)
             source = upload_file(client, path, purpose="batch").id
             is_uploaded = True
+        elif not dry_run and _is_empty(client, source):
+            raise InputError(_NO_REQUESTS.format(source))
         if dry_run:
             call: dict[str, Any] = {
                 "input_file_id": source, "completion_window": window, "priority": priority.value,
@@ -113,6 +118,26 @@ def create(
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:
             follow(client, batch.id, fail_on_errors=fail_on_errors, wait_for_server=wait_for_server)
+
+
+def _require_requests(path: Path) -> None:
+    """Raise InputError of a file whose batch could only fail; one that can be read only once the server judges."""
+    from cli.disk.input_file import opened
+
+    if path.is_file():
+        with opened(path, give="a JSONL file or a file id") as file:
+            if not any(line.strip() for line in file):
+                raise InputError(_NO_REQUESTS.format(path))
+
+
+def _is_empty(client: OpenAI, file_id: str) -> bool:
+    """Tell whether a file has no byte; one that is gone may be the input of an earlier call with the same key."""
+    from openai import NotFoundError
+
+    try:
+        return client.files.retrieve(file_id).bytes == 0
+    except NotFoundError:
+        return False
 
 
 def check(

@@ -71,6 +71,19 @@ def test_a_packed_file_is_checked_and_sent_unpacked(service: Service, tmp_path: 
     assert created["endpoint"] == "/v1/completions"
 
 
+@pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"\n")])
+def test_a_file_without_requests_makes_no_batch(service: Service, tmp_path: Path, content: bytes) -> None:
+    empty, known = tmp_path / "in.jsonl", len(service.batches())
+    empty.write_bytes(content)
+    given: list[str | Path] = [empty]
+    if not content:
+        given.append(service.run("files", "upload", empty).stdout.strip())
+    for source in given:
+        with pytest.raises(InputError, match=f"{source} holds no requests"):
+            service.run("batch", "create", source)
+    assert len(service.batches()) == known
+
+
 def test_a_packed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
     packed = tmp_path / "in.jsonl.gz"
     packed.write_bytes(gzip.compress(write_lines(tmp_path / "in.jsonl").read_bytes())[:-20])
