@@ -124,9 +124,9 @@ def record_of(
     """Return the record of a document, as far as it is answered; `usage` is what that took."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
-        return failed_record(reading, name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
+        return failed_record(job.told(reading), name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
     if not reading.is_answered:
-        error = _last_error(answers)
+        error = job.told(_last_error(answers))
         return failed_record(error, name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
     return done_record(
         job.schema,

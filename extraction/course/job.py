@@ -11,9 +11,10 @@ from typing import Any
 
 import orjson
 
+from extraction.course.answers import TOO_LONG_CODE
 from extraction.documents.document import Document
 from extraction.documents.layout import LayoutText
-from extraction.fields.groups import Group, answer_tokens, groups
+from extraction.fields.groups import EXPECTED_ITEMS, Group, answer_tokens, groups, unbounded_lists
 from extraction.fields.paths import Path as FieldPath
 from extraction.fields.schema import FieldSchema
 from extraction.passages.cutting import Count
@@ -34,6 +35,7 @@ _TOKENS_PER_MESSAGE = 16
 """More than any chat template puts around a message, and than tokens that are counted apart have less together."""
 _LEAST_TOKENS = 256
 _ANSWER_MARGIN = 2.0
+_NAMED_LISTS = 3
 """How many times what an answer is expected to take it may take, where the user sets no bound."""
 
 
@@ -70,6 +72,22 @@ class ExtractJob:
     passes: Passes = field(default_factory=Passes)
     window: Window | None = None
     """What longer documents are shown in parts for; None where they are asked as a whole, whatever comes of it."""
+    is_bound_given: bool = True
+    """Whether somebody gave `max_tokens`; else it is an estimate of the longest answer."""
+
+    def told(self, error: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the error of a question; where there is no room, say what a bound is made of that nobody gave."""
+        if self.is_bound_given or error["code"] != TOO_LONG_CODE or "max_tokens" not in error["message"]:
+            return error
+        leaves = [leaf for group in self.groups for leaf in group.leaves]
+        lists = ", ".join(map(repr, unbounded_lists(leaves, self.schema.containers)[:_NAMED_LISTS]))
+        made_of = f"{EXPECTED_ITEMS} items of {lists}, which may have more" if lists else "its fields"
+        advice = f"Give a maxItems below {EXPECTED_ITEMS}" if lists else "Ask fewer fields at once with max_fields"
+        message = (
+            f"An answer may have {self.params['max_tokens']:,} tokens, as the schema asks for: {made_of}. {advice}, or "
+            f"give max_tokens. ({error['message']})"
+        )
+        return {**error, "message": message}
 
     def identity(self, *parts: str) -> str:
         """Return a digest of all that answers depend on but documents, passes and the window, and of `parts`."""
@@ -280,7 +298,14 @@ def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: 
     bound_tokens = params.get("max_tokens")
     parts = groups(parsed, max_leaves=max_fields, max_tokens=bound_tokens, quotes=quotes, apart=apart)
     bound = {"max_tokens": max(_max_tokens(part, quotes=quotes) for part in parts)}
-    return ExtractJob(schema=parsed, groups=tuple(parts), quotes=quotes, params=bound | dict(params), asked=schema)
+    return ExtractJob(
+        schema=parsed,
+        groups=tuple(parts),
+        quotes=quotes,
+        params=bound | dict(params),
+        asked=schema,
+        is_bound_given=bound_tokens is not None,
+    )
 
 
 def _max_tokens(group: Group, *, quotes: bool) -> int:

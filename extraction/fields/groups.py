@@ -7,7 +7,7 @@ answer takes is estimated from the schema.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -22,7 +22,7 @@ MAX_LEAVES = 25
 TOKEN_SHARE = 0.6
 """Of `max_tokens`: what an answer is expected to take at most; the rest is for documents with more items."""
 
-_EXPECTED_ITEMS = 8
+EXPECTED_ITEMS = 8
 """Of an array without `maxItems`."""
 _CHARACTERS_PER_TOKEN = 3.0
 """Names and numbers are cut smaller than prose."""
@@ -99,8 +99,15 @@ def answer_tokens(leaf: Leaf, containers: Mapping[Path, Container], *, quotes: b
     value = _value_characters(leaf)
     characters = len(leaf.name) + _SYNTAX_CHARACTERS + value + (_QUOTED_CHARACTERS + value if quotes else 0)
     arrays = (leaf.path[:end] for end, part in enumerate(leaf.path) if part == ITEM)
-    items = math.prod(min(containers[path].max_items or _EXPECTED_ITEMS, _EXPECTED_ITEMS) for path in arrays)
+    items = math.prod(min(containers[path].max_items or EXPECTED_ITEMS, EXPECTED_ITEMS) for path in arrays)
     return items * characters / _CHARACTERS_PER_TOKEN
+
+
+def unbounded_lists(leaves: Iterable[Leaf], containers: Mapping[Path, Container]) -> list[str]:
+    """Return the names of lists that leaves lie in and that may have more items than an estimate counts."""
+    arrays = dict.fromkeys(leaf.path[:end] for leaf in leaves for end, part in enumerate(leaf.path) if part == ITEM)
+    long = [path for path in arrays if (containers[path].max_items or EXPECTED_ITEMS + 1) > EXPECTED_ITEMS]
+    return [".".join(part for part in path if part != ITEM) for path in long]
 
 
 def _value_characters(leaf: Leaf) -> int:

@@ -37,7 +37,8 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
         problem = scan.check(RawLine(line_no=number, byte_start=0, byte_end=len(line), content=line))
         if problem is not None:
             param = (problem.param or "").removeprefix("body.") or None
-            raise InputError(f"No document can be asked this: {problem.message}.", param=param, code=problem.code)
+            said = job.told({"code": problem.code, "message": problem.message})["message"]
+            raise InputError(f"No document can be asked this: {said}.", param=param, code=problem.code)
 
 
 def _check_count(num_questions: int, num_documents: int, settings: Settings) -> None:

@@ -138,6 +138,29 @@ def test_a_document_without_any_answer_has_its_last_error(last: LineResult, code
     assert record_after([REFUSED], [dict.fromkeys(["0-0", "0-1"], last)])["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("properties", "params", "told", "untold"),
+    [
+        ({"b": TEXT, "rows": rows_of({"p": TEXT})}, {}, ["'rows'", "maxItems"], []),
+        ({"rows": rows_of({"p": TEXT}) | {"maxItems": 5}}, {}, ["max_fields"], ["maxItems"]),
+        ({"b": TEXT}, {}, ["max_fields"], ["maxItems"]),
+        ({"rows": rows_of({"p": TEXT})}, {"max_tokens": 893}, [], ["maxItems", "max_fields"]),
+    ],
+    ids=["a list", "a short list", "no list", "given"],
+)
+def test_an_answer_without_room_says_what_its_bound_is_made_of(
+    properties: dict[str, Any], params: dict[str, Any], told: list[str], untold: list[str]
+) -> None:
+    schema = json.dumps({"type": "object", "properties": properties}).encode()
+    asking = job.plan(schema, quotes=False, params=params, max_fields=25)
+    error = {"code": "context_length_exceeded", "message": "max_tokens is 893 and messages has 200 tokens"}
+    refused = Answers(first=[LineResult(error=error)] * len(asking.groups))
+    found = record_of(asking, asking.showing(DOCUMENT), refused, name="a.txt", sha256="", usage={})["error"]
+    assert found["code"] == "context_length_exceeded"
+    assert all(text in found["message"] for text in [*told, error["message"]])
+    assert not any(text in found["message"] for text in untold)
+
+
 def test_the_parts_of_a_large_question_have_the_size_of_a_leaf_after_few_rounds() -> None:
     names = [f"f{number}" for number in range(369)]
     schema = {"type": "object", "properties": dict.fromkeys(names, TEXT)}
