@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +116,15 @@ def test_a_pattern_of_a_json_schema_has_them_already() -> None:
     schema = {"type": "string", "pattern": r"^\d\w$"}
     assert fits('"5a"', json=schema)
     assert not fits(f'"{ARABIC_5}a"', json=schema)
+
+
+@pytest.mark.parametrize("space", [" ", "\t", NO_BREAK, "\u2003", "\u2028", "\u3000"])
+@pytest.mark.parametrize(("pattern", "is_space"), [(r"^\s$", True), (r"^\S$", False), (r"^[^\s]$", False)])
+def test_a_space_of_a_pattern_is_what_validators_take_for_one(pattern: str, space: str, *, is_space: bool) -> None:
+    """ECMA-262, which JSON Schema's patterns are of, has the white space of Unicode in `\\s`."""
+    schema = {"type": "string", "pattern": pattern}
+    assert jsonschema_rs.validator_for(schema).is_valid(space) is is_space
+    assert fits(json.dumps(space, ensure_ascii=False), json=schema) is is_space
 
 
 @pytest.mark.parametrize(
