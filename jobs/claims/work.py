@@ -83,8 +83,8 @@ class ClaimedWork(Generic[Row]):
             raise self._claims.over(self.claim)
         if self._is_stopping():
             raise StoppingError(f"{self._claims.kind} {self.claim.id} is given up: this worker is to end")
-        if self._is_cancelled:
-            self._hears_cancel = self._is_cancelled = False
+        if self._is_cancelled and self._hears_cancel:
+            self._hears_cancel = False  # the thread that renews may note it once more
             raise CancelHeardError(f"{self._claims.kind} {self.claim.id} was cancelled")
 
     @contextmanager
@@ -136,7 +136,7 @@ class ClaimedWork(Generic[Row]):
             try:
                 with transaction(self._hold_sessions) as session:
                     state = self._claims.renew(session, self.claim, lease=self._settings.lease)
-                self._is_cancelled = self._hears_cancel and state == CANCELLING
+                self._is_cancelled = state == CANCELLING
             except FencedOutError:
                 self._is_lost = True
             except ServiceError as error:
