@@ -72,9 +72,9 @@ SAID_BY_NO_SCHEMA = frozenset(
         *("since", "store", "top_k", "url", "value"),
     }
 )
-"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, some are of documents
-or of an index or of a header alone, a URL is public, what a schema of fields may say is told in words, and a value is there with one
-decision alone."""
+"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, some are of documents,
+of an index or of a header alone, a URL is public, what a schema of fields may say is told in words, and a value is
+there with one decision alone."""
 
 
 def depends_on_state(case: Any, answer: Any) -> bool:
