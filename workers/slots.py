@@ -22,8 +22,10 @@ class Slots:
     is for a tenant that has nothing open, for work no worse than the worst: it waits for nobody's slowest line.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, *, are_newcomers_in_turn: bool = True) -> None:
+        """`are_newcomers_in_turn`: the slot for them takes nobody who has had more than those whose work is open."""
         self._num_slots = num_slots
+        self._are_newcomers_in_turn = are_newcomers_in_turn
         self._lock = threading.Lock()
         self._open: list[tuple[int, str]] = []  # rank and tenant
         self._newcomers: list[tuple[int, str]] = []  # in the slot that is for them alone; more where a claim surprised
@@ -36,6 +38,7 @@ class Slots:
                 classes=[priority for rank, priority in enumerate(CLASSES) if self._has_room(rank)],
                 newcomer_classes=[] if self._newcomers else CLASSES[: self._worst + 1],
                 present={tenant_id for _, tenant_id in self._all},
+                are_newcomers_in_turn=self._are_newcomers_in_turn,
             )
 
     @property

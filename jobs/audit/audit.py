@@ -99,11 +99,10 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
         billed, found = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
         if billed != found:
             yield f"the ledger has {name} {billed} and the results give {found}"
-    if row.ledger_worker_microseconds != row.worker_microseconds:
-        yield (
-            f"the ledger has worker_microseconds {row.ledger_worker_microseconds} and the batch "
-            f"{row.worker_microseconds}"
-        )
+    for name in ("worker_microseconds", "reading_microseconds"):
+        billed, noted = getattr(row, f"ledger_{name}"), getattr(row, name)
+        if billed != noted:
+            yield f"the ledger has {name} {billed} and the batch {noted}"
     if row.ledger_cost_picos != row.cost_picos:
         yield f"the ledger has cost_picos {row.ledger_cost_picos} and the batch {row.cost_picos}"
     if row.num_mispriced:
@@ -152,7 +151,7 @@ _BATCHES = text(f"""
     ), entries AS (
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
-            sum(worker_microseconds) AS worker_microseconds,
+            sum(worker_microseconds) AS worker_microseconds, sum(reading_microseconds) AS reading_microseconds,
             sum(cost_micros * 1000000.0 + cost_picos) AS cost_picos,
             count(*) FILTER (WHERE is_mispriced) AS num_mispriced,
             sum(cost_picos) FILTER (WHERE is_mispriced) AS mispriced_cost_picos,
@@ -172,6 +171,7 @@ _BATCHES = text(f"""
     SELECT batch.id, batch.state, batch.num_requests, batch.num_completed, batch.num_failed, batch.input_tokens,
         batch.cached_tokens, batch.output_tokens, batch.reserved_tokens, batch.covered_tokens,
         batch.worker_microseconds, coalesce(entries.worker_microseconds, 0) AS ledger_worker_microseconds,
+        batch.reading_microseconds, coalesce(entries.reading_microseconds, 0) AS ledger_reading_microseconds,
         coalesce(covers.tokens, 0) AS chunk_covered_tokens,
         round(batch.cost_micros * 1000000.0 + batch.cost_picos) AS cost_picos,
         coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,

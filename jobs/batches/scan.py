@@ -15,6 +15,7 @@ from jobs.lines.endpoints import BY_PATH, LineKind, Request, kind_of, paths_of
 from jobs.lines.identical import IdenticalLines
 from jobs.lines.input_estimate import estimate_tokens
 from jobs.lines.line_check import check_body
+from jobs.lines.line_times import TURN_MILLISECONDS
 from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse_line, shown, too_long_problem
 from jobs.settings import MIB, Settings
 
@@ -27,8 +28,8 @@ SHORT_CHUNK_TOKENS = 16_384
 lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
 
 PREPARE_LINES = 16
-"""Of a chunk of documents: reading one takes from milliseconds to a minute, and it is what is done again when a worker
-dies. Each counts as one in the fair order, where others count by tokens."""
+"""Of a chunk of documents at most, and fewer where they are expected to take longer than a turn. In the fair order they
+count by milliseconds, where others count by tokens."""
 
 
 class PlannedChunk(NamedTuple):
@@ -131,6 +132,8 @@ class Scan:
     """What models answer that are offered, those for other endpoints, too."""
     passages: Passages | None = None
     """None: no line is changed."""
+    line_milliseconds: int = 1
+    """What each line is expected to take a reader, where the lines are prepared."""
     is_retry: bool = False
     """Whether the lines were accepted once, with whatever custom_id was allowed then."""
     planner: ChunkPlanner = field(init=False)
@@ -146,9 +149,11 @@ class Scan:
     _identical: IdenticalLines = field(default_factory=IdenticalLines)
 
     def __post_init__(self) -> None:
-        usual = PREPARE_LINES if self._is_prepared else self.settings.chunk_lines
+        usual, most_tokens = self.settings.chunk_lines, self.settings.chunk_tokens
+        if self._is_prepared:
+            usual, most_tokens = PREPARE_LINES, TURN_MILLISECONDS
         most = BY_PATH[self.endpoint].max_chunk_lines or usual
-        self.planner = ChunkPlanner(max_lines=most, max_tokens=self.settings.chunk_tokens)
+        self.planner = ChunkPlanner(max_lines=most, max_tokens=most_tokens)
 
     @property
     def _is_prepared(self) -> bool:
@@ -185,7 +190,7 @@ class Scan:
 
     def _plan(self, line: RawLine, body: Mapping[str, Any], *, copy_of: int | None) -> None:
         assert line.content is not None, "what is too long is a problem"
-        tokens = 1
+        tokens = self.line_milliseconds
         if not self._is_prepared:
             tokens = estimate_tokens(line.content, body, default_max_tokens=self.settings.default_max_tokens)
         self.planner.add(line, tokens, copy_of=copy_of)

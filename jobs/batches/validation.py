@@ -20,6 +20,7 @@ from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import PutOffError
 from jobs.batches.planned import Plan
+from jobs.batches.reading_times import expected_milliseconds
 from jobs.batches.retrieval import course
 from jobs.batches.retrieval.asking import Asking, Embedder
 from jobs.batches.retrieval.course import Retrieval
@@ -118,6 +119,7 @@ def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
         kinds=served_models.kinds_by_name(session),
         settings=settings,
         contexts=fleet.contexts(session),
+        line_milliseconds=expected_milliseconds(session, batch),
         is_retry=batch.retry_of is not None,
     )
 

@@ -45,6 +45,7 @@ LOWERED = Priority.NORMAL
 class QueuedChunk:
     id: int
     estimated_tokens: int
+    """Of what is prepared, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +148,15 @@ def order(queues: Iterable[Queue], *, now: datetime, limit: int, after_others: C
 
 
 def wanted_in_order(queues: Sequence[Queue], wanted: Wanted, *, now: datetime, limit: int) -> list[int]:
-    """Return the ids of the next chunks that are wanted, at most `limit`; newcomers' as long as it is their turn."""
+    """Return the ids of the next chunks that are wanted, at most `limit`; newcomers' as `wanted` says."""
     chunk_ids = order((queue for queue in queues if queue.priority in wanted.classes), now=now, limit=limit)
     if chunk_ids:
         return chunk_ids
     shared = [queue for queue in queues if queue.priority in wanted.newcomer_classes]
-    newcomers = {chunk.id for queue in shared if queue.tenant_id not in wanted.present for chunk in queue.chunks}
+    new = [queue for queue in shared if queue.tenant_id not in wanted.present]
+    if not wanted.are_newcomers_in_turn:
+        return order(new, now=now, limit=limit)
+    newcomers = {chunk.id for queue in new for chunk in queue.chunks}
     # Who begins stands level with the least served: that is its turn.
     in_turn = order(shared, now=now, limit=limit, after_others=wanted.present)
     return list(takewhile(newcomers.__contains__, in_turn))

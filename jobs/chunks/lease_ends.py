@@ -42,7 +42,7 @@ def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
 def correct_share(session: Session, chunk: ChunkRef) -> None:
     """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate.
 
-    What is prepared uses no tokens and is counted by its lines, in the estimate, too.
+    What is prepared uses no tokens and is counted by milliseconds of reading, at least 1 a line, as the estimate is.
     """
     used_of = _PREPARED if chunk.model == PREPARE_MODEL else _USED
     used = session.scalar(used_of, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
@@ -83,4 +83,7 @@ _LOCK_BATCH = text("SELECT state FROM batch WHERE id = :batch_id FOR NO KEY UPDA
 _USED = text("""
     SELECT sum(input_tokens + output_tokens) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence
 """)
-_PREPARED = text("SELECT sum(num_results) FROM ledger WHERE chunk_id = :chunk_id AND fence = :fence")
+_PREPARED = text("""
+    SELECT greatest(sum(reading_microseconds) / 1000, sum(num_results)) FROM ledger
+    WHERE chunk_id = :chunk_id AND fence = :fence
+""")

@@ -174,6 +174,17 @@ def release(session: Session, claim: ClaimedChunk) -> None:
     decisions.note(session, claim.batch_id, Kind.GIVEN_BACK, subject=claim.worker_id)
 
 
+def end_turn(session: Session, claim: ClaimedChunk, *, estimated_tokens: int) -> None:
+    """Give back the rest of a chunk that has had its time, with an estimate of that rest: others may come first.
+
+    It is withdrawn where its batch is no longer wanted. Raises FencedOutError.
+    """
+    hold(session, claim)
+    session.execute(_ESTIMATE, {"chunk_id": claim.chunk_id, "tokens": estimated_tokens})
+    state = lock_batch_state(session, claim.batch_id)
+    leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+
+
 def withdraw_open(session: Session, batch_id: str) -> int:
     """Withdraw a batch's ready, waiting and deferred chunks, when it is cancelled or expired; return how many.
 
@@ -231,6 +242,8 @@ _EXTEND_AND_LOCK = text(f"""
     FROM extended JOIN batch ON batch.id = extended.batch_id FOR NO KEY UPDATE OF batch
 """)
 
+_ESTIMATE = text("UPDATE chunk SET estimated_tokens = :tokens WHERE id = :chunk_id")
+
 _START = text(f"""
     UPDATE chunk SET started_fence = fence WHERE {ChunkRef.IS_HELD} RETURNING id
 """)
@@ -254,8 +267,8 @@ _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_micros, cached_input_price_micros,
-        output_price_micros, worker_microseconds, num_truncated)
+        output_price_micros, worker_microseconds, reading_microseconds, num_truncated)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_micros, :cached_input_price_micros,
-        :output_price_micros, :worker_microseconds, :num_truncated)
+        :output_price_micros, :worker_microseconds, :reading_microseconds, :num_truncated)
 """)

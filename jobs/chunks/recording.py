@@ -30,6 +30,8 @@ class LineResult:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reading_microseconds: int = 0
+    """For which readers of documents worked at the line."""
     is_truncated: bool = False
     """Whether an answer of the line was ended by its limit of tokens: finish_reason `length`."""
 
@@ -52,6 +54,7 @@ class Recorded:
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    reading_microseconds: int
     cost_picos: int
 
     @property
@@ -115,12 +118,12 @@ def copy_rows(session: Session, statement: str, rows: Iterable[Sequence[object]]
 
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
-_SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKENS)
+_SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKENS, "reading_microseconds")
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, Any]:
     kept = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens")
-    names = (*kept, "is_truncated")  # which is counted alone
+    names = (*kept, "is_truncated", "reading_microseconds")  # which are counted alone
     lines = {"line": [result.line for result in results]}
     return lines | {name: _array(getattr(result, name) for result in results) for name in names}
 
@@ -146,8 +149,9 @@ _INSERT = text("""
         SELECT * FROM unnest(
             CAST(:line_no AS bigint[]), CAST(:status_code AS smallint[]), CAST(:is_error AS boolean[]),
             CAST(:input_tokens AS bigint[]), CAST(:cached_tokens AS bigint[]), CAST(:output_tokens AS bigint[]),
-            CAST(:line AS bytea[]), CAST(:is_truncated AS boolean[])
-        ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line, is_truncated)
+            CAST(:line AS bytea[]), CAST(:is_truncated AS boolean[]), CAST(:reading_microseconds AS bigint[])
+        ) AS row (line_no, status_code, is_error, input_tokens, cached_tokens, output_tokens, line, is_truncated,
+            reading_microseconds)
     ), missing AS (
         SELECT given.*, row_number() OVER (ORDER BY given.line_no) AS position FROM given
         WHERE NOT EXISTS (
@@ -169,7 +173,9 @@ _INSERT = text("""
         )) AS num_truncated,
         count(*) FILTER (WHERE input_tokens + output_tokens > 0) AS num_computed,
         coalesce(sum(input_tokens), 0) AS input_tokens, coalesce(sum(cached_tokens), 0) AS cached_tokens,
-        coalesce(sum(output_tokens), 0) AS output_tokens
+        coalesce(sum(output_tokens), 0) AS output_tokens,
+        (SELECT coalesce(sum(reading_microseconds), 0) FROM given WHERE line_no IN (SELECT line_no FROM inserted))
+            AS reading_microseconds
     FROM inserted
 """)
 
@@ -178,7 +184,8 @@ COUNT = """
         num_truncated = num_truncated + :num_truncated, num_computed = num_computed + :num_computed,
         input_tokens = input_tokens + :input_tokens, cached_tokens = cached_tokens + :cached_tokens,
         output_tokens = output_tokens + :output_tokens, cost_picos = cost_picos + :cost_picos,
-        worker_microseconds = worker_microseconds + :worker_microseconds
+        worker_microseconds = worker_microseconds + :worker_microseconds,
+        reading_microseconds = reading_microseconds + :reading_microseconds
     WHERE id = :batch_id
 """
 """Adds what was recorded, and the time that it took, to the counters of the batch."""

@@ -17,6 +17,8 @@ class Wanted:
     """Where the turn in these is a tenant's that has no work here, it need not wait for the others' to end."""
     present: Collection[str] = ()
     """The ids of tenants that have work here."""
+    are_newcomers_in_turn: bool = True
+    """Whether newcomers are taken only while it is their turn; else they have turns among themselves."""
 
     @property
     def all_classes(self) -> list[Priority]:

@@ -120,6 +120,7 @@ _ROLL_UP = text(f"""
             CAST(sum(cached_tokens) AS bigint) AS cached_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
             CAST(sum(cost_micros) AS bigint) AS cost_micros, sum(cost_picos) AS cost_picos,
             CAST(sum(worker_microseconds) AS bigint) AS worker_microseconds,
+            CAST(sum(reading_microseconds) AS bigint) AS reading_microseconds,
             CASE WHEN count(num_truncated) = count(*) THEN CAST(sum(num_truncated) AS bigint) END AS num_truncated,
             count(*) AS num_gone
         FROM gone GROUP BY first_id
@@ -131,6 +132,7 @@ _ROLL_UP = text(f"""
             output_tokens = ledger.output_tokens + added.output_tokens,
             cost_micros = ledger.cost_micros + added.cost_micros, cost_picos = ledger.cost_picos + added.cost_picos,
             worker_microseconds = ledger.worker_microseconds + added.worker_microseconds,
+            reading_microseconds = ledger.reading_microseconds + added.reading_microseconds,
             num_truncated = ledger.num_truncated + added.num_truncated
         FROM added WHERE ledger.id = added.first_id RETURNING added.num_gone
     )

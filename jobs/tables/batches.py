@@ -152,6 +152,7 @@ class Batch(Base):
     input_missed_at: Mapped[datetime | None]  # since when the object store, which is there, has not had its input
     deferred_until: Mapped[datetime | None]  # nobody takes it or its deferred chunks up before: `jobs.chunks.deferring`
     num_computed: Mapped[int] = mapped_column(server_default="0")  # of the results: those that used tokens
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
 
 
 class BatchStage(Base):

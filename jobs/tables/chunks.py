@@ -62,7 +62,7 @@ class Chunk(Base):
     num_requests: Mapped[int]  # those that are not blank: as many results make the chunk done
     byte_start: Mapped[int]
     byte_end: Mapped[int]  # exclusive
-    estimated_tokens: Mapped[int]
+    estimated_tokens: Mapped[int]  # of what is prepared, milliseconds that readers are expected to need
     state: Mapped[str] = mapped_column(server_default=ChunkState.READY.value)
     fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     losses: Mapped[int] = mapped_column(Integer, server_default="0")  # leases lost, never those given back
@@ -154,3 +154,4 @@ class Ledger(Base):
     cached_input_price_micros: Mapped[int | None]  # of the cached tokens; null: as the others
     priority: Mapped[str | None]  # the class whose prices these are; null: of a release whose classes cost the same
     num_truncated: Mapped[int | None]  # of the results: an answer ended by a limit; null: of a release that noted none
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # for which readers of documents worked

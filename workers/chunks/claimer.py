@@ -21,6 +21,7 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import Wanted
 from jobs.database import transaction
 from jobs.errors import ServiceError
+from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.settings import Settings
 from jobs.states import Priority
 from jobs.telemetry.declared import CHUNKS_CLAIMED, CHUNKS_ENDED
@@ -63,7 +64,8 @@ class Claimer:
         self._settings = settings
         self._drain = drain
         self._meters = meters
-        self._slots = Slots(settings.worker_chunks)
+        # Readers have one process more than slots, which reads for nobody else; an engine's seats are shared by all.
+        self._slots = Slots(settings.worker_chunks, are_newcomers_in_turn=model != PREPARE_MODEL)
         self._open: set[tuple[int, int]] = set()  # chunks and the fences under which they run here
         self._hints: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
         self._wake = threading.Event()

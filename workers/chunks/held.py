@@ -60,6 +60,11 @@ class HeldChunk(ABC):
     def _work_off(self) -> None:
         """Write a result for every line, and leave none running. Raises Abandoned: the chunk was given back or lost."""
 
+    def _close(self) -> None:
+        """End the chunk, where its last flush has not."""
+        if not self._lease.is_complete:
+            self._lease.run(leasing.complete)
+
     def run(self) -> bool:
         """Return when the chunk is done, given back or lost: whether it is done."""
         claim = self._claim
@@ -83,8 +88,7 @@ class HeldChunk(ABC):
         log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
         try:
             self._work_off()
-            if not self._lease.is_complete:
-                self._lease.run(leasing.complete)
+            self._close()
         except Abandoned as reason:
             log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
             return False

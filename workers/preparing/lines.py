@@ -28,6 +28,8 @@ class DocumentLines:
         self._batch_id = batch_id
         self._answer = answer
         self._waiting: deque[RawLine] = deque()
+        self.num_held_back = 0
+        """Lines that are left for another time."""
         self._num_running = 0
         self._is_dropped = False
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
@@ -53,6 +55,11 @@ class DocumentLines:
         """Yield the lines that have ended since they were last asked for."""
         while not self._ended.empty():
             yield self._left(self._ended.get())
+
+    def hold_back(self) -> None:
+        """Begin no further line: those that wait are left for another time."""
+        self.num_held_back += len(self._waiting)
+        self._waiting.clear()
 
     def drop_all(self) -> list[Ended]:
         """Forget every line: what is being read is read to its end, and nobody hears of it."""

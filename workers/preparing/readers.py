@@ -44,6 +44,11 @@ class Readers:
             passages=DocumentReader(replace(limits, seconds=_CUTTING_TIMES * limits.seconds), module=CUTTER),
         )
 
+    @property
+    def seconds(self) -> float:
+        """Return for how long the processes were at work."""
+        return self.files.seconds + self.answers.seconds + self.passages.seconds
+
     def close(self) -> None:
         for each in (self.files, self.answers, self.passages):
             each.close()

@@ -56,6 +56,9 @@ class DocumentResults:
         self._monotonic = monotonic
         self._unwritten: list[LineResult] = []
         self._first_at = 0.0  # when the first of them came
+        self.num_ended = 0
+        self.reading_microseconds = 0
+        """Of all that have ended."""
         self.away: ServiceError | None = None
         """Why a line could not be answered just now."""
 
@@ -67,6 +70,8 @@ class DocumentResults:
         if isinstance(ended, ServiceError):
             self.away = ended
             return
+        self.num_ended += 1
+        self.reading_microseconds += ended.reading_microseconds
         if not self._unwritten:
             self._first_at = self._monotonic()
         self._unwritten.append(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jobs.chunks import leasing
@@ -12,6 +12,7 @@ from jobs.chunks.recording import LineResult
 from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.lines.endpoints import Request, parse_request
+from jobs.lines.line_times import TURN_MILLISECONDS
 from jobs.lines.passage_bodies import FindRequest
 from jobs.lines.reading import RawLine, custom_id_of, parse_line
 from jobs.telemetry.declared import DOCUMENTS
@@ -24,6 +25,8 @@ from workers.preparing.lines import DocumentLines, Ended
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool, Readers
 from workers.preparing.results import DocumentResults
+
+TURN_MICROSECONDS = 1000 * TURN_MILLISECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,23 @@ class DocumentRun(HeldChunk):
             for ended in self._lines.wait_finished(self._parts.settings.flush_seconds):
                 self._results.finish(ended)
             self._give_back_if_away()
+            if self._results.reading_microseconds >= TURN_MICROSECONDS:
+                self._lines.hold_back()
             if self._results and (self._results.is_due or not self._lines):
-                self._results.write(is_last=not self._lines)
+                self._results.write(is_last=not self._lines and not self._lines.num_held_back)
                 self._ends.end_if_unwanted()
             self._ends.hold_lease_if_due()
             if self._lines:
                 self._ends.give_back_if_drained()
+
+    def _close(self) -> None:
+        """End the chunk, or its turn: its other lines are expected to take as long as these did."""
+        num_left = self._lines.num_held_back
+        if not num_left:
+            super()._close()
+            return
+        milliseconds = self._results.reading_microseconds * num_left // (1000 * self._results.num_ended)
+        self._lease.run(lambda session, claim: leasing.end_turn(session, claim, estimated_tokens=milliseconds))
 
     def _give_back_if_away(self) -> None:
         """Return the rest where a store did not answer: it is no fault of the documents."""
@@ -98,16 +112,20 @@ class DocumentRun(HeldChunk):
         """Answer a line, in a thread of the pool; whatever ends it ends no other. Raises ServiceError."""
         assert raw.content is not None, "validation refused over-long lines"
         batch_id, custom_id = self._claim.batch_id, custom_id_of(raw.content)
+        clock = _Clock(readers)
         try:
             line = parse_line(raw.content, line_no=raw.line_no, endpoint=self._claim.endpoint)
             request = parse_request(self._claim.endpoint, line.body)
             body = self._body_of(request, readers)
             found, outcome = results.answered(batch_id, raw.line_no, line.custom_id, body), "answered"
+            found = replace(found, reading_microseconds=clock.microseconds)
         except ServiceError:
             raise
         except InputError as error:
             found, outcome = results.refused(batch_id, raw.line_no, custom_id, error), error.code
+            found = replace(found, reading_microseconds=clock.microseconds)
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+            # Nobody is charged for its time.
             found, outcome = results.fault(batch_id, raw.line_no, custom_id, error), "fault"
         self._parts.meters.count(DOCUMENTS, self._claim.endpoint.rpartition("/")[2], outcome)
         return found
@@ -118,3 +136,19 @@ class DocumentRun(HeldChunk):
             return self._parts.passages.answer(request, tenant_id=tenant_id)
         assert isinstance(request, ReadRequest | GroundRequest | CutRequest), "the queue has no others"
         return self._parts.answers.answer(request, tenant_id=tenant_id, readers=readers)
+
+
+class _Clock:
+    """How long a line takes: of its reader's processes, and the processor time of this thread."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._began = self._seconds
+
+    @property
+    def microseconds(self) -> int:
+        return round((self._seconds - self._began) * 1e6)
+
+    @property
+    def _seconds(self) -> float:
+        return self._readers.seconds + time.thread_time()

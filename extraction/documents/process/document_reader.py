@@ -5,6 +5,7 @@ Each is read by a process of its own. Not for several threads: each has a reader
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +26,9 @@ class DocumentReader:
         self._warm: WarmProcess | None = None
         self._process: ReadingProcess | None = None
         self._owner: str | None = None
+        self.seconds = 0.0
+        """For which processes were at work; what was begun anew, as it died of no document, is left out."""
+        self._last_seconds = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +58,13 @@ class DocumentReader:
         if len(content) > self._limits.max_bytes:
             message = f"{name} has {len(content)} bytes, and {self._limits.max_bytes} are read; split it"
             raise DocumentError(DocumentCode.TOO_LARGE, message)
+        self._last_seconds = 0.0
+        try:
+            return self._read_for(content, name, owner)
+        finally:
+            self.seconds += self._last_seconds
+
+    def _read_for(self, content: bytes, name: str, owner: str | None) -> bytes:
         try:
             return self._read(content, name, owner)
         except ReaderDiedError as death:
@@ -78,11 +89,14 @@ class DocumentReader:
 
     def _read(self, content: bytes, name: str, owner: str | None) -> bytes:
         process = self._reader_for(owner)
+        started = time.monotonic()
         try:
             stored = process.read(content, name)
         except BaseException:  # whatever it was, no other document meets this process
             self._end_reader()
             raise
+        finally:
+            self._last_seconds = time.monotonic() - started
         if owner is None or process.num_read >= self._limits.documents_per_process:
             self._end_reader()
         return stored

@@ -65,7 +65,7 @@ def test_documents_are_planned_in_small_chunks_of_the_queue_that_needs_no_model(
     assert batch.model == PREPARE_MODEL
     found = session.execute(text("SELECT model, num_lines, estimated_tokens FROM chunk ORDER BY first_line")).all()
     assert [tuple(row) for row in found] == [
-        (PREPARE_MODEL, count, count) for count in (PREPARE_LINES, PREPARE_LINES, 1)
+        (PREPARE_MODEL, count, 100 * count) for count in (PREPARE_LINES, PREPARE_LINES, 1)
     ]
 
 
