@@ -69,21 +69,36 @@ def seal() -> frozenset[Layer]:
     return frozenset(layer for layer, is_on in put_on.items() if not is_on)
 
 
-def confine(memory_bytes: int, *, parent_id: int) -> frozenset[Layer]:
+def confine(memory_bytes: int, *, parent_id: int, at_first_bytes: int | None = None) -> frozenset[Layer]:
     """Take the rest for good, in all threads; return the layers that it could not put on.
 
-    `parent_id` is the process without which this one ends, `memory_bytes` its address space.
+    `parent_id` is the process without which this one ends, `memory_bytes` its address space,
+    of which it has `at_first_bytes` until it takes all (`widen_memory`).
     """
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))
     if sys.platform != "linux":
         sys.addaudithook(_refuse_events)
         return frozenset({Layer.PARENT, Layer.CALLS})
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_AS, (min(at_first_bytes or memory_bytes, memory_bytes), memory_bytes))
     put_on = {Layer.PARENT: _end_with(parent_id), Layer.CALLS: call_filter.install(os.getpid())}
     if not put_on[Layer.CALLS]:
         sys.addaudithook(_refuse_events)
     return frozenset(layer for layer, is_on in put_on.items() if not is_on)
+
+
+def widen_memory() -> None:
+    """Take all of the address space that `confine` has left to this process."""
+    if sys.platform == "linux":
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def address_space_bytes() -> int:
+    """Return how much of it this process has, 0 where the system does not tell; call it before `seal`."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
 
 
 def _end_with(parent_id: int) -> bool:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 _PIECE_BYTES = 1 << 20
+_MOST_SECONDS = 2_000_000.0  # of one wait: milliseconds, as an int of C
 
 
 @dataclass(slots=True)
@@ -57,5 +58,5 @@ class Pipes:
 def _wait(descriptor: int, event: int, give_up_at: float) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
-    if not poll.poll(max(0.0, give_up_at - time.monotonic()) * 1000):
+    if not poll.poll(1000 * min(max(0.0, give_up_at - time.monotonic()), _MOST_SECONDS)):
         raise TimeoutError

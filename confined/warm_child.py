@@ -6,11 +6,15 @@ import gc
 import os
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable
 from typing import IO
 
 from confined.isolation import seal
-from confined.warm_words import CODE, END, FORK, SIZE
+from confined.warm_words import CODE, END, FORK, MICROSECONDS, SIZE, TIME
+
+_PROCESSOR_TIME = 2  # CPUCLOCK_SCHED: Linux makes the id of a process's clock of its number and this
 
 Handle = Callable[[IO[bytes], IO[bytes], int], None]
 """Serves over what it reads from and what it writes to, in a fork of the process whose id is the third argument.
@@ -32,8 +36,10 @@ def serve(ready: bytes, handle: Handle) -> None:
         word, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if word == FORK:
             process_id = _forked(descriptors, handle)
+        elif word == TIME:
+            control.sendall(MICROSECONDS.pack(_microseconds(process_id)))
         elif word == END:
-            control.sendall(CODE.pack(_end(process_id)))
+            control.sendall(CODE.pack(*_end(process_id)))
             process_id = 0
         else:
             break
@@ -65,9 +71,17 @@ def _run(descriptors: list[int], handle: Handle, parent_id: int) -> None:
         os._exit(1)
 
 
-def _end(process_id: int) -> int:
-    """End the fork and return its code; it is this process's child until then, so that its id is no other's."""
+def _end(process_id: int) -> tuple[int, int]:
+    """End the fork and return its code and its time; it is a child until then, so that its id is no other's."""
     assert process_id, "there is a fork"
     os.kill(process_id, signal.SIGKILL)
-    _, status = os.waitpid(process_id, 0)
-    return os.waitstatus_to_exitcode(status)
+    _, status, used = os.wait4(process_id, 0)
+    return os.waitstatus_to_exitcode(status), round((used.ru_utime + used.ru_stime) * 1e6)
+
+
+def _microseconds(process_id: int) -> int:
+    """Return the processor time of the fork so far; -1 where the system does not tell."""
+    assert process_id, "there is a fork"
+    if sys.platform != "linux":
+        return -1
+    return round(time.clock_gettime((~process_id << 3) | _PROCESSOR_TIME) * 1e6)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from confined.child_process import ChildDiedError, exit_code, started
 from confined.pipes import Pipes
-from confined.warm_words import CODE, END, FORK, SIZE
+from confined.warm_words import CODE, END, FORK, MICROSECONDS, SIZE, TIME
 
 _ANSWER_SECONDS = 30.0
 """How long it may take to end what it has forked: it does nothing else."""
@@ -34,6 +34,8 @@ class WarmProcess:
     _control: socket.socket
     ready: bytes = b""
     """What it says of itself when it is ready."""
+    fork_seconds: float | None = None
+    """Processor time of the last fork that has ended."""
     _owes_code: bool = False
 
     @classmethod
@@ -81,9 +83,23 @@ class WarmProcess:
         """Wait for the end of the fork that was to be ended; return its exit code. Raises WarmProcessDiedError."""
         if not self._owes_code:
             return None
-        (code,) = CODE.unpack(self._take(CODE.size, time.monotonic() + _ANSWER_SECONDS))
+        code, microseconds = CODE.unpack(self._take(CODE.size, time.monotonic() + _ANSWER_SECONDS))
+        self.fork_seconds = microseconds / 1e6
         self._owes_code = False
         return int(code)
+
+    def ask_time(self) -> float | None:
+        """Return the processor time of the fork, which has not ended; None where the system does not tell.
+
+        Raises WarmProcessDiedError.
+        """
+        try:
+            self._control.sendall(TIME)
+        except OSError:
+            raise WarmProcessDiedError from None
+        answer = self._take(MICROSECONDS.size, time.monotonic() + _ANSWER_SECONDS)
+        (microseconds,) = MICROSECONDS.unpack(answer)
+        return None if microseconds < 0 else microseconds / 1e6
 
     def end(self) -> None:
         """End it, and with it what it has forked, which it waits for: nobody else may."""
@@ -132,6 +148,16 @@ class ForkedProcess:
         """End it, whatever it does."""
         self._ask_to_end()
         self._pipes.close()
+
+    def processor_seconds(self) -> float | None:
+        """Return its processor time, also when it has been ended; None where nobody can tell."""
+        try:
+            if not self._is_asked_to_end:
+                return self._warm.ask_time()
+            self._warm.settle()
+        except WarmProcessDiedError:
+            return None
+        return self._warm.fork_seconds
 
     def _ask_to_end(self) -> None:
         if not self._is_asked_to_end:

@@ -163,6 +163,15 @@ class Settings(BaseSettings):
     reader_isolation: Literal["best", "required"] = "best"
     """Readers of documents are confined by what the kernel has. `required`: a prepare worker that lacks a layer names
     it and does not start. See [docs/extraction.md](extraction.md#readers)."""
+    reader_seconds: float = Field(default=60.0, gt=0)
+    """Processor time that a reader has for the largest documents, and beside it as much for each page that is read by
+    OCR."""
+    reader_base_seconds: float = Field(default=8.0, gt=0)
+    """Of that, what the smallest document has; each MiB of a file has 12 seconds more."""
+    reader_memory_mib: int = Field(default=2048, gt=0)
+    """Address space that a reader has for the largest documents, and for pages that are read by OCR."""
+    reader_base_memory_mib: int = Field(default=320, gt=0)
+    """Of that, what the smallest document has beside what a reader has loaded; each byte of a file has 1 KiB more."""
     document_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which a read document is kept that no extraction used; then it is read anew."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)

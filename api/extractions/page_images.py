@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=fai
 _MAX_PAGE = 10_000
 _MAX_BYTES = 64 * MIB
 """Of a document whose pages are drawn: it is held twice, here and in the process."""
-_LIMITS = Limits(max_bytes=_MAX_BYTES + MIB, memory_bytes=1024 * MIB, seconds=20.0)
+_LIMITS = Limits(max_bytes=_MAX_BYTES + MIB, memory_bytes=1024 * MIB, seconds=20.0, times_by_clock=1.0).whole()
 _IMAGE = {
     "description": "The page.",
     "headers": headers({}),

@@ -5,7 +5,8 @@ Knows no format: readers hold themselves to these.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 class Progress:
@@ -15,12 +16,16 @@ class Progress:
         """Hear that a page, from 0, is being read."""
 
     def picture(self) -> None:
-        """Hear that this page is a picture, which takes longer."""
+        """Hear that this page is a picture, which takes longer, and more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """All inclusive. The first six are about a document, the others about the process that reads it."""
+    """All inclusive. The first six are about a document, the others about the process that reads it.
+
+    Time is the processor's: what else a machine does costs no document its result. The largest files that people have
+    may need all of `seconds` and `memory_bytes`; a small one has less of both (`of`).
+    """
 
     max_bytes: int = 512 << 20
     max_characters: int = 50_000_000
@@ -28,11 +33,37 @@ class Limits:
     max_cells: int = 5_000_000  # of one sheet, empty ones among the others too
     max_unpacked_bytes: int = 1 << 30  # of what lies in a zip
     max_nesting: int = 3  # mails within mails
-    memory_bytes: int = 2 << 30
+    memory_bytes: int = 2 << 30  # of address space
     seconds: float = 60.0
-    seconds_per_picture: float = 60.0  # beside those, for each page that is read by OCR
+    base_memory_bytes: int = 320 << 20  # of a file without a byte, beside what the process has loaded
+    memory_per_byte: int = 1024
+    base_seconds: float = 8.0  # of a file without a byte
+    seconds_per_mib: float = 12.0
+    seconds_per_picture: float = 60.0  # beside those, for each page that is read by OCR; with it comes all memory
+    times_by_clock: float = 5.0  # how often as long it may take by the clock
     documents_per_process: int = 200  # of one owner; those of nobody, and files, have a process each
+
+    def of(self, num_bytes: int) -> Self:
+        """Return the limits of a file of this size."""
+        return replace(
+            self,
+            seconds=min(self.seconds, self.base_seconds + self.seconds_per_mib * num_bytes / (1 << 20)),
+            base_memory_bytes=min(self.memory_bytes, self.base_memory_bytes + self.memory_per_byte * num_bytes),
+        )
+
+    def whole(self) -> Self:
+        """Return limits that are the same for each size."""
+        return replace(self, base_seconds=self.seconds, base_memory_bytes=self.memory_bytes)
+
+    @property
+    def clock_seconds(self) -> float:
+        return self.seconds * self.times_by_clock
 
     def needs_memory(self) -> str:
         """Return what is said of a document that needs too much."""
-        return f"reading it takes more than {self.memory_bytes >> 20} MiB of memory; split it"
+        num_bytes = min(self.base_memory_bytes, self.memory_bytes)
+        return f"reading it takes more than {num_bytes >> 20} MiB of memory; split it"
+
+    def needs_time(self) -> str:
+        """Return what is said of a document that takes too long."""
+        return f"reading it takes more than {self.seconds:.3g} s; split it"

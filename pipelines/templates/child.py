@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import minijinja
 import orjson
 
-from confined.isolation import confine, seal
+from confined.isolation import address_space_bytes, confine, seal
 from pipelines.templates.frames import read_frame, write_frame
 from pipelines.templates.limits import FUNCTIONS
 
@@ -39,7 +37,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
     source, answers = sys.stdin.buffer, sys.stdout.buffer
     parent_id = os.getppid()
-    memory_bytes = _address_space_bytes()
+    memory_bytes = address_space_bytes()
     seal()
     settings = read_frame(source)
     confine(memory_bytes + settings["memory_bytes"], parent_id=parent_id)
@@ -173,14 +171,6 @@ def _place(error: minijinja.TemplateError, source: str) -> dict[str, int]:
         return {"line": line}
     before = source.encode()[: place[0]].decode(errors="replace")
     return {"line": line, "column": len(before) - before.rfind("\n")}
-
-
-def _address_space_bytes() -> int:
-    """Return how much address space this process has; Linux alone tells, and keeps a limit."""
-    pages = Path("/proc/self/statm")
-    if not pages.exists():
-        return 0
-    return int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

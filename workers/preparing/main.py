@@ -44,7 +44,7 @@ def main(settings: Settings) -> None:
         connect(settings.database_url, connections=settings.prepare_processes + _CONNECTIONS_BESIDE_READERS)
     )
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
-    meters, limits, storage = prepare_meters(), Limits(), Storage.of(settings)
+    meters, limits, storage = prepare_meters(), limits_of(settings), Storage.of(settings)
     store_marker.bind(maker, storage)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
@@ -79,6 +79,17 @@ def main(settings: Settings) -> None:
         meters=meters,
     )
     sys.exit(exit_code)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return what reading a document may cost."""
+    return Limits(
+        seconds=settings.reader_seconds,
+        base_seconds=settings.reader_base_seconds,
+        seconds_per_picture=settings.reader_seconds,
+        memory_bytes=settings.reader_memory_mib * MIB,
+        base_memory_bytes=settings.reader_base_memory_mib * MIB,
+    )
 
 
 def check_isolation(*, is_required: bool) -> None:

@@ -40,13 +40,13 @@ class Readers:
     def within(cls, limits: Limits) -> Readers:
         return cls(
             files=DocumentReader(limits),
-            answers=DocumentReader(limits, module=GROUNDER),
-            passages=DocumentReader(replace(limits, seconds=_CUTTING_TIMES * limits.seconds), module=CUTTER),
+            answers=DocumentReader(limits.whole(), module=GROUNDER),
+            passages=DocumentReader(replace(limits, seconds=_CUTTING_TIMES * limits.seconds).whole(), module=CUTTER),
         )
 
     @property
     def seconds(self) -> float:
-        """Return for how long the processes were at work."""
+        """Return the processor time of the processes."""
         return self.files.seconds + self.answers.seconds + self.passages.seconds
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ class DocumentRun(HeldChunk):
 
 
 class _Clock:
-    """How long a line takes: of its reader's processes, and the processor time of this thread."""
+    """How long a line takes: the processor time of its reader's processes, and of this thread."""
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers

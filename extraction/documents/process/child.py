@@ -13,7 +13,7 @@ from typing import IO
 import orjson
 
 from confined import warm_child
-from confined.isolation import confine
+from confined.isolation import address_space_bytes, confine, widen_memory
 from extraction.documents.limits import Limits, Progress
 from extraction.documents.parsing import PARSERS, parse
 from extraction.documents.process.frames import Kind, read_frame, write_frame
@@ -35,12 +35,13 @@ def main() -> None:
 
 def serve(work: Work, said_when_ready: str) -> None:
     """Fork for one parent, and do the work in each fork, confined."""
-    warm_child.serve(said_when_ready.encode(), partial(_serve, work))
+    warm_child.serve(said_when_ready.encode(), partial(_serve, work, address_space_bytes()))
 
 
-def _serve(work: Work, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
+def _serve(work: Work, loaded_bytes: int, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
     limits = Limits(**orjson.loads(read_frame(source)))
-    confine(limits.memory_bytes, parent_id=parent_id)
+    at_first_bytes = loaded_bytes + limits.base_memory_bytes
+    confine(limits.memory_bytes, parent_id=parent_id, at_first_bytes=at_first_bytes)
     while True:
         try:
             name, content = read_frame(source).decode(), read_frame(source)
@@ -57,7 +58,8 @@ def _read(content: bytes, name: str, limits: Limits, progress: Progress) -> byte
 
 def _answer(work: Work, content: bytes, name: str, limits: Limits, answers: IO[bytes]) -> tuple[Kind, bytes]:
     """Return what the work made, or the error that there is instead."""
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds + _GRACE_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # which ends the process, in the midst of a parser too
+    signal.setitimer(signal.ITIMER_REAL, limits.clock_seconds + _GRACE_SECONDS)
     try:
         return Kind.DOCUMENT, work(content, name, limits, _Told(answers, limits))
     except DocumentError as error:
@@ -65,11 +67,12 @@ def _answer(work: Work, content: bytes, name: str, limits: Limits, answers: IO[b
     except MemoryError:
         return Kind.ERROR, orjson.dumps({"code": DocumentCode.MEMORY_LIMIT, "message": limits.needs_memory()})
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
 
 
 class _Told(Progress):
-    """Tells the parent, and gives a picture its time."""
+    """Tells the parent, and gives a picture its time and its memory."""
 
     def __init__(self, answers: IO[bytes], limits: Limits) -> None:
         self._answers = answers
@@ -80,8 +83,11 @@ class _Told(Progress):
 
     def picture(self) -> None:
         write_frame(self._answers, Kind.PICTURE, b"")
-        left, _ = signal.getitimer(signal.ITIMER_REAL)
-        signal.setitimer(signal.ITIMER_REAL, left + self._limits.seconds_per_picture)
+        widen_memory()
+        more = self._limits.seconds_per_picture
+        for timer, seconds in ((signal.ITIMER_PROF, more), (signal.ITIMER_REAL, more * self._limits.times_by_clock)):
+            left, _ = signal.getitimer(timer)
+            signal.setitimer(timer, left + seconds)
 
 
 if __name__ == "__main__":

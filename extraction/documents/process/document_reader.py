@@ -27,8 +27,9 @@ class DocumentReader:
         self._process: ReadingProcess | None = None
         self._owner: str | None = None
         self.seconds = 0.0
-        """For which processes were at work; what was begun anew, as it died of no document, is left out."""
+        """Of processor time, of all documents; what was begun anew, as it died of no document, is left out."""
         self._last_seconds = 0.0
+        self._before = 0.0  # of the process: what it has used for its owner's documents before
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +89,7 @@ class DocumentReader:
         return self._warm
 
     def _read(self, content: bytes, name: str, owner: str | None) -> bytes:
-        process = self._reader_for(owner)
+        process = self._reader_for(owner, len(content))
         started = time.monotonic()
         try:
             stored = process.read(content, name)
@@ -96,27 +97,34 @@ class DocumentReader:
             self._end_reader()
             raise
         finally:
-            self._last_seconds = time.monotonic() - started
+            self._note_time(process, time.monotonic() - started)
         if owner is None or process.num_read >= self._limits.documents_per_process:
             self._end_reader()
         return stored
 
-    def _reader_for(self, owner: str | None) -> ReadingProcess:
+    def _note_time(self, process: ReadingProcess, by_clock: float) -> None:
+        """Note how long a process has worked at the last document, by the clock where nobody tells its own time."""
+        used = process.processor_seconds()
+        self._last_seconds = by_clock if used is None else used - self._before
+        self._before = used or 0.0
+
+    def _reader_for(self, owner: str | None, num_bytes: int) -> ReadingProcess:
         """Return the process that reads for this owner already, else a new one."""
         if self._process is not None and owner is not None and owner == self._owner:
             return self._process
         self._end_reader()
-        self._process, self._owner = self._forked(), owner
+        limits = self._limits.of(num_bytes) if owner is None else self._limits
+        self._process, self._owner, self._before = self._forked(limits), owner, 0.0
         return self._process
 
-    def _forked(self) -> ReadingProcess:
+    def _forked(self, limits: Limits) -> ReadingProcess:
         """Return a new process. Raises ExtractionError where what forks it does not come up."""
         try:
-            return ReadingProcess.fork(self._started(), self._limits)
+            return ReadingProcess.fork(self._started(), limits)
         except WarmProcessDiedError:  # since the document before
             self.close()
         try:
-            return ReadingProcess.fork(self._started(), self._limits)
+            return ReadingProcess.fork(self._started(), limits)
         except WarmProcessDiedError:
             self.close()
             raise ExtractionError("the process that reads documents ends as soon as it has started") from None

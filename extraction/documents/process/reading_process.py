@@ -73,11 +73,10 @@ class ReadingProcess:
         started = time.monotonic()
         try:
             named = (Kind.NAME, name.encode(errors="replace"))
-            self._give(started + _SEND_SECONDS + self._limits.seconds, named, (Kind.CONTENT, content))
-            kind, payload = self._answer(time.monotonic() + self._limits.seconds)
+            self._give(started + _SEND_SECONDS + self._limits.clock_seconds, named, (Kind.CONTENT, content))
+            kind, payload = self._answer(time.monotonic() + self._limits.clock_seconds)
         except TimeoutError:
-            message = f"reading it takes more than {self._limits.seconds:g} s; split it"
-            raise DocumentError(DocumentCode.TIME_LIMIT, message, self._page) from None
+            raise self._too_slow() from None
         self.num_read += 1
         if kind is Kind.DOCUMENT:
             return payload
@@ -86,6 +85,10 @@ class ReadingProcess:
     def end(self) -> None:
         """End it, whatever it does."""
         self._forked.end()
+
+    def processor_seconds(self) -> float | None:
+        """Return its processor time so far, also when it has ended; None where nobody can tell."""
+        return self._forked.processor_seconds()
 
     def _give(self, give_up_at: float, *frames: tuple[Kind, bytes]) -> None:
         """Send frames. Where nobody is there to read them, `_answer` says so."""
@@ -101,7 +104,7 @@ class ReadingProcess:
             if number == Kind.PAGE:
                 self._page = int.from_bytes(payload[:8], "little")
             elif number == Kind.PICTURE:
-                give_up_at += self._limits.seconds_per_picture
+                give_up_at += self._limits.seconds_per_picture * self._limits.times_by_clock
                 self._num_pictures += 1
             if number in (Kind.DOCUMENT, Kind.ERROR):
                 return Kind(number), payload
@@ -122,11 +125,14 @@ class ReadingProcess:
             return self._forked.take(size, give_up_at)
         except ChildDiedError as death:
             is_killed = death.code == -signal.SIGKILL
-            is_by_document = self.num_read == 0 and not is_killed
+            is_by_document = death.code == -signal.SIGPROF or (self.num_read == 0 and not is_killed)
             raise ReaderDiedError(self._blamed(death), is_by_document=is_by_document) from None
         except WarmProcessDiedError:  # killed from outside, for want of memory perhaps
             error = DocumentError(DocumentCode.PARSER_DIED, "its parser died", self._page)
             raise ReaderDiedError(error, is_by_document=False) from None
+
+    def _too_slow(self) -> DocumentError:
+        return DocumentError(DocumentCode.TIME_LIMIT, self._limits.needs_time(), self._page)
 
     def _nonsense(self) -> ReaderDiedError:
         error = DocumentError(DocumentCode.PARSER_DIED, "its parser answered what none does", self._page)
@@ -135,4 +141,6 @@ class ReadingProcess:
     def _blamed(self, death: ChildDiedError) -> DocumentError:
         if death.code == -signal.SIGABRT:  # how PDFium and Rust end where there is no memory
             return DocumentError(DocumentCode.MEMORY_LIMIT, self._limits.needs_memory(), self._page)
+        if death.code == -signal.SIGPROF:  # its processor time is over
+            return self._too_slow()
         return DocumentError(DocumentCode.PARSER_DIED, f"its parser died ({death})", self._page)

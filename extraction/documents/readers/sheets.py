@@ -22,13 +22,14 @@ from extraction.errors import DocumentCode, DocumentError
 
 PARSER = f"sheets 1 python-calamine {version('python-calamine')}"
 
-_CELL = re.compile(rb"<(?:\w+:)?c\s[^>]{0,200}?\br=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
+_CELL = re.compile(rb"<(?:\w+:)?c\s[^>]{0,200}?\br=[\"']([A-Za-z]{1,99})(\d{1,99})[\"']")
+_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # of a sheet, by Office Open XML
 
 
 def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
     """Read a workbook. Raises DocumentError, with the sheet as page where its cells lie too far apart."""
     package = Package.open(content, limits)
-    for number, member in enumerate(name for name in package.members if "/worksheets/sheet" in name):
+    for number, member in enumerate(_sheets(package)):
         progress.page(number)
         _check_extent(package.read(member), number, limits)
     try:
@@ -45,12 +46,22 @@ def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
     return builder.build(Format.XLSX, PARSER)
 
 
+def _sheets(package: Package) -> list[str]:
+    """Return the members that are sheets, by their names or as the workbook says, in the file's order."""
+    linked = {link.member for link in package.links("xl/workbook.xml") if link.kind == "worksheet"}
+    return [name for name in package.members if "/worksheets/sheet" in name or name in linked]
+
+
 def _check_extent(sheet: bytes, number: int, limits: Limits) -> None:
     """Refuse a sheet whose cells span more than may be held: calamine holds the empty ones between, too."""
     rows, columns = _Extent(), _Extent()
     for match in _CELL.finditer(sheet):
-        columns.add(_column(match[1]))
-        rows.add(int(match[2]))
+        column, row = _column(match[1].upper()), int(match[2])
+        if column > _MOST_COLUMNS or row > _MOST_ROWS:
+            message = f"sheet {number + 1} has a cell {(match[1] + match[2]).decode()}, which no sheet has"
+            raise DocumentError(DocumentCode.DAMAGED, message, number)
+        columns.add(column)
+        rows.add(row)
     size = rows.size * columns.size
     if size > limits.max_cells:
         message = (

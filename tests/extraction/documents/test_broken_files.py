@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 from email.message import EmailMessage
@@ -13,6 +14,7 @@ from benchmarks.extraction.pages import make_pdf
 from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from extraction.documents.limits import Limits
 from extraction.documents.process.document_reader import DocumentReader
+from extraction.documents.process.reading_process import ReadingProcess
 from extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
 from tests.extraction.documents.office_files import blank_word_file, changed, sheets_file, slides_file, word_file
@@ -89,6 +91,27 @@ def mail_loop(depth: int = 9) -> bytes:
     return message.as_bytes()
 
 
+def far_cell() -> bytes:
+    return changed(SHEETS, SHEET, lambda xml: xml.replace(b'r="A1"', b'r="ZZZZZZZZZ999999999999"'))
+
+
+def elsewhere() -> bytes:
+    """Return a workbook whose cells lie far apart in a sheet of another name."""
+    content, stream = sheets_file({(0, 0): 1, (1_048_575, 16_383): 2}), io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            member = old.read(name).replace(b"worksheets/sheet1", b"elsewhere/first")
+            new.writestr(name.replace("worksheets/sheet1", "elsewhere/first"), member)
+    return stream.getvalue()
+
+
+def long_text_in_many_cells() -> bytes:
+    """Return a workbook of 31 KB whose 2,000 cells have one text of 20 MB."""
+    content = changed(SHEETS, "xl/sharedStrings.xml", lambda xml: xml.replace(b">a<", b">" + b"a" * (20 << 20) + b"<"))
+    rows = b"".join(b'<row r="%d"><c r="A%d" t="s"><v>0</v></c></row>' % (row, row) for row in range(2, 2000))
+    return changed(content, SHEET, lambda xml: xml.replace(b"</sheetData>", rows + b"</sheetData>"))
+
+
 BROKEN = {
     "empty.pdf": (b"", DocumentCode.EMPTY),
     "blank.pdf": (write_pdf([PdfPage(), PdfPage()]), DocumentCode.NO_TEXT),
@@ -124,6 +147,8 @@ BROKEN = {
     ),
     "long.pdf": (endless_pages(), DocumentCode.TOO_MANY_PAGES),
     "wide.xlsx": (sheets_file({(0, 0): 1, (1_048_575, 16_383): 2}), DocumentCode.TOO_MANY_ROWS),
+    "far.xlsx": (far_cell(), DocumentCode.DAMAGED),
+    "elsewhere.xlsx": (elsewhere(), DocumentCode.TOO_MANY_ROWS),
     "bomb.docx": (bomb(), DocumentCode.UNPACKS_TOO_LARGE),
     "loop.eml": (mail_loop(), DocumentCode.NESTED_TOO_DEEPLY),
 }
@@ -174,6 +199,50 @@ def test_a_broken_attachment_is_noted_and_its_mail_is_read(reader: DocumentReade
     assert "see there" in document.text
     assert "Bill 7" in document.text
     assert [note.split(": ")[1] for note in document.notes] == ["encrypted", "truncated"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("form.pdf", builders.form_of_itself()),
+        ("layers.pdf", builders.packed_three_times(1 << 30)),
+        ("text.xlsx", long_text_in_many_cells()),
+    ],
+)
+def test_a_small_file_has_little_memory_and_is_tried_once(
+    name: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(content) < 50_000
+    tries: list[str] = []
+    read = ReadingProcess.read
+
+    def noted(process: ReadingProcess, content: bytes, name: str) -> bytes:
+        tries.append(name)
+        return read(process, content, name)
+
+    monkeypatch.setattr(ReadingProcess, "read", noted)
+    with DocumentReader() as default_reader, pytest.raises(DocumentError) as refusal:
+        default_reader.read(content, name)
+    assert refusal.value.code == DocumentCode.MEMORY_LIMIT
+    assert int(re.findall(r"(\d+) MiB", refusal.value.message)[0]) < 400
+    assert tries == [name]
+
+
+def test_what_a_few_bytes_unpack_to_is_read_for_a_bounded_time_and_tried_once() -> None:
+    content = builders.packed_three_times(64 << 20)
+    with DocumentReader(Limits(base_seconds=0.5, seconds_per_mib=0.0)) as small_reader:
+        with pytest.raises(DocumentError) as refusal:
+            small_reader.read(content, "layers.pdf")
+        assert 0.4 < small_reader.seconds < 1.0, "of processor time, for one try"
+    assert refusal.value.code == DocumentCode.TIME_LIMIT
+
+
+def test_a_large_file_has_more_than_a_small_one_and_none_more_than_all() -> None:
+    limits = Limits()
+    sizes = [0, 1 << 20, 64 << 20]
+    assert [limits.of(size).seconds for size in sizes] == [8.0, 20.0, 60.0]
+    assert [limits.of(size).base_memory_bytes >> 20 for size in sizes] == [320, 1344, 2048]
+    assert limits.whole().of(0) == limits.whole()
 
 
 def test_xml_that_needs_too_much_memory_is_not_called_damaged() -> None:

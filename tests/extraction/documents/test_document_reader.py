@@ -74,7 +74,7 @@ def test_a_document_that_takes_too_long_fails_and_the_next_goes_on() -> None:
 
 
 def test_a_pdf_that_takes_too_long_says_at_which_page() -> None:
-    with DocumentReader(Limits(seconds=1, memory_bytes=8 << 30)) as reader:
+    with DocumentReader(Limits(seconds=1, memory_bytes=8 << 30, base_memory_bytes=8 << 30)) as reader:
         error = refusal(reader, builders.endless_page(1), "a.pdf")
     assert (error.code, error.page) == (DocumentCode.TIME_LIMIT, 1)
 
