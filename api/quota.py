@@ -17,7 +17,9 @@ from api.sessions import SessionDep
 from jobs import files
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.limits import limits_of
+from jobs.accounts.reading import reading_today
 from jobs.batches import queue_limits
+from jobs.settings import Settings
 
 router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 403, 429, 503))
 
@@ -25,7 +27,7 @@ router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 4
 @router.get("", operation_id="readQuota")
 def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> QuotaObject:
     """Answer the tenant's budgets and limits, with what is used of each where that is counted."""
-    used = {**_used(session, tenant.id), **_spent_rates(request.state.rates)}
+    used = {**_used(session, tenant.id, services.settings), **_spent_rates(request.state.rates)}
     limits = asdict(limits_of(tenant, services.settings))
     windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
     quota = budgets.quota(session, tenant.id)
@@ -38,10 +40,12 @@ def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: 
     )
 
 
-def _used(session: Session, tenant_id: str) -> Mapping[str, int]:
+def _used(session: Session, tenant_id: str, settings: Settings) -> Mapping[str, int]:
     num_open, enqueued = queue_limits.open_work(session, tenant_id)
     num_files, stored = files.kept_files(session, tenant_id)
-    return {"open_batches": num_open, "enqueued_tokens": enqueued, "files": num_files, "stored_bytes": stored}
+    today = reading_today(session, tenant_id, default_seconds=settings.tenant_reading_seconds_per_day)
+    kept = {"open_batches": num_open, "enqueued_tokens": enqueued, "files": num_files, "stored_bytes": stored}
+    return kept | {"reading_seconds_per_day": today.used_seconds}
 
 
 def _spent_rates(rates: Rates | None) -> Mapping[str, int]:

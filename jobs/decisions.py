@@ -32,6 +32,7 @@ class Kind(StrEnum):
     DEFERRED = "deferred"  # the object store did not give a worker their lines: the batch is put off
     LOST_LEASE = "lost_lease"  # a worker fell silent over chunks: the detail says what became of the last one
     WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were laid aside
+    WAITS_FOR_READING = "waits_for_reading"  # the tenant has had all the reading of the day: the batch is put off
     WENT_ON = "went_on"  # chunks that were laid aside are back in the queue
     PREEMPTED = "preempted"  # a worker's engine took answers off the GPU, to go on later
     SWAPPED = "swapped"  # of these, what was computed went to host memory
@@ -45,6 +46,7 @@ _SENTENCES = {
     Kind.GIVEN_BACK: "Worker {subject} gave {chunks} back.",
     Kind.DEFERRED: "Worker {subject} could not read {chunks} from the object store.",
     Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
+    Kind.WAITS_FOR_READING: "Worker {subject} put off {chunks}: there was no reading left of the day.",
     Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
     Kind.WENT_ON: "The budget had room for {chunks} that had waited.",
     Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {times}, to let others run first.",

@@ -91,6 +91,10 @@ class Settings(BaseSettings):
     currency: str = Field(default="USD", pattern="^[A-Z]{3}$")
     """In which prices, costs and budgets are shown, as ISO 4217 writes it; nothing is converted."""
 
+    reading_price: str = Field(default="0", pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$")
+    """What a second costs for which a reader of documents works, in units of the currency, as `0.0001`. Prepare workers
+    read it; give all of them the same."""
+
     tenant_requests_per_minute: int = Field(default=6000, ge=0)
     """Requests of a tenant to the API; this and what follows is set for one by `tokenmill tenants limits`."""
     tenant_tokens_per_minute: int = Field(default=1_000_000_000, ge=0)
@@ -109,6 +113,9 @@ class Settings(BaseSettings):
     """Downloads of a tenant at once, in each API process."""
     tenant_urgent_tokens: int = Field(default=65_536, ge=0)
     """Estimated tokens of a tenant's urgent work that run first, per model; what is beyond counts as normal work."""
+    tenant_reading_seconds_per_day: int | None = Field(default=None, ge=0)
+    """Seconds of processor time for which readers of documents work for a tenant in a day of UTC; beyond it lines wait
+    for the next one."""
     max_open_batches: int = Field(default=50_000, gt=0)
     """Batches of all tenants that have not ended: the depth of the queue."""
     tenant_pipelines: int = Field(default=100, ge=0)

@@ -24,7 +24,7 @@ class ChunkState(StrEnum):
     READY = "ready"  # may be hinted and claimed
     LEASED = "leased"  # one worker owns it until its lease ends
     WAITING = "waiting"  # its tenant's budget has no room for what is left of it
-    DEFERRED = "deferred"  # the object store did not give its lines; its batch says when it is asked again
+    DEFERRED = "deferred"  # no lines from the object store, or no reading left today; its batch says until when
     DONE = "done"  # every line has a result
     SPLIT = "split"  # bisected after lost leases; its children carry on
     WITHDRAWN = "withdrawn"  # the batch was cancelled or expired

@@ -77,14 +77,16 @@ class LimitObject(WireModel):
     object: Literal["limit"] = "limit"
     name: str
     """As `tokenmill tenants limits` has it."""
-    limit: int
+    limit: int | None
+    """Null where there is none."""
     used: int | None
     """Null where it is not counted, or not in one place."""
     left: int | None
 
     @classmethod
-    def of(cls, name: str, limit: int, used: int | None) -> Self:
-        return cls(name=name, limit=limit, used=used, left=None if used is None else max(limit - used, 0))
+    def of(cls, name: str, limit: int | None, used: int | None) -> Self:
+        left = None if used is None or limit is None else max(limit - used, 0)
+        return cls(name=name, limit=limit, used=used, left=left)
 
 
 class QuotaObject(WireModel):

@@ -39,7 +39,11 @@ class UsageObject(WireModel):
     gpu_seconds: float
     """Of workers: the time in which a worker has chunks open, divided among them by the tokens that it computes."""
     document_steps: int
-    """Documents that were read, cut, searched or grounded, each time; they cost nothing."""
+    """Documents that were read, cut, searched or grounded, each time."""
+    reading_seconds: float
+    """Of processor time for which readers worked at these documents."""
+    reading_cost: str
+    """Of the cost, that of these seconds: exact, in units of the currency."""
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
@@ -58,6 +62,8 @@ class UsageObject(WireModel):
             cost_micros=rounded_micros(usage.cost_picos),
             gpu_seconds=usage.worker_microseconds / 1e6,
             document_steps=usage.num_document_steps,
+            reading_seconds=usage.reading_microseconds / 1e6,
+            reading_cost=in_currency(usage.reading_picos),
         )
 
 

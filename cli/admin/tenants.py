@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
@@ -81,8 +82,8 @@ def tenants_limits(
             tenants.change(admin, tenant, limits=changes)
         holding = limits.limits_of(tenant, load_settings())
         rows = [
-            (limit, getattr(holding, limit), "default" if getattr(tenant, f"max_{limit}") is None else "set")
-            for limit in limits.NAMES
+            (limit, "none" if value is None else value, "default" if getattr(tenant, f"max_{limit}") is None else "set")
+            for limit, value in asdict(holding).items()
         ]
     print_table(("limit", "value", "from"), rows, numbers=("value",))
 

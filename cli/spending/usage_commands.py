@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
 _STEPS = "document_steps"
+_READING = ("reading_seconds", "reading_cost")
 _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batch": ("batch_id",)}
 
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
@@ -111,7 +112,7 @@ def _money(micros: int | None) -> str:
 
 
 def _limit_row(limit: dict[str, Any]) -> tuple[str, ...]:
-    return (limit["name"], _number(limit["limit"]), _number(limit["used"]), "", _number(limit["left"]), "")
+    return (limit["name"], _number(limit["limit"]) or "none", _number(limit["used"]), "", _number(limit["left"]), "")
 
 
 def _number(value: int | None) -> str:
@@ -143,10 +144,12 @@ def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
         "cost_micros",
         "gpu_seconds",
         _STEPS,
+        *_READING,
     ]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, "currency"])
-    told = ({"truncated": None, _STEPS: None} | row for row in rows)  # which an older server does not count
+    untold = dict.fromkeys(("truncated", _STEPS, *_READING))  # which an older server does not count
+    told = (untold | row for row in rows)
     writer.writerows([*(row[name] for name in names), currency] for row in told)
 
 
@@ -157,7 +160,7 @@ def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any
     amounts = [_Amounts.of(row) for row in rows]
     total = sum(amounts, start=_Amounts())
     numbers = ["lines", "input", "cached", "output", "truncated", f"cost {page['currency']}", "gpu seconds"]
-    numbers += ["document steps"] if total.document_steps else []
+    numbers += ["document steps", "reading seconds"] if total.document_steps else []
     width = len(numbers)
     print_table(
         (*groups, *numbers),
@@ -184,6 +187,7 @@ class _Amounts:
     cost: Decimal = Decimal(0)
     gpu_seconds: float = 0.0
     document_steps: int = 0
+    reading_seconds: float = 0.0
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Self:
@@ -194,6 +198,7 @@ class _Amounts:
             cost=Decimal(row["cost"]),
             gpu_seconds=row["gpu_seconds"],
             document_steps=row.get(_STEPS, 0),
+            reading_seconds=row.get("reading_seconds", 0.0),
         )
 
     def __add__(self, other: _Amounts) -> _Amounts:
@@ -203,6 +208,7 @@ class _Amounts:
             cost=self.cost + other.cost,
             gpu_seconds=self.gpu_seconds + other.gpu_seconds,
             document_steps=self.document_steps + other.document_steps,
+            reading_seconds=self.reading_seconds + other.reading_seconds,
         )
 
     def shown(self) -> list[str]:
@@ -212,5 +218,6 @@ class _Amounts:
         counts = map(_number, (*self.counts, self.truncated))
         cost, steps = in_currency(int(self.cost * PICOS_A_UNIT)), _number(self.document_steps)
         if not sys.stdout.isatty():
-            return [*counts, cost, str(self.gpu_seconds), steps]
-        return [*counts, f"{Decimal(cost):,f}", f"{self.gpu_seconds:,.1f}", steps]
+            return [*counts, cost, str(self.gpu_seconds), steps, str(self.reading_seconds)]
+        times = (f"{self.gpu_seconds:,.1f}", steps, f"{self.reading_seconds:,.1f}")
+        return [*counts, f"{Decimal(cost):,f}", *times]

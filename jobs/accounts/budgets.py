@@ -174,13 +174,15 @@ def settle(
     tokens: int,
     *,
     picos: int = 0,
+    reading_microseconds: int = 0,
     uncovered: int = 0,
     is_limited: bool = True,
     is_overflow: bool = False,
 ) -> None:
     """Book `tokens` of freshly inserted results as spent, out of the batch's reservation as far as it reaches.
 
-    They cost `picos`, which window budgets count. `uncovered` is the cover of the lines that have ended, which is never
+    They cost `picos`, which window budgets count, and took readers of documents so long, which counts for the day.
+    `uncovered` is the cover of the lines that have ended, which is never
     less than they used. Lines that were begun while there was no limit (`is_limited` False) had none: what they use is
     committed, whatever limit there is by now; what overflows never counts against it. Belongs in the transaction that
     inserts the results and their ledger entry.
@@ -190,12 +192,13 @@ def settle(
         "batch_id": batch_id,
         "tenant_id": tenant_id,
         "tokens": tokens,
+        "reading": reading_microseconds,
         "uncovered": uncovered,
         "is_limited": is_limited,
         "is_overflow": is_overflow,
     }
     booked = session.execute(_SETTLE, values).one_or_none()
-    if booked is not None and booked.num_window_budgets and tokens:
+    if booked is not None and booked.num_window_budgets and (tokens or picos):
         window_budgets.spend(session, tenant_id, booked.api_key_id, tokens=tokens, picos=picos, is_limited=is_limited)
 
 
@@ -281,7 +284,10 @@ _SETTLE = text("""
         spent_tokens = spent_tokens + CASE WHEN :is_overflow THEN 0 ELSE :tokens END,
         overflow_spent_tokens = overflow_spent_tokens + CASE WHEN :is_overflow THEN :tokens ELSE 0 END,
         committed_tokens = CASE WHEN :is_limited OR :is_overflow THEN committed_tokens
-            ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END
-    FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0)
+            ELSE greatest(committed_tokens, spent_tokens + reserved_tokens + :tokens - taken.part) END,
+        reading_microseconds = CASE WHEN :reading = 0 OR reading_day = (now() AT TIME ZONE 'UTC')::date
+            THEN reading_microseconds ELSE 0 END + :reading,
+        reading_day = CASE WHEN :reading = 0 THEN reading_day ELSE (now() AT TIME ZONE 'UTC')::date END
+    FROM taken WHERE tenant_id = :tenant_id AND (:tokens > 0 OR taken.part > 0 OR :reading > 0)
     RETURNING num_window_budgets, taken.api_key_id
 """)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from jobs.accounts import reading
 from jobs.errors import ForbiddenError, InputError
 from jobs.settings import Settings
 from jobs.states import AskedPriority
@@ -40,6 +41,8 @@ class Limits:
     """At once, in one API process."""
     urgent_tokens: int
     """Estimated tokens of one model's urgent work that runs; what is beyond takes its turn as normal work."""
+    reading_seconds_per_day: int | None
+    """For which readers of documents work, by the day of UTC; beyond it lines wait for the next one. None: no limit."""
 
 
 NAMES = tuple(field.name for field in fields(Limits))
@@ -62,6 +65,8 @@ def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None])
     if changes:
         values = {f"max_{name}": value for name, value in changes.items()}
         session.execute(update(Tenant).where(Tenant.id == tenant_id).values(values))
+    if "reading_seconds_per_day" in changes:
+        reading.look_again(session, tenant_id)
 
 
 def allowed_priorities(tenant: Tenant) -> list[AskedPriority]:

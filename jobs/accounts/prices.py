@@ -1,7 +1,8 @@
 """What results cost: exact amounts, which are divided only where they are shown. No SQL.
 
-A price is in micro-units of currency for a million tokens, so tokens × price are pico-units (10⁻¹²) of currency: whole
-numbers, whose sum does not depend on how results were grouped into ledger entries. A class has its prices in per cent
+A price is in micro-units of currency for a million tokens, or for a second of reading, so that tokens × price, and
+microseconds × price, are pico-units (10⁻¹²) of currency: whole numbers, whose sum does not depend on how results were
+grouped into ledger entries. A class has its prices in per cent
 of the model's, rounded to whole micro-units before anything is billed with them.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from jobs.accounts.money import PICOS_A_MICRO, rounded_micros
+from jobs.accounts.money import PICOS_A_MICRO, from_currency, rounded_micros
+from jobs.settings import Settings
 from jobs.states import Priority
 from jobs.tables import Batch, Model
 
@@ -27,12 +29,14 @@ MODEL_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Micro-units of currency per million tokens."""
+    """Micro-units of currency per million tokens, and per second of reading."""
 
     input_micros: int = 0
     cached_input_micros: int | None = None
     """Of prompt tokens that the prefix cache had, at most that of the others; None: the same."""
     output_micros: int = 0
+    reading_micros: int = 0
+    """Of a second for which readers of documents work: the same in all classes."""
 
     @classmethod
     def of(cls, model: Model | Mapping[str, Any], priority: Priority | str) -> Self:
@@ -48,11 +52,18 @@ class Prices:
             output_micros=_scaled(found["output_price_micros"], percent),
         )
 
-    def cost_picos(self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> int:
-        """Return what these tokens cost; the cached ones are of the input."""
+    def cost_picos(
+        self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0, reading_microseconds: int = 0
+    ) -> int:
+        """Return what these tokens, the cached ones of the input among them, and this time of reading cost."""
         cached_micros = self.input_micros if self.cached_input_micros is None else self.cached_input_micros
         prompt = (input_tokens - cached_tokens) * self.input_micros + cached_tokens * cached_micros
-        return prompt + output_tokens * self.output_micros
+        return prompt + output_tokens * self.output_micros + reading_microseconds * self.reading_micros
+
+
+def reading_price_micros(settings: Settings) -> int:
+    """Return what a second of reading costs, in micro-units of currency."""
+    return from_currency(settings.reading_price, digits=6)
 
 
 def cost_picos(batch: Batch) -> int:

@@ -81,6 +81,10 @@ class Usage:
     output_tokens: int
     cost_picos: int
     worker_microseconds: int
+    reading_microseconds: int
+    """Processor time for which readers of documents worked."""
+    reading_picos: int
+    """Of the cost, that of this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +173,8 @@ def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) ->
         output_tokens=int(row.output_tokens),
         cost_picos=int(row.cost_picos),
         worker_microseconds=int(row.worker_microseconds),
+        reading_microseconds=int(row.reading_microseconds),
+        reading_picos=int(row.reading_picos),
     )
 
 
@@ -190,6 +196,8 @@ def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
             sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
             round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS cost_picos,
             sum(ledger.worker_microseconds) AS worker_microseconds,
+            sum(ledger.reading_microseconds) AS reading_microseconds,
+            sum(CAST(ledger.reading_microseconds AS numeric) * ledger.reading_price_micros) AS reading_picos,
             CASE WHEN count(ledger.num_truncated) = count(*) THEN sum(ledger.num_truncated) END AS num_truncated
         FROM ledger {"JOIN batch ON batch.id = ledger.batch_id" if GroupBy.KEY in group_by else ""}
         WHERE ledger.tenant_id = :tenant_id

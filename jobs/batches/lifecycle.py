@@ -47,6 +47,7 @@ _MOMENT: dict[BatchState, str] = {
 _ENDS_WITH_A_STATE = (
     "hinted_at",
     "deferred_until",
+    "reading_limit_seconds",
     "waits_for_tokens",
     "waits_for_picos",
     "claimed_by",

@@ -1,6 +1,7 @@
-"""Chunks whose lines the object store did not give: put off with the whole batch, and returned by a sweep.
+"""Chunks that nobody can work at for a while: put off with the whole batch, and returned by a sweep.
 
-All chunks of a batch read one object, so what one worker did not get no other would. A deferred chunk is neither hinted
+The object store did not give their lines: all chunks of a batch read one object, so what one worker did not get no
+other would. Or their tenant has had all the reading of the day. A deferred chunk is neither hinted
 nor claimed, and holds no worker. Locks are taken in the order of `leasing`; the sweep passes over what is locked.
 """
 
@@ -26,10 +27,10 @@ _CHUNKS = 64
 still away, the first of them finds out and the others have cost little."""
 
 
-def defer(session: Session, claim: ClaimedChunk, *, period: timedelta) -> None:
+def defer(session: Session, claim: ClaimedChunk, *, period: timedelta, kind: Kind = Kind.DEFERRED) -> None:
     """Give back a chunk of which no line is running, and put its batch off for `period`. No loss.
 
-    Raises FencedOutError.
+    `kind` is the decision that is noted. Raises FencedOutError.
     """
     leasing.hold(session, claim)
     if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
@@ -37,7 +38,7 @@ def defer(session: Session, claim: ClaimedChunk, *, period: timedelta) -> None:
         return
     leave(session, claim, ChunkState.DEFERRED)
     put_off(session, claim.batch_id, period=period)
-    decisions.note(session, claim.batch_id, Kind.DEFERRED, subject=claim.worker_id)
+    decisions.note(session, claim.batch_id, kind, subject=claim.worker_id)
 
 
 def put_off(session: Session, batch_id: str, *, period: timedelta) -> None:
@@ -114,7 +115,7 @@ _RESUME = text("""
 """)
 
 _END = text("""
-    UPDATE batch SET deferred_until = NULL
+    UPDATE batch SET deferred_until = NULL, reading_limit_seconds = NULL
     WHERE id = ANY(CAST(:batch_ids AS text[]))
         AND NOT EXISTS (SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state = 'deferred')
 """)

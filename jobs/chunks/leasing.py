@@ -134,6 +134,7 @@ def flush(
             claim.tenant_id,
             recorded.input_tokens + recorded.output_tokens,
             picos=recorded.cost_picos,
+            reading_microseconds=recorded.reading_microseconds,
             uncovered=uncovered,
             is_limited=claim.is_limited,
             is_overflow=claim.priority == Priority.OVERFLOW,
@@ -219,6 +220,7 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "input_price_micros": claim.prices.input_micros,
         "cached_input_price_micros": claim.prices.cached_input_micros,
         "output_price_micros": claim.prices.output_micros,
+        "reading_price_micros": claim.prices.reading_micros,
     } | asdict(recorded)
 
 
@@ -267,8 +269,10 @@ _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
         cached_tokens, output_tokens, cost_picos, priority, input_price_micros, cached_input_price_micros,
-        output_price_micros, worker_microseconds, reading_microseconds, num_truncated)
+        output_price_micros, worker_microseconds, reading_microseconds, reading_price_micros,
+        num_truncated)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
         :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_micros, :cached_input_price_micros,
-        :output_price_micros, :worker_microseconds, :reading_microseconds, :num_truncated)
+        :output_price_micros, :worker_microseconds, :reading_microseconds, :reading_price_micros,
+        :num_truncated)
 """)

@@ -90,8 +90,8 @@ def insert(
     values: dict[str, Any] = {"day": batch_day(created_at), "batch_id": batch_id, "base": num_before}
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
     sums = dict.fromkeys(_SUMS, 0) if inserted is None else {name: int(inserted._mapping[name]) for name in _SUMS}
-    tokens = {name: sums[name] for name in _TOKENS}
-    return Recorded(**sums, cost_picos=prices.cost_picos(**tokens))
+    used = {name: sums[name] for name in (*_TOKENS, "reading_microseconds")}
+    return Recorded(**sums, cost_picos=prices.cost_picos(**used))
 
 
 def copy_errors(session: Session, batch: Batch, results: Sequence[LineResult], *, base: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select, text
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.allowances import Allowance
 from jobs.chunks import fleet, wait_reasons
+from jobs.counted import counted
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
 from jobs.tables import Batch, BatchStage
 
@@ -97,7 +98,14 @@ def _warned(outlook: Outlook, batch: Batch, spending: _Spending) -> Outlook:
 
 def _deferred(outlook: Outlook, batch: Batch) -> Outlook:
     """Say of a batch that is put off what it waits for."""
-    return replace(outlook, ends_at=None, waits_for=_STORE_AWAY if batch.input_missed_at is None else _INPUT_MISSED)
+    why = _STORE_AWAY if batch.input_missed_at is None else _INPUT_MISSED
+    if batch.reading_limit_seconds is not None and batch.deferred_until is not None:
+        why = (
+            f"waiting_reading: the {counted(batch.reading_limit_seconds, 'second')} of reading documents that you may "
+            f"have in a day are used; the batch goes on at {batch.deferred_until.astimezone(UTC).isoformat()}, or when "
+            "your operator raises the limit."
+        )
+    return replace(outlook, ends_at=None, waits_for=why)
 
 
 def _of_followers(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:

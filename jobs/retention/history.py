@@ -106,7 +106,7 @@ _ROLL_UP = text(f"""
     WITH entry AS (
         SELECT id, first_value(id) OVER (
             PARTITION BY batch_id, CAST(created_at AT TIME ZONE 'UTC' AS date), model,
-                input_price_micros, cached_input_price_micros, output_price_micros, priority
+                input_price_micros, cached_input_price_micros, output_price_micros, reading_price_micros, priority
             ORDER BY id
         ) AS first_id
         FROM ledger WHERE batch_id = ANY(:batch_ids) AND (cost_picos = {DUE_PICOS}) IS NOT FALSE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
 from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, SmallInteger, Text, func, text
@@ -44,6 +44,7 @@ class Tenant(Base):
     may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
     disabled_at: Mapped[datetime | None]  # since when nothing new is accepted of it
     enabled_at: Mapped[datetime | None]  # when it was enabled again; null: it never was disabled
+    max_reading_seconds_per_day: Mapped[int | None]  # one of the limits above
 
 
 class ApiKey(Base):
@@ -96,6 +97,8 @@ class Budget(Base):
     committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
     num_window_budgets: Mapped[int] = mapped_column(Integer, server_default="0")  # of the tenant and its keys
     overflow_spent_tokens: Mapped[int] = mapped_column(server_default="0")  # in class overflow, beside the limit
+    reading_day: Mapped[date | None]  # of UTC, on which readers of documents have last worked for it,
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # and for how long on that day
 
 
 class WindowBudget(Base):

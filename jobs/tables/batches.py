@@ -153,6 +153,8 @@ class Batch(Base):
     deferred_until: Mapped[datetime | None]  # nobody takes it or its deferred chunks up before: `jobs.chunks.deferring`
     num_computed: Mapped[int] = mapped_column(server_default="0")  # of the results: those that used tokens
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
+    # While it is put off because its tenant has had so many seconds of reading today: `jobs.accounts.reading`.
+    reading_limit_seconds: Mapped[int | None]
 
 
 class BatchStage(Base):

@@ -155,3 +155,4 @@ class Ledger(Base):
     priority: Mapped[str | None]  # the class whose prices these are; null: of a release whose classes cost the same
     num_truncated: Mapped[int | None]  # of the results: an answer ended by a limit; null: of a release that noted none
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # for which readers of documents worked
+    reading_price_micros: Mapped[int] = mapped_column(server_default="0")  # of a second of it

@@ -53,6 +53,8 @@ def test_limits_show_what_the_tenant_has_of_each(client: OpenAI, input_lines: Ca
     assert limits["stored_bytes"]["used"] == len(content)
     assert limits["enqueued_tokens"]["used"] > 8
     assert limits["uploads"]["used"] is None
+    reading = limits["reading_seconds_per_day"]
+    assert (reading["limit"], reading["used"], reading["left"]) == (None, 0, None)
 
 
 def test_budgets_of_windows_say_when_they_begin_anew_and_warn(

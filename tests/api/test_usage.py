@@ -53,7 +53,7 @@ def test_usage_of_today_has_tokens_cost_and_gpu_seconds(used: tuple[OpenAI, list
             "object": "usage", "day": today, "model": None, "key_id": None, "key": None, "batch_id": None, "lines": 3,
             "truncated": 1,
             "input_tokens": 20, "cached_tokens": 6, "output_tokens": 10, "cost": "0.000003000002", "cost_micros": 3,
-            "gpu_seconds": 4.5, "document_steps": 0,
+            "gpu_seconds": 4.5, "document_steps": 0, "reading_seconds": 0.0, "reading_cost": "0.00",
         }
     ]  # fmt: skip
 

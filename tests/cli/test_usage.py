@@ -43,7 +43,10 @@ QUOTA = {
         {"unit": "micros", "window": "day", "limit": 2_500_000, "spent": 1, "reserved": 0, "left": 2_499_999}
         | {"resets_at": 1_700_000_000, "key_id": "key_1", "is_warning": True, "warn_percent": 80},
     ],
-    "limits": [{"name": "files", "limit": 100_000, "used": 1200, "left": 98_800}],
+    "limits": [
+        {"name": "files", "limit": 100_000, "used": 1200, "left": 98_800},
+        {"name": "reading_seconds_per_day", "limit": None, "used": 7, "left": None},
+    ],
 }
 
 
@@ -91,7 +94,7 @@ def test_all_pages_are_read_and_a_pipe_gets_bare_numbers(asked: list[dict[str, l
 def test_csv_is_exact_and_has_one_header(asked: list[dict[str, list[str]]]) -> None:
     header, *rows = usage("--csv").stdout.splitlines()
     assert header.startswith("day,model,key_id,key,batch_id,lines,")
-    assert [line.split(",")[-6:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "", "EUR"]] * 2
+    assert [line.split(",")[-8:] for line in rows] == [["3", "0.000001500001", "1", "1234.56", "", "", "", "EUR"]] * 2
 
 
 def test_a_terminal_shows_numbers_flush_right_and_their_total(
@@ -112,7 +115,7 @@ def test_a_terminal_shows_numbers_flush_right_and_their_total(
 @pytest.mark.parametrize(("cost", "shown"), [("0.00", "0.00"), ("1234.5", "1,234.50"), ("0.000045", "0.000045")])
 def test_a_terminal_shows_costs_as_the_api_has_them(cost: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert usage_commands._Amounts(cost=Decimal(cost)).shown()[-3] == shown
+    assert usage_commands._Amounts(cost=Decimal(cost)).shown()[-4] == shown
 
 
 def test_truncated_answers_are_blank_where_the_server_does_not_know_them_of_every_line(
@@ -136,18 +139,19 @@ def test_quota_shows_budgets_and_limits_in_one_table(asked: list[dict[str, list[
         ["budget: tokens, total", "none", "5", "2", "", "never"],
         ["budget: EUR, day, key_1", "2.50", "0.000001", "0.00", "2.499999", "2023-11-14T22:13:20Z"],
         ["files", "100000", "1200", "", "98800", ""],
+        ["reading_seconds_per_day", "none", "7", "", "", ""],
     ]
 
 
 def test_work_on_documents_is_a_row_of_documents_and_no_line(
     asked: list[dict[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = row(lines=0, document_steps=7, input_tokens=0, output_tokens=0)
+    read = row(lines=0, document_steps=7, reading_seconds=2.5, input_tokens=0, output_tokens=0)
     monkeypatch.setitem(PAGES, None, {"data": [read], "has_more": False, "next_page": None})
     header, *rows = [line.split("\t") for line in usage("--by", "model").stdout.splitlines()]
     assert [dict(zip(header, one, strict=True)) for one in rows] == [
         {
             "model": "documents", "lines": "0", "input": "0", "cached": "20", "output": "0", "truncated": "3",
-            "cost EUR": "0.000001500001", "gpu seconds": "1234.56", "document steps": "7",
+            "cost EUR": "0.000001500001", "gpu seconds": "1234.56", "document steps": "7", "reading seconds": "2.5",
         }
     ]  # fmt: skip

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from jobs.accounts.prices import Prices, reading_price_micros
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.reading_room import put_off_if_used_up
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
@@ -46,6 +49,7 @@ class DocumentRun(HeldChunk):
     """
 
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
+        claim = replace(claim, prices=Prices(reading_micros=reading_price_micros(parts.settings)))
         super().__init__(claim, parts)
         self._parts = parts
         self._lines = DocumentLines(parts.pool, self._answer, tenant_id=claim.tenant_id, batch_id=claim.batch_id)
@@ -61,6 +65,7 @@ class DocumentRun(HeldChunk):
         )
 
     def _work_off(self) -> None:
+        self._put_off_if_used_up()
         content = self._ends.read_content(self._claim, self._parts.storage)
         done = self._lease.run(leasing.lines_done)
         try:
@@ -70,6 +75,11 @@ class DocumentRun(HeldChunk):
             self._collect()
         finally:
             self._lines.drop_all()
+
+    def _put_off_if_used_up(self) -> None:
+        seconds = self._parts.settings.tenant_reading_seconds_per_day
+        if self._lease.run(partial(put_off_if_used_up, default_seconds=seconds)):
+            raise Abandoned("its tenant has had all the reading of the day")
 
     def _collect(self) -> None:
         """Until every line has its result: write results when due, hold the lease."""

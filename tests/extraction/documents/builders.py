@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 
 from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects
 
@@ -36,29 +35,6 @@ def endless_page(number: int) -> bytes:
         head = b"<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] %s /Length 11 >>" % resources
         objects.append(head + b"\nstream\n/X Do /X Do\nendstream")
     objects.append(b"<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Length 0 >>\nstream\n\nendstream")
-    return frame(objects)
-
-
-def form_of_itself() -> bytes:
-    """Return a PDF whose page draws a form that draws itself, twice."""
-    objects = pdf_objects([PdfPage()])
-    form = len(objects) + 1
-    objects[-2] = objects[-2].replace(b"/XObject <<", b"/XObject << /X %d 0 R" % form)
-    objects[-1] = b"<< /Length 5 >>\nstream\n/X Do\nendstream"
-    head = b"<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >> /Length 11 >>"
-    objects.append(head % form + b"\nstream\n/X Do /X Do\nendstream")
-    return frame(objects)
-
-
-def packed_three_times(num_bytes: int) -> bytes:
-    """Return a PDF whose page has so many bytes of operators, packed by Flate three times."""
-    objects = pdf_objects([PdfPage()])
-    packer = zlib.compressobj(9)
-    piece = b"q Q " * (1 << 18)
-    content = b"".join(packer.compress(piece) for _ in range(num_bytes // len(piece))) + packer.flush()
-    content = zlib.compress(zlib.compress(content, 9), 9)
-    head = b"<< /Length %d /Filter [/FlateDecode /FlateDecode /FlateDecode] >>" % len(content)
-    objects[-1] = b"%s\nstream\n%s\nendstream" % (head, content)
     return frame(objects)
 
 

@@ -10,6 +10,7 @@ from email.message import EmailMessage
 
 import pytest
 
+from benchmarks.extraction import worst_files
 from benchmarks.extraction.pages import make_pdf
 from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from extraction.documents.limits import Limits
@@ -91,10 +92,6 @@ def mail_loop(depth: int = 9) -> bytes:
     return message.as_bytes()
 
 
-def far_cell() -> bytes:
-    return changed(SHEETS, SHEET, lambda xml: xml.replace(b'r="A1"', b'r="ZZZZZZZZZ999999999999"'))
-
-
 def elsewhere() -> bytes:
     """Return a workbook whose cells lie far apart in a sheet of another name."""
     content, stream = sheets_file({(0, 0): 1, (1_048_575, 16_383): 2}), io.BytesIO()
@@ -103,13 +100,6 @@ def elsewhere() -> bytes:
             member = old.read(name).replace(b"worksheets/sheet1", b"elsewhere/first")
             new.writestr(name.replace("worksheets/sheet1", "elsewhere/first"), member)
     return stream.getvalue()
-
-
-def long_text_in_many_cells() -> bytes:
-    """Return a workbook of 31 KB whose 2,000 cells have one text of 20 MB."""
-    content = changed(SHEETS, "xl/sharedStrings.xml", lambda xml: xml.replace(b">a<", b">" + b"a" * (20 << 20) + b"<"))
-    rows = b"".join(b'<row r="%d"><c r="A%d" t="s"><v>0</v></c></row>' % (row, row) for row in range(2, 2000))
-    return changed(content, SHEET, lambda xml: xml.replace(b"</sheetData>", rows + b"</sheetData>"))
 
 
 BROKEN = {
@@ -147,7 +137,7 @@ BROKEN = {
     ),
     "long.pdf": (endless_pages(), DocumentCode.TOO_MANY_PAGES),
     "wide.xlsx": (sheets_file({(0, 0): 1, (1_048_575, 16_383): 2}), DocumentCode.TOO_MANY_ROWS),
-    "far.xlsx": (far_cell(), DocumentCode.DAMAGED),
+    "far.xlsx": (worst_files.far_cell(), DocumentCode.DAMAGED),
     "elsewhere.xlsx": (elsewhere(), DocumentCode.TOO_MANY_ROWS),
     "bomb.docx": (bomb(), DocumentCode.UNPACKS_TOO_LARGE),
     "loop.eml": (mail_loop(), DocumentCode.NESTED_TOO_DEEPLY),
@@ -204,9 +194,9 @@ def test_a_broken_attachment_is_noted_and_its_mail_is_read(reader: DocumentReade
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("form.pdf", builders.form_of_itself()),
-        ("layers.pdf", builders.packed_three_times(1 << 30)),
-        ("text.xlsx", long_text_in_many_cells()),
+        ("form.pdf", worst_files.form_of_itself()),
+        ("layers.pdf", worst_files.packed_three_times(256 << 20)),
+        ("text.xlsx", worst_files.long_text_in_many_cells()),
     ],
 )
 def test_a_small_file_has_little_memory_and_is_tried_once(
@@ -229,7 +219,7 @@ def test_a_small_file_has_little_memory_and_is_tried_once(
 
 
 def test_what_a_few_bytes_unpack_to_is_read_for_a_bounded_time_and_tried_once() -> None:
-    content = builders.packed_three_times(64 << 20)
+    content = worst_files.packed_three_times(64 << 20)
     with DocumentReader(Limits(base_seconds=0.5, seconds_per_mib=0.0)) as small_reader:
         with pytest.raises(DocumentError) as refusal:
             small_reader.read(content, "layers.pdf")

@@ -13,6 +13,7 @@ from benchmarks.extraction.pages import make_pdf
 from extraction.documents.limits import Limits
 from extraction.documents.parsing import PARSERS, parse
 from extraction.documents.process.document_reader import DocumentReader
+from extraction.documents.process.reading_process import ReaderDiedError, ReadingProcess
 from extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
 
@@ -94,6 +95,32 @@ def test_a_process_that_died_before_does_not_harm_the_next_document(reader: Docu
     os.kill(first, signal.SIGKILL)
     assert reader.read(PDF, "b.pdf").text.count("Total") == 1
     assert reader.process_id != first
+
+
+def test_a_try_that_ended_by_no_fault_of_the_document_is_left_out_of_its_time(
+    reader: DocumentReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, tries, times = ReadingProcess.read, [False, True], [5.0, 0.25]
+
+    def once_killed(process: ReadingProcess, content: bytes, name: str) -> bytes:
+        if tries.pop(0):
+            return read(process, content, name)
+        raise ReaderDiedError(DocumentError(DocumentCode.PARSER_DIED, "killed"), is_by_document=False)
+
+    monkeypatch.setattr(ReadingProcess, "read", once_killed)
+    monkeypatch.setattr(ReadingProcess, "processor_seconds", lambda _: times.pop(0))
+    assert reader.read(b"a", "a.txt").text == "a"
+    assert (reader.seconds, times) == (0.25, [])
+
+
+def test_the_time_of_each_of_an_owners_documents_is_its_own(reader: DocumentReader) -> None:
+    before = 0.0
+    times: list[float] = []
+    for content in (b"a", b"some words\n" * 400_000, b"a"):
+        reader.read_stored(content, "a.txt", owner="alice")
+        times.append(reader.seconds - before)
+        before = reader.seconds
+    assert times[1] > times[2] > 0, "of the process, which reads on"
 
 
 def test_a_file_over_the_limit_starts_no_process() -> None:

@@ -1,0 +1,68 @@
+"""The time of reading that a tenant has had today, and the batches that wait as it may have no more.
+
+The day is UTC's. A line's time is known at its end alone, so lines that are being read when the limit is reached are
+read to their end and count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+_MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a tenant has had of the day so far."""
+
+    used_microseconds: int
+    limit_seconds: int | None
+    """None: no limit."""
+    left_of_day: timedelta
+
+    @property
+    def used_seconds(self) -> int:
+        return self.used_microseconds // _MICROSECONDS
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.limit_seconds is not None and self.used_microseconds >= self.limit_seconds * _MICROSECONDS
+
+
+def reading_today(session: Session, tenant_id: str, *, default_seconds: int | None) -> Reading:
+    """Return what a tenant has had; `default_seconds` is the limit of those that have none of their own."""
+    row = session.execute(_TODAY, {"tenant_id": tenant_id, "default": default_seconds}).one()
+    return Reading(
+        used_microseconds=int(row.used), limit_seconds=row.limit_seconds, left_of_day=row.tomorrow - row.moment
+    )
+
+
+def note_wait(session: Session, batch_id: str, *, limit_seconds: int | None) -> None:
+    """Note why a locked batch is put off."""
+    session.execute(_NOTE, {"batch_id": batch_id, "seconds": limit_seconds})
+
+
+def look_again(session: Session, tenant_id: str) -> None:
+    """Have the batches of a tenant taken up that wait for its reading: its limit is another one."""
+    session.execute(_LOOK_AGAIN, {"tenant_id": tenant_id})
+
+
+_TODAY = text("""
+    SELECT CASE WHEN reading_day = (clock_timestamp() AT TIME ZONE 'UTC')::date THEN reading_microseconds ELSE 0 END
+            AS used,
+        coalesce(tenant.max_reading_seconds_per_day, CAST(:default AS bigint)) AS limit_seconds,
+        clock_timestamp() AS moment,
+        (date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC' AS tomorrow
+    FROM budget JOIN tenant ON tenant.id = budget.tenant_id WHERE budget.tenant_id = :tenant_id
+""")
+
+_NOTE = text("UPDATE batch SET reading_limit_seconds = :seconds WHERE id = :batch_id AND deferred_until IS NOT NULL")
+
+_LOOK_AGAIN = text("""
+    UPDATE batch SET deferred_until = clock_timestamp()
+    WHERE tenant_id = :tenant_id AND deferred_until IS NOT NULL AND reading_limit_seconds IS NOT NULL
+""")
