@@ -61,7 +61,13 @@ STORAGE_FULL = _gauge(
 BATCHES = _gauge("batches", "Batches that have not ended.", "state")
 CHUNKS = _gauge("chunks", "Open chunks.", "model", "priority", "state")
 CHUNK_LINES = _gauge("chunk_lines", "Lines in open chunks.", "model", "priority", "state")
-CHUNK_TOKENS = _gauge("chunk_tokens", "Estimated tokens of open chunks.", "model", "priority", "state")
+CHUNK_TOKENS = _gauge(
+    "chunk_tokens",
+    "Estimated tokens of open chunks; of `:prepare`, milliseconds of reading.",
+    "model",
+    "priority",
+    "state",
+)
 CHUNK_OLDEST = _gauge(
     "chunk_oldest_seconds",
     "Age of the oldest open chunk. With state `ready` it is the age of the queue of a class.",

@@ -32,7 +32,8 @@ class DocumentLines:
         """Lines that are left for another time."""
         self._num_running = 0
         self._is_dropped = False
-        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+        self._is_over = False
+        self._ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()  # None: held back
 
     def __len__(self) -> int:
         return len(self._waiting) + self._num_running
@@ -48,16 +49,17 @@ class DocumentLines:
             first = self._ended.get(timeout=timeout_seconds)
         except queue.Empty:
             return
-        yield self._left(first)
+        yield from self._left(first)
         yield from self.finished()
 
     def finished(self) -> Iterator[Ended]:
         """Yield the lines that have ended since they were last asked for."""
         while not self._ended.empty():
-            yield self._left(self._ended.get())
+            yield from self._left(self._ended.get())
 
     def hold_back(self) -> None:
-        """Begin no further line: those that wait are left for another time."""
+        """Begin no further line: those that no reader has begun are left for another time."""
+        self._is_over = True
         self.num_held_back += len(self._waiting)
         self._waiting.clear()
 
@@ -68,11 +70,14 @@ class DocumentLines:
         self._num_running = 0
         return []
 
-    def _left(self, ended: Ended) -> Ended:
+    def _left(self, ended: Ended | None) -> Iterator[Ended]:
         if not self._is_dropped:
             self._num_running -= 1
             self._fill()
-        return ended
+        if ended is None:
+            self.num_held_back += 1
+        else:
+            yield ended
 
     def _fill(self) -> None:
         while self._waiting and self._num_running < self._pool.num_threads:
@@ -82,6 +87,9 @@ class DocumentLines:
 
     def _run(self, line: RawLine, readers: Readers) -> None:
         if self._is_dropped:
+            return
+        if self._is_over:
+            self._ended.put(None)
             return
         try:
             with self._pool.running.including(self._batch_id, 1):

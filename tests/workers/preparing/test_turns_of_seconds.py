@@ -14,9 +14,12 @@ from jobs.chunks.fair_order import Queue, QueuedChunk, wanted_in_order
 from jobs.chunks.recording import LineResult
 from jobs.lines.document_bodies import GROUND_ENDPOINT, PREPARE_MODEL, READ_ENDPOINT
 from jobs.lines.line_times import TURN_MILLISECONDS, USUAL_MILLISECONDS
+from jobs.lines.reading import RawLine
 from jobs.states import Priority
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing import run
+from workers.preparing.lines import DocumentLines
+from workers.preparing.readers import ReaderPool, Readers
 from workers.slots import Slots
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -154,3 +157,19 @@ def test_a_turn_of_a_batch_that_is_cancelled_is_withdrawn(library: Library) -> N
         session.execute(text("UPDATE batch SET state = 'cancelling'"))
         leasing.end_turn(session, claim, estimated_tokens=7)
     assert library.rows("SELECT state FROM chunk") == [("withdrawn",)]
+
+
+def test_lines_that_no_reader_has_begun_are_held_back_too() -> None:
+    """Two of them wait for the readers, which are at work elsewhere, and one for those two."""
+    pool = ReaderPool(2)
+    lines = DocumentLines(pool, lambda *_: pytest.fail("it has begun"), tenant_id="t", batch_id="b")
+    for number in range(3):
+        lines.start(RawLine(line_no=number, byte_start=0, byte_end=1, content=b"x"))
+    lines.hold_back()
+    readers = Readers()
+    for _ in range(2):
+        taken = pool._turns.take(is_spare=False, timeout_seconds=0)
+        assert taken is not None
+        taken[1](readers)
+    assert list(lines.wait_finished(0)) == []
+    assert (len(lines), lines.num_held_back) == (0, 3)
