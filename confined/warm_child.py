@@ -84,4 +84,7 @@ def _microseconds(process_id: int) -> int:
     assert process_id, "there is a fork"
     if sys.platform != "linux":
         return -1
-    return round(time.clock_gettime((~process_id << 3) | _PROCESSOR_TIME) * 1e6)
+    try:
+        return round(time.clock_gettime((~process_id << 3) | _PROCESSOR_TIME) * 1e6)
+    except OSError:
+        return -1

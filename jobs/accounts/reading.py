@@ -1,4 +1,4 @@
-"""The time of reading that a tenant has had today, and the batches that wait as it may have no more.
+"""The time of reading that a tenant has had: today, with the batches that wait as it may have no more, and for a line.
 
 The day is UTC's. A line's time is known at its end alone, so lines that are being read when the limit is reached are
 read to their end and count.
@@ -12,7 +12,14 @@ from datetime import timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.lines.endpoints import PREPARED
+from jobs.lines.line_times import TURN_MILLISECONDS, USUAL_MILLISECONDS
+from jobs.tables import Batch
+
 _MICROSECONDS = 1_000_000
+_BATCHES = 4
+"""That are asked at most what their lines took; of the newest ones of the tenant."""
+_NEWEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,16 @@ def look_again(session: Session, tenant_id: str) -> None:
     session.execute(_LOOK_AGAIN, {"tenant_id": tenant_id})
 
 
+def expected_milliseconds(session: Session, batch: Batch) -> int:
+    """Return what a line is expected to take a reader, at least 1 and at most a turn."""
+    if batch.endpoint not in PREPARED:
+        return 1
+    values = {"tenant_id": batch.tenant_id, "endpoint": batch.endpoint, "newest": _NEWEST, "limit": _BATCHES}
+    measured = session.scalar(_MEASURED, values)
+    found = USUAL_MILLISECONDS[batch.endpoint] if measured is None else int(measured)
+    return max(1, min(found, TURN_MILLISECONDS))
+
+
 _TODAY = text("""
     SELECT CASE WHEN reading_day = (clock_timestamp() AT TIME ZONE 'UTC')::date THEN reading_microseconds ELSE 0 END
             AS used,
@@ -65,4 +82,14 @@ _NOTE = text("UPDATE batch SET reading_limit_seconds = :seconds WHERE id = :batc
 _LOOK_AGAIN = text("""
     UPDATE batch SET deferred_until = clock_timestamp()
     WHERE tenant_id = :tenant_id AND deferred_until IS NOT NULL AND reading_limit_seconds IS NOT NULL
+""")
+
+_MEASURED = text("""
+    SELECT sum(reading_microseconds) / 1000 / sum(num_results) FROM (
+        SELECT reading_microseconds, num_completed + num_failed AS num_results FROM (
+            SELECT endpoint, reading_microseconds, num_completed, num_failed FROM batch
+            WHERE tenant_id = :tenant_id ORDER BY created_at DESC, id DESC LIMIT :newest
+        ) AS newest
+        WHERE endpoint = :endpoint AND reading_microseconds > 0 LIMIT :limit
+    ) AS measured
 """)

@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import decisions, served_models
 from jobs.accounts import budgets
+from jobs.accounts.reading import expected_milliseconds
 from jobs.accounts.refused_input import RefusedInput, count_refused
 from jobs.batches import missing_inputs, planned
 from jobs.batches.claims import VALIDATIONS, BatchWork
 from jobs.batches.lifecycle import move_batch
 from jobs.batches.missing_inputs import PutOffError
 from jobs.batches.planned import Plan
-from jobs.batches.reading_times import expected_milliseconds
 from jobs.batches.retrieval import course
 from jobs.batches.retrieval.asking import Asking, Embedder
 from jobs.batches.retrieval.course import Retrieval

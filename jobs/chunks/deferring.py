@@ -77,7 +77,7 @@ def resume(session: Session) -> int:
 
 # Who gives back another chunk of a batch that is put off already does not put it off for longer.
 _PUT_OFF = text("""
-    UPDATE batch SET deferred_until = least(
+    UPDATE batch SET reading_limit_seconds = NULL, deferred_until = least(
         clock_timestamp() + CAST(:period AS interval),
         CASE WHEN deferred_until > clock_timestamp() THEN deferred_until END
     )

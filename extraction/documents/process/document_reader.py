@@ -27,7 +27,7 @@ class DocumentReader:
         self._process: ReadingProcess | None = None
         self._owner: str | None = None
         self.seconds = 0.0
-        """Of processor time, of all documents; what was begun anew, as it died of no document, is left out."""
+        """Of processor time, of all documents; tries that were killed from outside are left out."""
         self._last_seconds = 0.0
         self._before = 0.0  # of the process: what it has used for its owner's documents before
 
@@ -74,6 +74,8 @@ class DocumentReader:
         try:  # blame is for those that die again, in a new process
             return self._read(content, name, owner)
         except ReaderDiedError as death:
+            if not death.is_by_document:
+                self._last_seconds = 0.0
             raise death.error from None
 
     def close(self) -> None:

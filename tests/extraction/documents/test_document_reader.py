@@ -111,6 +111,9 @@ def test_a_try_that_ended_by_no_fault_of_the_document_is_left_out_of_its_time(
     monkeypatch.setattr(ReadingProcess, "processor_seconds", lambda _: times.pop(0))
     assert reader.read(b"a", "a.txt").text == "a"
     assert (reader.seconds, times) == (0.25, [])
+    tries, times = [False, False], [5.0, 5.0]
+    assert refusal(reader, b"a", "a.txt").code == DocumentCode.PARSER_DIED
+    assert reader.seconds == 0.25, "it was killed twice"
 
 
 def test_the_time_of_each_of_an_owners_documents_is_its_own(reader: DocumentReader) -> None:

@@ -1,6 +1,6 @@
 """Measure how long a page takes to become a record while strangers have the worst files read that there are.
 
-python -m benchmarks.slow_documents [--strangers 1,8] [--tokenmill OTHER/.venv/bin/tokenmill]
+python -m benchmarks.extraction.slow_documents [--strangers 1,8] [--tokenmill OTHER/.venv/bin/tokenmill]
 
 Starts a stack of its own, of any revision, with the demo model. A tenant extracts fields of one page again and again:
 alone, then beside k tenants of whom each has 1,000 files that cost a reader as much as a file can, then alone again.
@@ -25,7 +25,7 @@ from benchmarks.extraction import worst_files
 from benchmarks.own_stack import OwnStack, own_stack
 from examples.make_papers import make_papers
 
-_EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _SCHEMA = json.loads((_EXAMPLES / "extract" / "invoice.schema.json").read_text())
 _POLL_SECONDS = 0.05
 _UNDER_WAY = "SELECT count(DISTINCT tenant_id) FROM chunk WHERE state = 'leased' AND model = ':prepare'"
@@ -108,13 +108,14 @@ def times(tenant: Tenant, papers: Sequence[tuple[str, bytes]]) -> list[float]:
 def measure(stack: OwnStack, tokenmill: str, *, num_strangers: int, num_files: int, num_pages: int) -> None:
     """Print the times of a tenant alone, beside strangers, and alone again."""
     load = os.getloadavg()[0]
-    papers = [(paper.name, paper.content) for paper in make_papers(3 * num_pages, seed=num_strangers)]
+    first, *papers = [(paper.name, paper.content) for paper in make_papers(3 * num_pages + 1, seed=num_strangers)]
     tenant = new_tenant(stack, tokenmill, f"tenant-{num_strangers}")
     files = files_of_a_stranger(num_files)
     strangers = [new_tenant(stack, tokenmill, f"stranger-{num_strangers}-{n}") for n in range(num_strangers)]
+    times(tenant, [first])  # readers start with the first document
     alone = times(tenant, papers[:num_pages])
     asked = [stranger.extract(files) for stranger in strangers]
-    while stack.query(_UNDER_WAY) < min(num_strangers, 2):
+    while stack.query(_UNDER_WAY) < min(num_strangers, 3):
         time.sleep(_POLL_SECONDS)
     beside = times(tenant, papers[num_pages : 2 * num_pages])
     for stranger, extraction in zip(strangers, asked, strict=True):
@@ -131,7 +132,8 @@ def measure(stack: OwnStack, tokenmill: str, *, num_strangers: int, num_files: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_documents", description=__doc__.partition("\n")[0])
+    told = __doc__.partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.extraction.slow_documents", description=told)
     parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
     parser.add_argument("--strangers", type=naturals, default=[1, 8], help="how many there are, one after the other")
     parser.add_argument("--files", type=natural, default=1000, help="of each stranger")
