@@ -1,7 +1,7 @@
 """The time of reading that a tenant has had: today, with the batches that wait as it may have no more, and for a line.
 
-The day is UTC's. A line's time is known at its end alone, so lines that are being read when the limit is reached are
-read to their end and count.
+The day is UTC's. A line's time is known at its end alone, so a chunk that is open when the limit is reached goes on to
+the end of its turn, and counts.
 """
 
 from __future__ import annotations
