@@ -30,7 +30,9 @@ class RoleProcess(subprocess.Popen[bytes]):
 
     def __init__(self, *arguments: str, settings: Settings, log: Path, more: dict[str, str] | None = None) -> None:
         self.log = log
-        environment = {f"TOKENMILL_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+        environment = {
+            f"TOKENMILL_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_none=True).items()
+        }
         with log.open("ab") as out:
             super().__init__(
                 [sys.executable, "-m", "cli.main", *arguments],
