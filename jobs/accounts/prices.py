@@ -2,8 +2,8 @@
 
 A price is in micro-units of currency for a million tokens, or for a second of reading, so that tokens × price, and
 microseconds × price, are pico-units (10⁻¹²) of currency: whole numbers, whose sum does not depend on how results were
-grouped into ledger entries. A class has its prices in per cent
-of the model's, rounded to whole micro-units before anything is billed with them.
+grouped into ledger entries. A class has its prices in per cent of the model's, rounded to whole micro-units before
+anything is billed with them.
 """
 
 from __future__ import annotations
