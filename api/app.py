@@ -22,6 +22,7 @@ from api.browser_sessions import everybodys as everybodys_sessions
 from api.browser_sessions import own as own_sessions
 from api.dashboard.live import OpenPages
 from api.dashboard.site import install_dashboard
+from api.door import Door
 from api.errors import install_error_handlers
 from api.extractions import (
     collections,
@@ -39,9 +40,11 @@ from api.files import routes as files
 from api.files import tables
 from api.in_flight import InFlight
 from api.indexes import indexes, searches
+from api.known_keys import KnownKeys
 from api.middleware.layers import install_layers
 from api.middleware.tracing import TraceCreation
 from api.openapi import DescribedApp, failures
+from api.parsing.parser import BodyParser
 from api.part_uploads import routes as uploads
 from api.pipelines import definitions, previews, runs, schedules
 from api.rate_limits import RateLimiter
@@ -61,7 +64,7 @@ from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
 from jobs.webhooks.sending import Sender
 
-_SPARE_CONNECTIONS = 2  # for /readyz and /metrics
+_SPARE_CONNECTIONS = 3  # for /readyz and /metrics, and to look up keys
 
 # In this order in the schema, and each path is answered by the first that has it.
 _BATCHES = (creating, routes, changing, retries, decisions, events, estimates)
@@ -122,6 +125,7 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     install_error_handlers(app)
+    app.add_middleware(Door)  # inside all others
     if traces.is_on:
         app.add_middleware(TraceCreation, traces=traces)
     install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
@@ -141,12 +145,15 @@ async def _lifespan(settings: Settings, meters: Meters, app: FastAPI) -> AsyncIt
     await services.store.look()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(services.store.watch)
+        tasks.start_soon(services.known_keys.keep_looking)
+        tasks.start_soon(services.known_keys.keep_listening, settings.database_url)
         tasks.start_soon(looks.keep_looking)
         tasks.start_soon(open_pages.keep_looking)
         yield
         tasks.cancel_scope.cancel()
     await services.rates.close()
     services.webhooks.close()
+    services.parser.close()
     services.engine.dispose()
 
 
@@ -158,8 +165,10 @@ def _services(settings: Settings, meters: Meters) -> Services:
         settings=settings,
         engine=engine,
         sessions=maker,
+        known_keys=KnownKeys(maker),
         session_slots=anyio.Semaphore(settings.api_connections - _SPARE_CONNECTIONS),
         store=store,
+        parser=BodyParser(),
         meters=meters,
         rates=RateLimiter(settings.redis_client_url),
         in_flight=InFlight(),

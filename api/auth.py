@@ -14,13 +14,15 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from api.origins import is_sent_by
+from api.rate_limits import Rates, Wanted
 from api.scopes import scope_of
 from api.services import Services, ServicesDep
 from jobs.accounts import browser_sessions
 from jobs.accounts.browser_sessions import SignedIn
-from jobs.accounts.keys import Caller, authenticate, authenticate_hash
+from jobs.accounts.keys import Caller, authenticate_hash
 from jobs.accounts.limits import limits_of
 from jobs.database import transaction
 from jobs.errors import AuthenticationError, ForbiddenError, RateLimitError
@@ -64,39 +66,51 @@ Secret = Annotated[str | None, Depends(BearerKey())]
 
 
 async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Caller:
-    """Authenticate in a transaction of its own: nothing is held while an upload comes in, or a broker is asked.
+    """Return who asks, as the door found it, or whose cookie the request has.
 
     Raises ForbiddenError where the key has not the scope that the route needs.
     """
-    async with services.session_slots:
-        caller = await anyio.to_thread.run_sync(_caller_of, services, request, secret)
-    request.state.key_id = caller.key_id  # for the log
-    if caller.tenant is not None:
-        request.state.tenant_id = caller.tenant.id
-        await _spend_request(request, services, tenant=caller.tenant)
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is None:
+        assert secret is None, "the door knows whose key it is"
+        async with services.session_slots:
+            caller = await anyio.to_thread.run_sync(_caller_of, services, request)
+        await let_in(request.scope, services, caller)
     needed = scope_of(request.scope["route"])
     assert needed is not None, "a route that asks for a key has a scope"
     caller.require(needed)
     return caller
 
 
-async def _spend_request(request: Request, services: Services, *, tenant: Tenant) -> None:
-    rates = await services.rates.spend(tenant.id, limits_of(tenant, services.settings), requests=1)
-    request.state.rates = rates
-    if rates is None:
+async def let_in(scope: Scope, services: Services, caller: Caller, *, num_bytes: int = 0) -> None:
+    """Note who asks, and take the request from its tenant's buckets. Raises RateLimitError."""
+    state = scope.setdefault("state", {})
+    state["key_id"] = caller.key_id  # for the log
+    if caller.tenant is None:
         return
-    request.state.rate_headers = rates.headers()
+    state["tenant_id"] = caller.tenant.id
+    limits, wanted = limits_of(caller.tenant, services.settings), Wanted(requests=1, bytes=num_bytes)
+    rates = state["rates"] = await services.rates.spend(caller.tenant.id, limits, wanted)
+    state["rate_headers"] = rates.headers()
     if not rates.passes:
-        allowed = f"{rates.limits.requests_per_minute:,} requests a minute are allowed"
-        raise RateLimitError(
-            f"You send requests too fast: {allowed}. Wait {rates.seconds_to_request:.1f} s.",
-            retry_after_seconds=rates.seconds_to_request,
-        )
+        raise _too_fast(rates)
 
 
-def _caller_of(services: Services, request: Request, secret: str | None) -> Caller:
+def _too_fast(rates: Rates) -> RateLimitError:
+    limits = rates.limits
+    if rates.seconds_to_request > 0:
+        what, allowed, seconds = "requests", limits.requests_per_minute, rates.seconds_to_request
+    else:
+        what, allowed, seconds = "bytes", limits.bytes_per_minute, rates.seconds_to_bytes
+    return RateLimitError(
+        f"You send {what} too fast: {allowed:,} {what} a minute are allowed. Wait {seconds:.1f} s.",
+        retry_after_seconds=seconds,
+    )
+
+
+def _caller_of(services: Services, request: Request) -> Caller:
     with transaction(services.sessions) as session:
-        return authenticate(session, secret) if secret is not None else browser_caller(session, request)[0]
+        return browser_caller(session, request)[0]
 
 
 def browser_caller(session: Session, request: Request) -> tuple[Caller, SignedIn]:

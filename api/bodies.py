@@ -5,29 +5,32 @@ FastAPI parses a body before it asks who sends it, and on the event loop.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from email.message import Message
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
 from api.auth import TenantDep
 from api.fields import StrictModel
+from api.middleware.guard import MAX_JSON_BYTES
+from api.parsing.parsed import Body, parsed
 from api.services import ServicesDep
-
-Body = TypeVar("Body", bound=StrictModel)
 
 
 def signed_in_body(model: type[Body]) -> Callable[..., Awaitable[Body]]:
-    """Return a dependency that reads a JSON body as `model`; `described` says so in the schema."""
+    """Return a dependency that reads a JSON body as `model`; `described` says so in the schema.
 
-    async def read(request: Request, services: ServicesDep, *, _tenant: TenantDep) -> Body:
-        content, kind = await request.body(), request.headers.get("content-type", "")
-        return await run_sync(_parsed, model, content, kind, limiter=services.store.upload_threads)
+    A tenant's large bodies are read and parsed one after the other: each takes megabytes, and the parser's time.
+    """
+
+    async def read(request: Request, services: ServicesDep, *, tenant: TenantDep) -> Body:
+        kind = request.headers.get("content-type", "")
+        if not _may_be_large(request):
+            content = await request.body()
+            return await run_sync(parsed, model, content, kind, limiter=services.store.upload_threads)
+        async with services.in_flight.turn(tenant.id, "large bodies", allowed=1):
+            return await services.parser.parsed(model, await request.body(), kind)
 
     return read
 
@@ -38,21 +41,6 @@ def described(model: type[StrictModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _parsed(model: type[Body], content: bytes, kind: str) -> Body:
-    """Raises RequestValidationError, which says what FastAPI would."""
-    try:
-        given = json.loads(content) if content and _is_json(kind) else None
-    except (ValueError, RecursionError):
-        raise RequestValidationError([{"type": "json_invalid", "loc": ("body",)}]) from None
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        problems = error.errors(include_url=False)
-        raise RequestValidationError([{**problem, "loc": ("body", *problem["loc"])} for problem in problems]) from None
-
-
-def _is_json(kind: str) -> bool:
-    message = Message()
-    message["content-type"] = kind
-    subtype = message.get_content_subtype()
-    return message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
+def _may_be_large(request: Request) -> bool:
+    announced = request.headers.get("content-length", "")
+    return int(announced) > MAX_JSON_BYTES if announced.isdecimal() else "transfer-encoding" in request.headers

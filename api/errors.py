@@ -82,8 +82,13 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _answer_input_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
+    return refusal(request.scope, error)
+
+
+def refusal(scope: Scope, error: InputError) -> Response:
+    """Answer what the caller did wrong, or may not do."""
     if isinstance(error, AuthenticationError):
-        request.state.refusal = error.code  # for the log
+        scope.setdefault("state", {})["refusal"] = error.code  # for the log
     return error_response(error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error))
 
 
@@ -107,10 +112,13 @@ def _retry_after(seconds: float) -> dict[str, str]:
 
 
 async def _answer_unavailable(request: Request, error: Exception) -> Response:
+    return unavailable(request.scope, error)
+
+
+def unavailable(scope: Scope, error: Exception) -> Response:
+    """Answer that Postgres or the store is away, and note why."""
     # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
-    logger.warning(
-        "service unavailable method=%s path=%s request_id=%s reason=%s", *shown_request(request.scope), error
-    )
+    logger.warning("service unavailable method=%s path=%s request_id=%s reason=%s", *shown_request(scope), error)
     if isinstance(error, StorageFullError):
         return error_response(error.status, _STORAGE_FULL, code=error.code, headers=retry_later())
     if isinstance(error, StoreAwayError):
@@ -135,6 +143,11 @@ def retry_later() -> dict[str, str]:
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    return http_refusal(request, error)
+
+
+def http_refusal(request: Request, error: HTTPException) -> Response:
+    """Answer what the framework, or the guard of bodies, refuses."""
     message, headers = error.detail, error.headers
     if error.status_code == HTTPStatus.NOT_FOUND:
         message = _unknown_url(request.method, request.url.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
@@ -56,6 +56,10 @@ class StrictModel(BaseModel):
             found = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
             raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", found)
         return given
+
+    def prepared(self) -> Self:
+        """Return what the endpoint takes of a large body, made where the body is parsed. Raises InputError."""
+        return self
 
 
 class ExpiresAfter(StrictModel):

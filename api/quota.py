@@ -48,6 +48,10 @@ def _used(session: Session, tenant_id: str, settings: Settings) -> Mapping[str, 
     return kept | {"reading_seconds_per_day": today.used_seconds}
 
 
-def _spent_rates(rates: Rates | None) -> Mapping[str, int]:
-    """Return what of a minute's tokens is spent; requests come back too fast for a number to say anything."""
-    return {} if rates is None else {"tokens_per_minute": int(rates.limits.tokens_per_minute - rates.tokens)}
+def _spent_rates(rates: Rates) -> Mapping[str, int]:
+    """Return what of a minute's tokens and bytes is spent; requests come back too fast for a number to say anything."""
+    limits = rates.limits
+    return {
+        "tokens_per_minute": int(limits.tokens_per_minute - rates.tokens),
+        "bytes_per_minute": int(limits.bytes_per_minute - rates.bytes),
+    }

@@ -1,14 +1,15 @@
-"""How fast a tenant may ask: two token buckets a tenant in Redis or Valkey, shared by all API processes.
+"""How fast a tenant may ask: three buckets a tenant in Redis or Valkey, shared by all API processes.
 
-Fails open: without its broker it lets everything pass, at once, and says so in the log. Knows no request and no batch.
+Without its broker each process counts for itself, at once, and says so in the log. Knows no request and no batch.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -24,23 +25,29 @@ BURST_SECONDS = 10.0
 """Of requests, that may come at once; of tokens a minute's may."""
 _CONNECTIONS = 10
 
-# A bucket that took more than it had is in debt: it refills from below zero. Time is the server's.
+_MOST_LOCAL = 10_000
+"""Tenants whose buckets one process keeps while the broker is away; the longest silent one has full ones again."""
+
+# A bucket that took more than it had is in debt: it refills from below zero. Time is the server's. `refilled` below is
+# the same for one process.
 _SCRIPT = """
-local rpm, tpm, requests, tokens = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local burst = math.max(1, rpm * tonumber(ARGV[5]) / 60)
+local rpm, tpm, bpm, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local requests, tokens, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-local kept = redis.call('HMGET', KEYS[1], 'requests', 'tokens', 'at')
-local passed = math.max(0, now - (tonumber(kept[3]) or now))
+local kept = redis.call('HMGET', KEYS[1], 'requests', 'tokens', 'bytes', 'at')
+local passed = math.max(0, now - (tonumber(kept[4]) or now))
 local r = math.min(burst, (tonumber(kept[1]) or burst) + passed * rpm / 60)
 local t = math.min(tpm, (tonumber(kept[2]) or tpm) + passed * tpm / 60)
-local passes = rpm > 0 and r >= requests
+local b = math.min(bpm, (tonumber(kept[3]) or bpm) + passed * bpm / 60)
+local passes = rpm > 0 and r >= requests and (requests == 0 or bytes == 0 or b > 0)
 if passes then r = r - requests end
+if passes then b = b - bytes end
 t = t - tokens
-redis.call('HSET', KEYS[1], 'requests', r, 'tokens', t, 'at', string.format('%.6f', now))
-local seconds = 60 + math.max(0, (tpm - t) * 60 / math.max(tpm, 1))
+redis.call('HSET', KEYS[1], 'requests', r, 'tokens', t, 'bytes', b, 'at', string.format('%.6f', now))
+local seconds = 60 + math.max(0, (tpm - t) * 60 / math.max(tpm, 1), (bpm - b) * 60 / math.max(bpm, 1))
 redis.call('EXPIRE', KEYS[1], math.ceil(math.min(seconds, 31536000)))
-return {passes and 1 or 0, tostring(r), tostring(t)}
+return {passes and 1 or 0, tostring(r), tostring(t), tostring(b)}
 """
 
 logger = logging.getLogger(__name__)
@@ -55,6 +62,8 @@ class Rates:
     requests: float
     tokens: float
     """Below 0: that much was submitted too early."""
+    bytes: float
+    """Below 0: that much was sent too early."""
 
     @property
     def seconds_to_request(self) -> float:
@@ -64,10 +73,15 @@ class Rates:
     def seconds_to_tokens(self) -> float:
         return _seconds(1 - self.tokens, self.limits.tokens_per_minute)
 
+    @property
+    def seconds_to_bytes(self) -> float:
+        return _seconds(1 - self.bytes, self.limits.bytes_per_minute)
+
     def headers(self) -> Mapping[str, str]:
         """Return what OpenAI calls them; `reset` is when a bucket is full again."""
         per_minute = {"requests": self.limits.requests_per_minute, "tokens": self.limits.tokens_per_minute}
-        burst = {"requests": max(1.0, per_minute["requests"] * BURST_SECONDS / 60), "tokens": per_minute["tokens"]}
+        full = _full(self.limits)
+        burst = {"requests": full.requests, "tokens": full.tokens}
         left = {"requests": self.requests, "tokens": self.tokens}
         headers = {}
         for kind, limit in per_minute.items():
@@ -75,6 +89,65 @@ class Rates:
             headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(left[kind])))
             headers[f"x-ratelimit-reset-{kind}"] = f"{_seconds(burst[kind] - left[kind], limit):.3f}s"
         return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be taken from a tenant's buckets."""
+
+    requests: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+
+class LocalBuckets:
+    """The buckets of one process."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._kept: OrderedDict[str, tuple[Rates, float]] = OrderedDict()
+
+    def spend(self, tenant_id: str, limits: Limits, wanted: Wanted) -> Rates:
+        now = self._monotonic()
+        rates, at = self._kept.pop(tenant_id, (_full(limits), now))
+        found = taken(refilled(rates, limits, seconds=now - at), wanted)
+        self._kept[tenant_id] = found, now
+        if len(self._kept) > _MOST_LOCAL:
+            self._kept.popitem(last=False)
+        return found
+
+
+def refilled(rates: Rates, limits: Limits, *, seconds: float) -> Rates:
+    full, minutes = _full(limits), seconds / 60
+    return replace(
+        full,
+        requests=min(full.requests, rates.requests + minutes * limits.requests_per_minute),
+        tokens=min(full.tokens, rates.tokens + minutes * limits.tokens_per_minute),
+        bytes=min(full.bytes, rates.bytes + minutes * limits.bytes_per_minute),
+    )
+
+
+def taken(rates: Rates, wanted: Wanted) -> Rates:
+    """Take a request, with its bytes, if those of before are paid; what comes without one in any case."""
+    has_bytes = not wanted.requests or not wanted.bytes or rates.bytes > 0
+    passes = rates.limits.requests_per_minute > 0 and rates.requests >= wanted.requests and has_bytes
+    return replace(
+        rates,
+        passes=passes,
+        requests=rates.requests - (wanted.requests if passes else 0),
+        tokens=rates.tokens - wanted.tokens,
+        bytes=rates.bytes - (wanted.bytes if passes else 0),
+    )
+
+
+def _full(limits: Limits) -> Rates:
+    return Rates(
+        limits=limits,
+        passes=True,
+        requests=max(1.0, limits.requests_per_minute * BURST_SECONDS / 60),
+        tokens=limits.tokens_per_minute,
+        bytes=limits.bytes_per_minute,
+    )
 
 
 class RateLimiter:
@@ -94,19 +167,28 @@ class RateLimiter:
         self._script = self._redis.register_script(_SCRIPT)
         self._monotonic = monotonic
         self._paused_until = 0.0
+        self._local = LocalBuckets(monotonic)
 
-    async def spend(self, tenant_id: str, limits: Limits, *, requests: int = 0, tokens: int = 0) -> Rates | None:
-        """Spend `requests` if they are there, and `tokens` in any case. None where nobody can tell: let it pass."""
+    async def spend(self, tenant_id: str, limits: Limits, wanted: Wanted) -> Rates:
+        """Spend a request, with its bytes, if those of before are paid; what comes without one in any case."""
         if self._monotonic() < self._paused_until:
-            return None
-        arguments = [limits.requests_per_minute, limits.tokens_per_minute, requests, tokens, BURST_SECONDS]
+            return self._local.spend(tenant_id, limits, wanted)
+        burst = _full(limits).requests
+        rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.bytes_per_minute, burst)
+        arguments = [*rates, wanted.requests, wanted.tokens, wanted.bytes]
         try:
-            passes, left, tokens_left = await self._script(keys=[f"tokenmill:rate:{tenant_id}"], args=arguments)
+            passes, requests, tokens, num_bytes = await self._script(
+                keys=[f"tokenmill:rate:{tenant_id}"], args=arguments
+            )
         except (RedisError, OSError) as error:
             self._paused_until = self._monotonic() + PAUSE_SECONDS
-            logger.warning("broker unreachable, no rate is limited pause_seconds=%g reason=%s", PAUSE_SECONDS, error)
-            return None
-        return Rates(limits=limits, passes=bool(passes), requests=float(left), tokens=float(tokens_left))
+            logger.warning(
+                "broker unreachable, rates are of one process pause_seconds=%g reason=%s", PAUSE_SECONDS, error
+            )
+            return self._local.spend(tenant_id, limits, wanted)
+        return Rates(
+            limits=limits, passes=bool(passes), requests=float(requests), tokens=float(tokens), bytes=float(num_bytes)
+        )
 
     async def close(self) -> None:
         await self._redis.aclose()

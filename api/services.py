@@ -15,6 +15,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.in_flight import InFlight
+from api.known_keys import KnownKeys
+from api.parsing.parser import BodyParser
 from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.indexes.known_vectors import KnownVectors
@@ -39,8 +41,10 @@ class Services:
     settings: Settings
     engine: Engine
     sessions: sessionmaker[Session]
+    known_keys: KnownKeys
     session_slots: anyio.Semaphore
     store: RequestStore
+    parser: BodyParser
     meters: Meters
     rates: RateLimiter
     in_flight: InFlight

@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.auth import TenantDep
-from api.rate_limits import Rates
+from api.rate_limits import Rates, Wanted
 from api.services import ServicesDep
 from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError
@@ -28,12 +28,12 @@ STREAMS = 32
 class Spending:
     """The estimated tokens that the endpoint accepts, of a tenant whose rates were these when it asked."""
 
-    rates: Rates | None
+    rates: Rates
     tokens: int = 0
 
     def spend(self, tokens: int) -> None:
         """Raise RateLimitError while the tenant is in debt."""
-        if self.rates is not None and self.rates.tokens <= 0:
+        if self.rates.tokens <= 0:
             seconds = self.rates.seconds_to_tokens
             raise RateLimitError(
                 f"You submit tokens too fast: {self.rates.limits.tokens_per_minute:,} tokens a minute are allowed, "
@@ -48,7 +48,7 @@ async def spend_tokens(request: Request, services: ServicesDep, *, tenant: Tenan
     spending = Spending(request.state.rates)
     yield spending
     if spending.tokens:
-        await services.rates.spend(tenant.id, limits_of(tenant, services.settings), tokens=spending.tokens)
+        await services.rates.spend(tenant.id, limits_of(tenant, services.settings), Wanted(tokens=spending.tokens))
 
 
 # Before the session among an endpoint's parameters: then it ends after the commit.

@@ -99,6 +99,8 @@ class Settings(BaseSettings):
     """Requests of a tenant to the API; this and what follows is set for one by `tokenmill tenants limits`."""
     tenant_tokens_per_minute: int = Field(default=1_000_000_000, ge=0)
     """Estimated tokens of the batches that a tenant submits; one that is larger passes, and the next ones wait."""
+    tenant_bytes_per_minute: int = Field(default=8 * GIB, ge=0)
+    """Bytes that a tenant sends, uploads included; a request that is larger passes, and the next ones wait."""
     tenant_open_batches: int = Field(default=1000, ge=0)
     """Batches of a tenant that have not ended."""
     tenant_enqueued_tokens: int = Field(default=100_000_000_000, ge=0)

@@ -134,12 +134,13 @@ FLOORS = {
         ["indexes"],
     ],
     "api": [
-        ["fields", "in_flight", "logs", "origins", "rate_limits", "multipart", "ranges", "schemas", "scopes", "store"],
+        ["fields", "in_flight", "known_keys", "logs", "origins", "rate_limits"],
+        ["multipart", "ranges", "schemas", "scopes", "store"],
         ["errors", "openapi", "submission_fields"],
-        ["middleware", "uploads"],
+        ["middleware", "parsing", "uploads"],
         ["services"],
         ["auth"],
-        ["bodies", "sessions", "spending"],
+        ["bodies", "door", "sessions", "spending"],
         ["*"],
         ["browser_sessions"],  # an operator's calls beside the key's own
         ["dashboard"],

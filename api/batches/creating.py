@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Request
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import shown
@@ -76,6 +75,21 @@ class CreateBatchBody(StrictModel):
     """Of the file, with an `Idempotency-Key`: the same request may then give another file of the same content."""
     requests: Requests = None
     """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
+    _lines: list[bytes] = PrivateAttr(default_factory=list)
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The requests as lines, once it is prepared."""
+        return self._lines
+
+    def prepared(self) -> Self:
+        """Return it with lines in place of its requests: all that is needed of them, and quick to hand on."""
+        if self.requests is None:
+            return self
+        made = self.model_copy(update={"requests": []})
+        if self.input_file_id is None:
+            made._lines = inline_lines.lines_of(self.requests, endpoint=self.endpoint)
+        return made
 
 
 @router.post(
@@ -121,10 +135,9 @@ async def create(
         retry_count=retry_count,
     )
     if body.requests is not None:
-        write = partial(_written, body.requests, wanted)
-        lines, wanted = await run_sync(write, limiter=services.store.upload_threads)
-        name = "requests.jsonl"
-        threads = services.store.upload_threads
+        name, threads = "requests.jsonl", services.store.upload_threads
+        lines = body.lines
+        wanted = replace(wanted, made_from=await run_sync(inline_lines.digest, lines, limiter=threads))
         return await make_batch(
             services, tenant, wanted, lines, filename=name, key_id=key_id, spending=spending, threads=threads
         )
@@ -147,12 +160,6 @@ def check_source(body: CreateBatchBody) -> None:
             param="requests",
             code="invalid_value",
         )
-
-
-def _written(requests: Sequence[Mapping[str, Any]], wanted: CreateBatch) -> tuple[list[bytes], CreateBatch]:
-    """Return the lines of an input, and the call that names them."""
-    lines = inline_lines.lines_of(requests, endpoint=wanted.endpoint)
-    return lines, replace(wanted, made_from=inline_lines.digest(lines))
 
 
 def _create(services: Services, tenant: Tenant, wanted: CreateBatch, *, key_id: str, spending: Spending) -> BatchObject:

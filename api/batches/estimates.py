@@ -25,7 +25,7 @@ from api.spending import ONE_ESTIMATE
 from api.submission_fields import CompletionWindow
 from jobs import served_models
 from jobs.accounts import budgets
-from jobs.batches import estimating, exact_counts, inline_lines
+from jobs.batches import estimating, exact_counts
 from jobs.batches.estimating import Checked
 from jobs.batches.exact_counts import NewCount
 from jobs.batches.submission import CreateBatch, check_file, parse_window
@@ -86,9 +86,7 @@ async def estimate(
     async with services.session_slots:
         kinds, contexts = await run_sync(_known_models, services)
     if body.requests is not None:
-        write = partial(inline_lines.lines_of, body.requests, endpoint=body.endpoint)
-        lines = await run_sync(write, limiter=services.store.estimate_threads)
-        content = b"\n".join(lines)
+        content = b"\n".join(body.lines)
         count = partial(_count, content, services.settings.default_max_tokens)
         tokens = await run_sync(count, limiter=services.store.estimate_threads)
         pieces: Iterable[bytes] = [content]

@@ -5,13 +5,15 @@ Secrets are 256 random bits, and only their SHA-256 is kept. Knows no request.
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BindParameter, ColumnElement, bindparam, func, select, text, update
+from sqlalchemy import Text, any_, bindparam, func, select, text, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.accounts import browser_sessions
@@ -143,9 +145,11 @@ def find_key(session: Session, key: str) -> ApiKey:
 
     Raises NotFoundError, or ConflictError where a beginning fits several keys.
     """
-    named = (ApiKey.id == key) | _opens(hash_secret(key)) | (ApiKey.hint == key[:_HINT_CHARACTERS])
+    key_hash = hash_secret(key)
+    opens = (ApiKey.key_hash == key_hash) | (ApiKey.previous_hash == key_hash)
+    named = (ApiKey.id == key) | opens | (ApiKey.hint == key[:_HINT_CHARACTERS])
     found = session.scalars(select(ApiKey).where(named)).all()
-    exact = [row for row in found if row.id == key or hash_secret(key) in (row.key_hash, row.previous_hash)]
+    exact = [row for row in found if row.id == key or key_hash in (row.key_hash, row.previous_hash)]
     if not exact and len(key) == _HINT_CHARACTERS:
         exact = list(found)
     if not exact:
@@ -199,55 +203,81 @@ def revoke_keys(session: Session, tenant_id: str) -> None:
     browser_sessions.end_of_tenant(session, tenant_id)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundKey:
+    """What a hash opens; `refusal` says why nothing."""
+
+    caller: Caller | None
+    refusal: str = ""
+    seconds_left: float = math.inf
+    """Until the secret ends by itself."""
+
+    def required(self) -> Caller:
+        """Return who it belongs to. Raises AuthenticationError; the message never repeats the key."""
+        if self.caller is None:
+            raise AuthenticationError(self.refusal)
+        return self.caller
+
+
 def authenticate(session: Session, secret: str) -> Caller:
-    """Return whose a secret is. Raises AuthenticationError; the message never repeats the key."""
+    """Return whose a secret is. Raises AuthenticationError."""
     if not secret:
         raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
     return authenticate_hash(session, hash_secret(secret))
 
 
 def authenticate_hash(session: Session, key_hash: str) -> Caller:
-    """Return whose the secret with this hash is, and note that it was used. Raises AuthenticationError.
+    """Return whose the secret with this hash is, and note that it was used. Raises AuthenticationError."""
+    return look_up(session, [key_hash])[key_hash].required()
 
-    It is looked up by its hash, so the time that a wrong one takes tells nothing of how much of it is right.
+
+def look_up(session: Session, key_hashes: Sequence[str]) -> dict[str, FoundKey]:
+    """Return what each hash opens, and note that the keys were used.
+
+    Secrets are looked up by their hashes, so the time that a wrong one takes tells nothing of how much of it is right.
     """
-    row = session.execute(_KEY_AND_TENANT, {"key_hash": key_hash}).one_or_none()
-    if row is None:
-        raise AuthenticationError("the API key is not known here; `tokenmill keys create` makes one")
-    key, tenant, now, is_noted = row
-    _check_is_open(key, key_hash, now=now)
-    if not is_noted:
-        session.execute(_NOTE_USE, {"key_id": key.id})
-    return Caller(tenant=tenant, key_id=key.id, key_hash=key_hash, scopes=frozenset(map(Scope, key.scopes)))
+    wanted = set(key_hashes)
+    found = dict.fromkeys(key_hashes, _UNKNOWN)
+    used: list[str] = []
+    for key, tenant, now, is_noted in session.execute(_KEYS_AND_TENANTS, {"key_hashes": list(key_hashes)}):
+        for key_hash in wanted & {key.key_hash, key.previous_hash}:
+            found[key_hash] = _found(key, tenant, key_hash, now=now)
+            if found[key_hash].caller is not None and not is_noted:
+                used.append(key.id)
+    if used:
+        session.execute(_NOTE_USE, {"key_ids": used})
+    return found
 
 
-def _opens(key_hash: str | BindParameter[str]) -> ColumnElement[bool]:
-    return (ApiKey.key_hash == key_hash) | (ApiKey.previous_hash == key_hash)
-
-
-def _check_is_open(key: ApiKey, key_hash: str, *, now: datetime) -> None:
-    """Raise AuthenticationError where a key, or this secret of it, has ended."""
+def _found(key: ApiKey, tenant: Tenant | None, key_hash: str, *, now: datetime) -> FoundKey:
     ends = {"expired": key.expires_at, "was rotated; this secret ended": key.previous_until}
     if key.key_hash == key_hash:
         del ends["was rotated; this secret ended"]
-    ended = {what: at for what, at in ends.items() if at is not None and at <= now}
+    coming = {what: at for what, at in ends.items() if at is not None}
+    ended = {what: at for what, at in coming.items() if at <= now}
     if key.revoked_at is not None:  # whatever the time: of two transactions the later one may have the earlier now()
         ended = {"was revoked": key.revoked_at}
     for what, at in ended.items():
-        raise AuthenticationError(f"the API key {what} at {at:%Y-%m-%d %H:%M} UTC; use another one")
+        return FoundKey(caller=None, refusal=f"the API key {what} at {at:%Y-%m-%d %H:%M} UTC; use another one")
+    caller = Caller(tenant=tenant, key_id=key.id, key_hash=key_hash, scopes=frozenset(map(Scope, key.scopes)))
+    return FoundKey(
+        caller=caller, seconds_left=min(((at - now).total_seconds() for at in coming.values()), default=math.inf)
+    )
 
 
+_UNKNOWN = FoundKey(caller=None, refusal="the API key is not known here; `tokenmill keys create` makes one")
 _IS_NOTED = func.coalesce(ApiKey.last_used_at >= func.now() - timedelta(minutes=1), False)
-# Made once: each request asks it, and to make it was a quarter of what it cost.
-_KEY_AND_TENANT = (
+_GIVEN = any_(bindparam("key_hashes", type_=ARRAY(Text)))
+# Made once: each look asks it, and to make it was a quarter of what it cost.
+_KEYS_AND_TENANTS = (
     select(ApiKey, Tenant, func.statement_timestamp(), _IS_NOTED)
     .outerjoin(Tenant, ApiKey.tenant_id == Tenant.id)
-    .where(_opens(bindparam("key_hash")))
+    .where((ApiKey.key_hash == _GIVEN) | (ApiKey.previous_hash == _GIVEN))
 )
 # By nobody who would have to wait for it: of many requests at once one notes it.
 _NOTE_USE = text("""
-    UPDATE api_key SET last_used_at = now() WHERE id = (
-        SELECT id FROM api_key WHERE id = :key_id FOR NO KEY UPDATE SKIP LOCKED
+    UPDATE api_key SET last_used_at = now() WHERE id IN (
+        SELECT id FROM api_key WHERE id = ANY(:key_ids) FOR NO KEY UPDATE SKIP LOCKED
     )
 """)
 

@@ -27,6 +27,8 @@ class Limits:
     """Of the API; a sixth of it at once."""
     tokens_per_minute: int
     """Estimated tokens of the batches that are submitted."""
+    bytes_per_minute: int
+    """Of the bodies of requests, uploads included."""
     open_batches: int
     """That have not ended."""
     enqueued_tokens: int

@@ -34,6 +34,7 @@ class Tenant(Base):
     max_stored_bytes: Mapped[int | None]
     max_requests_per_minute: Mapped[int | None]
     max_tokens_per_minute: Mapped[int | None]
+    max_bytes_per_minute: Mapped[int | None]
     max_uploads: Mapped[int | None]
     max_downloads: Mapped[int | None]
     deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end

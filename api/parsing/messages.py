@@ -1,0 +1,52 @@
+"""What goes to and fro between an API process and the one that parses for it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import IO
+
+from api.fields import StrictModel
+from jobs.errors import InputError
+
+_LENGTH = struct.Struct("!Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A body, and the model that it has to be."""
+
+    module: str
+    name: str
+    content: bytes
+    kind: str
+    """Its content type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An InputError, which does not survive being pickled."""
+
+    kind: type[InputError]
+    message: str
+    param: str | None
+    code: str
+
+
+Answer = StrictModel | Refusal
+
+
+def write_message(sink: IO[bytes], content: bytes) -> None:
+    sink.write(_LENGTH.pack(len(content)))
+    sink.write(content)
+    sink.flush()
+
+
+def read_message(source: IO[bytes]) -> bytes | None:
+    """Return the next message, None where the other side has ended."""
+    head = source.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    content = source.read(length)
+    return content if len(content) == length else None
