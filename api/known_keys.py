@@ -55,12 +55,18 @@ class KnownKeys:
         self._questions: dict[str, _Question] = {}
         self._is_asked = anyio.Event()
         self._num_changes = 0
-        self._is_listening = False
+        self.is_listening = False
+        """Whether changes are heard, as far as is known."""
 
     async def caller(self, key_hash: str) -> Caller:
         """Return whose the secret with this hash is. Raises AuthenticationError, and ServiceError without Postgres."""
         found = self._found(key_hash)
         return (found or await self._asked(key_hash)).required()
+
+    def seconds_kept(self, key_hash: str) -> float:
+        """Return for how long the next requests with this hash ask no database; 0: they do."""
+        ends = (kept[key_hash][1] for kept in self._kept.values() if key_hash in kept)
+        return max(0.0, max(ends, default=-math.inf) - self._monotonic())
 
     def forget(self) -> None:
         """Keep nothing of what was found before now, also of what is being looked up."""
@@ -81,10 +87,10 @@ class KnownKeys:
         while True:
             try:
                 async for _ in key_changes.changes(database_url):
-                    self._is_listening = True
+                    self.is_listening = True
                     self.forget()
             except ServiceError as error:
-                self._is_listening = False
+                self.is_listening = False
                 logger.warning("not listening to changes of keys reason=%s", error)
             await anyio.sleep(_PAUSE_SECONDS)
 
@@ -130,7 +136,7 @@ class KnownKeys:
 
     def _keep(self, key_hash: str, found: FoundKey, asked_at: float) -> None:
         """Unknown ones only while changes are heard: a new key works at once."""
-        if found.caller is None and not self._is_listening:
+        if found.caller is None and not self.is_listening:
             return
         kept = self._kept[found.caller is not None]
         kept[key_hash] = found, asked_at + min(KEPT_SECONDS, found.seconds_left)

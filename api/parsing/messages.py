@@ -10,6 +10,8 @@ from api.fields import StrictModel
 from jobs.errors import InputError
 
 _LENGTH = struct.Struct("!Q")
+_MOST_BYTES = 2**30
+"""More is no message, but something that was printed in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +50,7 @@ def read_message(source: IO[bytes]) -> bytes | None:
     if len(head) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack(head)
+    if length > _MOST_BYTES:
+        return None
     content = source.read(length)
     return content if len(content) == length else None

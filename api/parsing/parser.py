@@ -38,7 +38,13 @@ class BodyParser:
         assert isinstance(answer, model)
         return answer
 
+    @property
+    def process_id(self) -> int | None:
+        """Return that of the process, where there is one."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
+        """End the process; another is started when it is needed."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

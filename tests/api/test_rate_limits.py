@@ -1,4 +1,4 @@
-"""Rates and what is done at once, over a real Valkey; without one everything passes."""
+"""Rates and what is done at once, over a real Valkey, and without one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import openai
 import pytest
 from openai import OpenAI
 
-from api.rate_limits import RateLimiter
+from api.rate_limits import RateLimiter, Wanted
 from jobs.accounts.limits import NAMES, Limits
+
+ONE = Wanted(requests=1)
 
 
 def limits(**given: int) -> Limits:
@@ -111,7 +113,7 @@ def test_downloads_at_once_are_bounded_and_end_with_their_reader(deployment: Any
             assert len(patient.files.content(file.id).content) == 20_000_000
 
 
-def test_a_broker_that_refuses_or_hangs_limits_nothing_and_costs_one_wait_a_pause(
+def test_a_broker_that_refuses_or_hangs_leaves_local_buckets_and_costs_one_wait_a_pause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 100.0
@@ -119,25 +121,48 @@ def test_a_broker_that_refuses_or_hangs_limits_nothing_and_costs_one_wait_a_paus
     async def ask(redis_url: str) -> int:
         nonlocal now
         limiter = RateLimiter(redis_url, monotonic=lambda: now)
-        none = limits(requests_per_minute=0)
-        for _ in range(50):
-            assert await limiter.spend("tenant", none, requests=1) is None
+        given = limits(requests_per_minute=60, bytes_per_minute=600)
+        passes = [(await limiter.spend("tenant", given, ONE)).passes for _ in range(12)]
+        assert passes == [True] * 10 + [False] * 2
+        assert (await limiter.spend("other", given, ONE)).passes
         now += 60.0
-        assert await limiter.spend("tenant", none, requests=1) is None
+        assert (await limiter.spend("tenant", given, ONE)).requests == 9
+        assert (await limiter.spend("tenant", given, Wanted(requests=1, bytes=900))).bytes == -300
+        assert not (refused := await limiter.spend("tenant", given, Wanted(requests=1, bytes=1))).passes
+        assert refused.seconds_to_bytes == pytest.approx(30.1)
+        assert (await limiter.spend("tenant", given, ONE)).passes, "what has no body waits for no bytes"
         await limiter.close()
-        return len([record for record in caplog.records if "no rate is limited" in record.message])
+        return len([record for record in caplog.records if "rates are of one process" in record.message])
 
     with caplog.at_level(logging.WARNING), socket.create_server(("127.0.0.1", 0)) as hanging:
         assert asyncio.run(ask("redis://127.0.0.1:1/0")) == 2
         assert asyncio.run(ask(f"redis://127.0.0.1:{hanging.getsockname()[1]}/0")) == 4
 
 
+def test_the_broker_and_a_process_count_alike(valkey_url: str) -> None:
+    async def counted(redis_url: str) -> list[tuple[bool, int, int, int]]:
+        limiter = RateLimiter(redis_url, monotonic=lambda: 100.0)
+        given = limits(requests_per_minute=12, tokens_per_minute=50, bytes_per_minute=10)
+        spent = [(1, 0, 0), (0, 70, 0), (1, 0, 30), (1, 0, 1), (0, 0, 5), (1, 0, 0), (1, 0, 0)]
+        found = [
+            await limiter.spend("alike", given, Wanted(requests=requests, tokens=tokens, bytes=num_bytes))
+            for requests, tokens, num_bytes in spent
+        ]
+        await limiter.close()
+        return [(each.passes, round(each.requests), round(each.tokens), round(each.bytes)) for each in found]
+
+    local = asyncio.run(counted("redis://127.0.0.1:1/0"))
+    assert [passes for passes, *_ in local] == [True, True, True, False, True, False, False]
+    assert local[-1] == (False, 0, -20, -25)
+    assert asyncio.run(counted(valkey_url))[:5] == local[:5]
+
+
 def test_a_bucket_is_shared_and_a_tenants_own(valkey_url: str) -> None:
     async def passed(tenant: str, number: int) -> int:
         limiter = RateLimiter(valkey_url)
-        found = [await limiter.spend(tenant, limits(requests_per_minute=6), requests=1) for _ in range(number)]
+        found = [await limiter.spend(tenant, limits(requests_per_minute=6), ONE) for _ in range(number)]
         await limiter.close()
-        return sum(rates is not None and rates.passes for rates in found)
+        return sum(rates.passes for rates in found)
 
     with ThreadPoolExecutor() as executor:
         at_once = list(executor.map(lambda _: asyncio.run(passed("shared", 5)), range(4)))
