@@ -31,6 +31,12 @@ It is address space, and becomes memory only as deep as a grammar goes.
 TENANT_THREADS = NUM_THREADS - 1
 """Threads that the grammars of one tenant have at most, late ones too: one is always there for the others."""
 
+SLOW_SECONDS = 0.5
+"""Processor time from which on a grammar is slow: it holds no thread against tenants whose last one was not."""
+
+MAX_SLOW_TENANTS = 1000
+"""Of whom it is remembered that their last grammar was slow."""
+
 MAX_CACHED = 256
 """Compiled grammars that are kept; the batches of a moment use few."""
 
@@ -127,6 +133,7 @@ class GrammarCompiler(Generic[T]):
         self._queues: OrderedDict[str, deque[Compilation[T]]] = OrderedDict()  # by tenant, the next one's turn first
         self._at_work: list[Compilation[T]] = []
         self._overdue: list[Compilation[T]] = []
+        self._slow_tenants: OrderedDict[str, None] = OrderedDict()
 
     def compile(
         self, structured: StructuredOutput, *, tenant: str = "", keep_on: Callable[[], None] = lambda: None
@@ -183,7 +190,8 @@ class GrammarCompiler(Generic[T]):
 
     def _pop(self) -> Compilation[T] | None:
         """Return the next grammar for a thread, None when none waits or no further thread may work."""
-        num_free = min(self._num_threads, MAX_THREADS - len(self._overdue)) - len(self._at_work)
+        num_slow = sum(map(self._is_slow, self._at_work))
+        num_free = min(self._num_threads + num_slow, MAX_THREADS - len(self._overdue)) - len(self._at_work)
         if num_free <= 0:
             return None
         for tenant, queue in list(self._queues.items()):
@@ -191,13 +199,28 @@ class GrammarCompiler(Generic[T]):
                 queue.popleft()  # taken up in another tenant's turn
             if not queue:
                 del self._queues[tenant]
-            elif self._num_threads_of(tenant) < TENANT_THREADS:
+            elif self._has_thread_for(tenant, num_slow=num_slow):
                 self._queues.move_to_end(tenant)
                 compilation = queue.popleft()
                 compilation.tenant = tenant
                 self._at_work.append(compilation)
                 return compilation
         return None
+
+    def _has_thread_for(self, tenant: str, *, num_slow: int) -> bool:
+        """Tell whether a tenant may have a thread now: slow grammars, of two tenants or more, hold up each other."""
+        num_before = len(self._at_work) - (0 if tenant in self._slow_tenants else num_slow)
+        return num_before < self._num_threads and self._num_threads_of(tenant) < TENANT_THREADS
+
+    def _is_slow(self, compilation: Compilation[T]) -> bool:
+        return self._seconds_at_work(compilation) > SLOW_SECONDS
+
+    def _note_pace(self, compilation: Compilation[T]) -> None:
+        self._slow_tenants.pop(compilation.tenant, None)
+        if self._is_slow(compilation):
+            self._slow_tenants[compilation.tenant] = None
+        if len(self._slow_tenants) > MAX_SLOW_TENANTS:
+            self._slow_tenants.popitem(last=False)
 
     def _num_threads_of(self, tenant: str) -> int:
         return sum(compilation.tenant == tenant for compilation in (*self._at_work, *self._overdue))
@@ -236,6 +259,7 @@ class GrammarCompiler(Generic[T]):
         except BaseException as failure:  # noqa: BLE001 - the edge of the thread: a request that hears nothing hangs
             error = f"The grammar could not be compiled: {type(failure).__name__}: {failure}"
         with self._lock:
+            self._note_pace(compilation)
             if compilation in self._overdue:
                 self._overdue.remove(compilation)
                 self._forget(compilation)

@@ -197,6 +197,33 @@ def test_slow_grammars_of_one_tenant_leave_a_thread_to_the_others(bench: Bench) 
     assert [bench.wait_for(compilation).compiled for compilation in slow[1:]] == [f"slow {n}" for n in range(1, 7)]
 
 
+def test_slow_grammars_of_two_tenants_leave_a_thread_to_a_third(bench: Bench) -> None:
+    slow = [bench.submit(f"slow {index}", tenant=f"evil {index}") for index in range(NUM_THREADS)]
+    bench.wait_for_starts(NUM_THREADS)
+    bench.now = 1.0  # well within their time
+    for index in range(5):
+        assert bench.wait_for(bench.submit(f"quick {index}", tenant="innocent")).compiled is not None
+    assert not any(compilation.is_done for compilation in slow)
+
+
+def test_who_was_slow_waits_for_who_is(bench: Bench) -> None:
+    for index in range(3):
+        compilation = bench.submit(f"slow {index}", tenant=f"evil {index}")
+        bench.wait_for_starts(1)
+        bench.now += 1.0
+        bench.grammars.release(f"slow {index}")
+        bench.wait_for(compilation)
+    for index in range(NUM_THREADS):
+        bench.submit(f"slow again {index}", tenant=f"evil {index}")
+    bench.wait_for_starts(NUM_THREADS)
+    bench.now += 1.0
+    third = bench.submit("quick", tenant="evil 2")
+    assert bench.wait_for(bench.submit("quick too", tenant="innocent")).compiled is not None
+    assert not third.is_done
+    bench.grammars.release("slow again 0")
+    assert bench.wait_for(third).compiled == "quick"
+
+
 def test_tenants_take_turns_whoever_came_with_more(bench: Bench) -> None:
     bench.submit("slow one", tenant="first")
     bench.wait_for_starts(1)
