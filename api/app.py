@@ -16,6 +16,9 @@ from api.admin import log as admin_log
 from api.admin import models as admin_models
 from api.admin import tenants as admin_tenants
 from api.admin import workers as admin_workers
+from api.admission.in_flight import InFlight
+from api.admission.known_keys import KnownKeys
+from api.admission.rate_limits import RateLimiter
 from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
 from api.browser_sessions import everybodys as everybodys_sessions
@@ -38,16 +41,13 @@ from api.extractions import (
 from api.extractions import creating as extraction_creating
 from api.files import routes as files
 from api.files import tables
-from api.in_flight import InFlight
 from api.indexes import indexes, searches
-from api.known_keys import KnownKeys
 from api.middleware.layers import install_layers
 from api.middleware.tracing import TraceCreation
 from api.openapi import DescribedApp, failures
 from api.parsing.parser import BodyParser
 from api.part_uploads import routes as uploads
 from api.pipelines import definitions, previews, runs, schedules
-from api.rate_limits import RateLimiter
 from api.schemas.batches import ResultLine
 from api.schemas.extractions import RecordLine
 from api.schemas.reviews import GoldLine

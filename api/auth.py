@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from api.admission.rate_limits import Rates, Wanted
 from api.origins import is_sent_by
-from api.rate_limits import Rates, Wanted
 from api.scopes import scope_of
 from api.services import Services, ServicesDep
 from jobs.accounts import browser_sessions

@@ -17,13 +17,14 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.admission.in_flight import InFlight
+from api.admission.rate_limits import Wanted
 from api.auth import COOKIE, let_in, read_bearer
 from api.errors import http_refusal, refusal, unavailable
-from api.in_flight import InFlight
 from api.middleware.guard import MAX_JSON_BYTES, UPLOAD_PATHS
-from api.rate_limits import Wanted
 from api.services import Services
 from jobs.accounts.keys import Caller
 from jobs.accounts.secret_hashes import hash_secret
@@ -86,6 +87,7 @@ class Door:
                 await http_refusal(Request(scope), error)(scope, receive, send)
                 return
             except RateLimitError as error:
+                await turn.take()
                 await anyio.sleep(REFUSAL_SECONDS)
                 await refusal(scope, error)(scope, receive, send)
                 return
@@ -130,6 +132,9 @@ class _Turn:
             self._end()
 
     async def take(self) -> None:
+        """Wait for the turn, unless it is held already."""
+        if self._timer is not None:
+            return
         await self.in_flight.take_turn(self.who, "requests", allowed=TURNS)
         self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self._end)
 
@@ -179,13 +184,15 @@ class _Body:
         return self.num_charged
 
     async def gather(self, in_flight: InFlight, who: str) -> None:
-        """Take in what is small. Raises RateLimitError where a tenant has too many bodies on their way."""
+        """Take in what is small. Raises RateLimitError where too many are on their way, and ClientDisconnect."""
         announced = self._announced
         if self.is_upload or announced == 0 or (announced is not None and announced > MAX_JSON_BYTES):
             return
         with in_flight.hold(who, "bodies", allowed=BODIES):
             while self.num_received <= MAX_JSON_BYTES:
                 message = await self._next()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
                 self._messages.append(message)
                 if not message.get("more_body", False):
                     return

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
 
+from api.admission.rate_limits import Rates
 from api.auth import TenantDep
 from api.openapi import failures
-from api.rate_limits import Rates
 from api.schemas.quota import BudgetObject, LimitObject, QuotaObject
 from api.services import ServicesDep
 from api.sessions import SessionDep

@@ -14,10 +14,10 @@ from fastapi import Depends, Request
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.in_flight import InFlight
-from api.known_keys import KnownKeys
+from api.admission.in_flight import InFlight
+from api.admission.known_keys import KnownKeys
+from api.admission.rate_limits import RateLimiter
 from api.parsing.parser import BodyParser
-from api.rate_limits import RateLimiter
 from api.store import RequestStore
 from jobs.indexes.known_vectors import KnownVectors
 from jobs.indexes.searching import Searcher

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.admission.rate_limits import Rates, Wanted
 from api.auth import TenantDep
-from api.rate_limits import Rates, Wanted
 from api.services import ServicesDep
 from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError

@@ -64,7 +64,7 @@ BARE = {
 }
 # The files that may need more than the others of their package, and what.
 EXTRAS = {
-    "api/rate_limits.py": {"redis"},  # and never to accept work: ADR 0016
+    "api/admission/rate_limits.py": {"redis"},  # and never to accept work: ADR 0016
     "engine/device/energy.py": {"pynvml"},
     "engine/grammars/grammar.py": {"llguidance"},
     "engine/process/messages.py": {"msgspec"},
@@ -134,8 +134,7 @@ FLOORS = {
         ["indexes"],
     ],
     "api": [
-        ["fields", "in_flight", "known_keys", "logs", "origins", "rate_limits"],
-        ["multipart", "ranges", "schemas", "scopes", "store"],
+        ["admission", "fields", "logs", "origins", "multipart", "ranges", "schemas", "scopes", "store"],
         ["errors", "openapi", "submission_fields"],
         ["middleware", "parsing", "uploads"],
         ["services"],

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.models.paths import resolve_model_path
+from engine.process.landing import Landing
 from engine.process.messages import (
     Abort,
     AbortChildren,
@@ -35,6 +36,7 @@ from engine.process.outbox import Outbox
 
 if TYPE_CHECKING:
     from engine.core import Engine
+    from engine.scheduling.request import NewRequest
 
 HEARTBEAT_SECONDS = 0.9
 """Longest silence of an idle engine; the worker's contract is one second."""
@@ -85,9 +87,11 @@ def _serve(engine: Engine, connection: Connection) -> int:
     inbox: queue.SimpleQueue[ToEngine | Exception] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="reader", daemon=True).start()
     outbox = Outbox(lambda progress: _send(connection, progress))
+    landing = Landing(lambda new: _add(engine, new, outbox))
     last_put = last_listed = time.monotonic()
     try:
-        while outbox.is_open and _apply_messages(engine, inbox, outbox, wait_until=last_put + HEARTBEAT_SECONDS):
+        while outbox.is_open and _apply_messages(engine, inbox, landing, wait_until=last_put + HEARTBEAT_SECONDS):
+            landing.add_some()
             outputs = engine.step() if engine.has_work else []
             now = time.monotonic()
             if outputs or now - last_put >= HEARTBEAT_SECONDS:
@@ -104,10 +108,10 @@ def _serve(engine: Engine, connection: Connection) -> int:
 
 
 def _apply_messages(
-    engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], outbox: Outbox, *, wait_until: float
+    engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], landing: Landing, *, wait_until: float
 ) -> bool:
     """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
-    is_idle = not engine.has_work
+    is_idle = not engine.has_work and not landing
     while True:
         try:
             seconds = max(0.001, wait_until - time.monotonic()) if is_idle else 0.0
@@ -116,18 +120,23 @@ def _apply_messages(
             return True
         is_idle = False
         if isinstance(message, Add):
-            for new in message.requests:
-                if new.params.stop:
-                    outbox.watch(new.request_id, num_children=new.params.n)
-                engine.add(new)
+            landing.put(message.requests)
         elif isinstance(message, Abort):
+            landing.add_now(message.request_ids)
             engine.abort(message.request_ids)
         elif isinstance(message, AbortChildren):
+            landing.add_now(request_id for request_id, _ in message.children)
             engine.abort_children(message.children)
         elif isinstance(message, EOFError | OSError):
             return False  # the worker has closed its end; whatever runs is dropped
         elif isinstance(message, Exception):
             raise message
+
+
+def _add(engine: Engine, new: NewRequest, outbox: Outbox) -> None:
+    if new.params.stop:
+        outbox.watch(new.request_id, num_children=new.params.n)
+    engine.add(new)
 
 
 def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine | Exception]) -> None:

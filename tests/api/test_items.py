@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from api import in_flight
+from api.admission import in_flight
 from extraction.scoring import reviews
 from jobs.extractions import record_ranges
 from jobs.storage import Storage
@@ -188,15 +188,15 @@ def test_a_third_change_at_once_waits_for_its_turn(
     body = {**of, "change": "add", "path": "tags[0]", "value": "blue"}
     read, has_waited = record_ranges.read_record, threading.Event()
 
-    async def noted(seconds: float) -> None:
+    def noted() -> anyio.Event:
         has_waited.set()
-        await anyio.sleep(seconds)
+        return anyio.Event()
 
     def slow(*arguments: Any) -> dict[str, Any]:
         assert has_waited.wait(20)
         return read(*arguments)
 
-    monkeypatch.setattr(in_flight, "anyio", SimpleNamespace(sleep=noted))
+    monkeypatch.setattr(in_flight, "anyio", SimpleNamespace(Event=noted))
     monkeypatch.setattr(record_ranges, "read_record", slow)
     with ThreadPoolExecutor(3) as executor:
         adds = [executor.submit(http.post, "/v1/reviews/items", json=body) for _ in range(3)]

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
-from api import known_keys
-from api.known_keys import KEPT_SECONDS, KnownKeys
+from api.admission import known_keys
+from api.admission.known_keys import KEPT_SECONDS, KnownKeys
 from jobs.accounts import keys as accounts_keys
 from jobs.accounts.keys import create_key, get_key, hash_key, look_up, revoke_key, rotate_key
 from jobs.accounts.limits import set_limits

@@ -16,7 +16,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from api.rate_limits import RateLimiter, Wanted
+from api.admission.rate_limits import RateLimiter, Wanted
 from jobs.accounts.limits import NAMES, Limits
 
 ONE = Wanted(requests=1)

@@ -14,6 +14,8 @@ from workers.engine_host.flights import Owner
 from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
+_SUBMITTED_AT_ONCE = 256
+"""Requests in one message: other chunks' lines need not wait until thousands of prompts are written."""
 ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2, Priority.OVERFLOW: 3}
 
 
@@ -66,9 +68,11 @@ class EngineLines:
             else:
                 requests += own
                 owners |= dict.fromkeys((new.request_id for new, _ in own), prepared)
-        for request_id, reason in self._parts.host.submit(*requests).items():
-            prepared = owners[request_id]
-            failed[prepared.line_no] = prepared, reason
+        for start in range(0, len(requests), _SUBMITTED_AT_ONCE):
+            some = requests[start : start + _SUBMITTED_AT_ONCE]
+            for request_id, reason in self._parts.host.submit(*some).items():
+                prepared = owners[request_id]
+                failed[prepared.line_no] = prepared, reason
         return list(failed.values())
 
     def _requests(self, prepared: PreparedLine, output: Sequence[int] | None) -> list[tuple[NewRequest, Owner]]:

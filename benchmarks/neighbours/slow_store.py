@@ -1,6 +1,6 @@
 """Measure what an object store that answers 503, or nothing at all, costs whoever does not need it.
 
-python -m benchmarks.slow_store [--tokenmill OTHER/.venv/bin/tokenmill]
+python -m benchmarks.neighbours.slow_store [--tokenmill OTHER/.venv/bin/tokenmill]
 
 Starts a stack of its own, of any revision, on a store that fails when it is told to. A chunk whose input must be read
 to decide on it is lost; meanwhile others want the dispatcher's lock, the batch's and its tenant's rows, and to cancel.
@@ -157,7 +157,7 @@ def _quietly(work: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_store", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.partition("\n")[0])
     parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
     parser.add_argument("--limit-seconds", type=natural, default=150, help="when a measurement gives up")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Measure how long one tenant's request takes while others crowd the API.
 
-python -m benchmarks.door [--tokenmill OTHER/.venv/bin/tokenmill] [--python-path OTHER] [--attacks requests,bodies]
+python -m benchmarks.neighbours.door [--tokenmill OTHER/.venv/bin/tokenmill] [--python-path OTHER] [--attacks bodies]
 
 Starts a stack of its own, of any revision. One tenant, the neighbour, asks for its batches twenty times a second, each
 time on a connection of its own; its times alone and under each attack are printed. What attacks is another process.
@@ -190,7 +190,7 @@ def measure(stack: OwnStack, attacks: list[str], *, seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.door", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.partition("\n")[0])
     parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
     parser.add_argument("--python-path", help="of that revision, where it is not installed")
     parser.add_argument("--attacks", type=names, default=list(ATTACKS), help=", ".join(ATTACKS))

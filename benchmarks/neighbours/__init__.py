@@ -1,0 +1,1 @@
+"""What one tenant waits for another, or for what is broken, on stacks of any revision."""
