@@ -75,7 +75,9 @@ async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) ->
         assert secret is None, "the door knows whose key it is"
         async with services.session_slots:
             caller = await anyio.to_thread.run_sync(_caller_of, services, request)
-        await let_in(request.scope, services, caller)
+        announced = request.headers.get("content-length", "")
+        num_bytes = int(announced) if announced.isdecimal() else 0
+        await let_in(request.scope, services, caller, num_bytes=num_bytes)
     needed = scope_of(request.scope["route"])
     assert needed is not None, "a route that asks for a key has a scope"
     caller.require(needed)

@@ -1,4 +1,4 @@
-"""Answers lines by one model that pools, which all chunks of a worker share: one group at a time.
+"""Answers lines by one model that pools, which all chunks of a worker share: one piece at a time.
 
 Knows no lease and no SQL.
 """
@@ -9,7 +9,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,13 @@ from workers.chunks.line_results import FailureMaker
 from workers.chunks.running import RunningCount
 from workers.engine_host.broken import MAX_IN_A_ROW
 from workers.pooling.lines import Numbers, PoolLine, PoolModel
+from workers.pooling.turns import Asker, PieceTurns
 from workers.prompt_lengths import Unwanted
 
 log = logging.getLogger(__name__)
 
 _PIECE_TOKENS = 4096
-"""Computed between two looks whether the lines are still wanted."""
-_LOOK_SECONDS = 0.2
+"""Computed in one turn: between two, what is more urgent and other tenants have theirs."""
 
 _BROKEN_TWICE = (
     "The model's arithmetic broke on this line, twice: what was computed is NaN or infinite. It is not billed. Report "
@@ -46,6 +47,19 @@ class Answered:
     """That the model was at work for them."""
     broken: Sequence[int] = ()
     """Numbers of lines whose rows were broken, and which are for another worker: this one is out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """What is asked for, and how long the model was at work for it."""
+
+    asker: Asker
+    is_wanted: Callable[[], bool]
+    seconds: float = 0.0
+
+    @property
+    def batch_id(self) -> str:
+        return self.asker.batch_id
 
 
 class PoolAnswers:
@@ -65,14 +79,15 @@ class PoolAnswers:
         self._on_broken = on_broken
         self._num_broken_in_a_row = 0
         self._monotonic = monotonic
-        self._turn = threading.Lock()
+        self._turns = PieceTurns()
+        self._lock = threading.Lock()  # of what is known of broken lines
         self.running = RunningCount()
 
     def answer(
         self,
         lines: Sequence[PoolLine],
         *,
-        batch_id: str,
+        asker: Asker,
         is_wanted: Callable[[], bool],
         broken_before: Collection[int] = (),
     ) -> Answered:
@@ -81,100 +96,98 @@ class PoolAnswers:
         A line whose rows are broken is computed once more after the model was read anew, but for those by whose number
         that is known of another worker: their next such end is their last, too.
         """
-        self._wait_for_turn(is_wanted)
-        try:
-            began = self._monotonic()
-            with self.running.including(batch_id, len(lines)):
-                results, broken = self._answer_anew(lines, batch_id, is_wanted, broken_before)
-            microseconds = round((self._monotonic() - began) * 1e6)
-            return Answered(results=results, microseconds=microseconds, broken=broken)
-        finally:
-            self._turn.release()
+        work = _Work(asker=asker, is_wanted=is_wanted)
+        with self.running.including(asker.batch_id, len(lines)):
+            results, broken = self._answer_anew(lines, work, broken_before)
+        return Answered(results=results, microseconds=round(work.seconds * 1e6), broken=broken)
 
-    def _wait_for_turn(self, is_wanted: Callable[[], bool]) -> None:
-        while not self._turn.acquire(timeout=_LOOK_SECONDS):
-            if not is_wanted():
-                raise Unwanted
+    @contextmanager
+    def _turn(self, work: _Work) -> Iterator[None]:
+        with self._turns.held(work.asker, work.is_wanted):
+            began = self._monotonic()
+            try:
+                yield
+            finally:
+                work.seconds += self._monotonic() - began
 
     def _answer_anew(
-        self,
-        lines: Sequence[PoolLine],
-        batch_id: str,
-        is_wanted: Callable[[], bool],
-        broken_before: Collection[int],
+        self, lines: Sequence[PoolLine], work: _Work, broken_before: Collection[int]
     ) -> tuple[list[LineResult], Sequence[int]]:
         """Return results, and the numbers of lines that another worker is to compute."""
-        results, broken, is_out = self._try(lines, batch_id, is_wanted)
+        results, broken, is_out = self._try(lines, work)
         again = [line for line in broken if line.line_no not in broken_before]
         lost = [line for line in broken if line.line_no in broken_before]
         if broken:
-            is_out = not self._reload() or is_out
+            is_out = not self._reload(work) or is_out
         if again and not is_out:
-            found, lost_again, _ = self._try(again, batch_id, is_wanted)
+            found, lost_again, _ = self._try(again, work)
             results, lost, again = results + found, lost + lost_again, []
-        maker = FailureMaker(batch_id)
+        maker = FailureMaker(work.batch_id)
         failures = [maker.failure(line.line_no, line.custom_id, message=_BROKEN_TWICE) for line in lost]
         return results + failures, [line.line_no for line in again]
 
-    def _try(
-        self, lines: Sequence[PoolLine], batch_id: str, is_wanted: Callable[[], bool]
-    ) -> tuple[list[LineResult], list[PoolLine], bool]:
+    def _try(self, lines: Sequence[PoolLine], work: _Work) -> tuple[list[LineResult], list[PoolLine], bool]:
         """Return results, the lines that were broken, and whether so many were in a row that the worker is out."""
-        results, broken, is_out = [], [], False
-        for line, result in zip(lines, self._answer(lines, batch_id, is_wanted), strict=True):
-            if result is not None:
-                results.append(result)
-                self._num_broken_in_a_row = 0
-                continue
-            log.warning("line broke, what was computed is no numbers batch_id=%s line_no=%s", batch_id, line.line_no)
-            broken.append(line)
-            self._num_broken_in_a_row += 1
-            if self._num_broken_in_a_row == MAX_IN_A_ROW:
-                self._on_broken(f"the model gave {MAX_IN_A_ROW} lines in a row no numbers: NaN or infinite")
-                is_out = True
-        if is_out:
-            self._num_broken_in_a_row = 0
-        return results, broken, is_out
+        answers = self._answer(lines, work)
+        broken = [line for line, result in zip(lines, answers, strict=True) if result is None]
+        for line in broken:
+            text = "line broke, what was computed is no numbers batch_id=%s line_no=%s"
+            log.warning(text, work.batch_id, line.line_no)
+        is_out = self._count_broken(result is None for result in answers)
+        return [result for result in answers if result is not None], broken, is_out
 
-    def _reload(self) -> bool:
+    def _count_broken(self, are_broken: Iterable[bool]) -> bool:
+        """Count those in a row, of whatever chunk; tell whether they are so many that the worker is out."""
+        is_out = False
+        with self._lock:
+            for is_broken in are_broken:
+                self._num_broken_in_a_row = self._num_broken_in_a_row + 1 if is_broken else 0
+                if self._num_broken_in_a_row == MAX_IN_A_ROW:
+                    self._on_broken(f"the model gave {MAX_IN_A_ROW} lines in a row no numbers: NaN or infinite")
+                    is_out = True
+            if is_out:
+                self._num_broken_in_a_row = 0
+        return is_out
+
+    def _reload(self, work: _Work) -> bool:
         """Read the model anew; where that cannot be done the worker is out."""
         try:
-            self._model.reload()
+            with self._turn(work):
+                self._model.reload()
         except EngineError as error:
             self._on_broken(f"the model was broken and cannot be read anew: {error}")
             return False
         return True
 
-    def _answer(
-        self, lines: Sequence[PoolLine], batch_id: str, is_wanted: Callable[[], bool]
-    ) -> list[LineResult | None]:
+    def _answer(self, lines: Sequence[PoolLine], work: _Work) -> list[LineResult | None]:
         """Return the results in the order of the lines, None for one whose rows are broken."""
         try:
             return [
-                self._result(line, found, batch_id) if are_numbers(found).all() else None
-                for line, found in zip(lines, self._found(lines, is_wanted), strict=True)
+                self._result(line, found, work.batch_id) if are_numbers(found).all() else None
+                for line, found in zip(lines, self._found(lines, work), strict=True)
             ]
         except Unwanted:
             raise
         except Exception as error:
             if len(lines) > 1:
-                return [result for line in lines for result in self._answer([line], batch_id, is_wanted)]
+                return [result for line in lines for result in self._answer([line], work)]
             line = lines[0]
-            log.exception("line failed unexpectedly batch_id=%s line_no=%s", batch_id, line.line_no)
-            return [FailureMaker(batch_id).fault(line.line_no, line.custom_id, error=error)]
+            log.exception("line failed unexpectedly batch_id=%s line_no=%s", work.batch_id, line.line_no)
+            return [FailureMaker(work.batch_id).fault(line.line_no, line.custom_id, error=error)]
 
-    def _found(self, lines: Sequence[PoolLine], is_wanted: Callable[[], bool]) -> Iterator[Numbers]:
+    def _found(self, lines: Sequence[PoolLine], work: _Work) -> Iterator[Numbers]:
         """Yield what was asked of the inputs of each line: those of all lines are computed by pieces."""
         inputs = [one for line in lines for one in line.inputs]
         found: list[Any] = []
         while len(found) < len(inputs):
-            if not is_wanted():
+            if not work.is_wanted():
                 raise Unwanted
             end, num_tokens = len(found), 0
             while end < len(inputs) and (num_tokens == 0 or num_tokens + len(inputs[end].token_ids) <= _PIECE_TOKENS):
                 num_tokens += len(inputs[end].token_ids)
                 end += 1
-            found.extend(self._model.compute(inputs[len(found) : end]))
+            with self._turn(work):
+                found.extend(self._model.compute(inputs[len(found) : end]))
         numbers = iter(found)
         for line in lines:
             yield np.array(list(itertools.islice(numbers, len(line.inputs))))

@@ -17,8 +17,9 @@ from jobs.chunks.recording import LineResult
 from jobs.lines.body_checks import BodyError
 from jobs.lines.endpoints import parse_request
 from jobs.lines.reading import InputLine, RawLine, parse_line
-from jobs.states import UncoveredLines
+from jobs.states import Priority, UncoveredLines
 from workers.chunks.ends import ChunkEnds
+from workers.chunks.engine_lines import ENGINE_PRIORITY
 from workers.chunks.feeder import LONG_LINE_BYTES
 from workers.chunks.held import HeldChunk, Services
 from workers.chunks.lease import Abandoned
@@ -26,6 +27,7 @@ from workers.chunks.line_results import FailureMaker
 from workers.chunks.room import Room
 from workers.pooling.answers import Answered, PoolAnswers
 from workers.pooling.lines import PoolLine, PoolModel, next_group
+from workers.pooling.turns import Asker
 from workers.prompt_lengths import Unwanted
 
 log = logging.getLogger(__name__)
@@ -136,9 +138,12 @@ class PoolRun(HeldChunk):
         return PoolLine(line_no=line.line_no, custom_id=line.custom_id, request=request, inputs=inputs)
 
     def _answered(self, lines: Sequence[PoolLine], is_wanted: Callable[[], bool]) -> Answered:
-        return self._parts.answers.answer(
-            lines, batch_id=self._claim.batch_id, is_wanted=is_wanted, broken_before=self._broken_before
+        asker = Asker(
+            batch_id=self._claim.batch_id,
+            tenant=self._claim.tenant_id,
+            priority=ENGINE_PRIORITY[Priority(self._claim.priority)],
         )
+        return self._parts.answers.answer(lines, asker=asker, is_wanted=is_wanted, broken_before=self._broken_before)
 
     def _cover(
         self, group: Sequence[PoolLine], rest: Sequence[PoolLine]
