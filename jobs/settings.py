@@ -32,8 +32,8 @@ class Settings(BaseSettings):
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
     """Postgres, which keeps the truth."""
     api_connections: int = Field(default=12, ge=4)
-    """Connections to Postgres of one API process, at most, and one more to hear of changed keys; a control worker opens 12 at most and 2 for its claims, a
-    GPU worker 4 and 2 for its leases, any other process 4."""
+    """Connections to Postgres of one API process, at most, and one more to hear of changed keys; a control worker opens
+    12 at most and 2 for its claims, a GPU worker 4 and 2 for its leases, any other process 4."""
     redis_url: str = "redis://localhost:6379/0"
     """Redis or Valkey, which carries hints and counts the rates of tenants; a hint that it loses is sent again."""
     storage_url: str = "file:///var/lib/tokenmill/objects"
