@@ -27,8 +27,8 @@ from api.errors import http_refusal, refusal, unavailable
 from api.middleware.guard import MAX_JSON_BYTES, UPLOAD_PATHS
 from api.services import Services
 from jobs.accounts.keys import Caller
-from jobs.accounts.secret_hashes import hash_secret
 from jobs.accounts.limits import limits_of
+from jobs.accounts.secret_hashes import hash_secret
 from jobs.errors import AuthenticationError, RateLimitError, ServiceError
 
 TURNS = 4

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.admission import known_keys
 from api.admission.known_keys import KEPT_SECONDS, KnownKeys
 from jobs.accounts import keys as accounts_keys
-from jobs.accounts.keys import create_key, get_key, hash_key, look_up, revoke_key, rotate_key
+from jobs.accounts.keys import create_key, get_key, look_up, revoke_key, rotate_key
 from jobs.accounts.limits import set_limits
+from jobs.accounts.secret_hashes import hash_secret
 from jobs.accounts.tenants import create_tenant, find_tenant, set_disabled
 from jobs.database import connect, sessions
 from jobs.errors import AuthenticationError, ServiceError
@@ -66,7 +67,7 @@ def new_key(maker: sessionmaker[Session], name: str) -> tuple[str, str]:
     """Return a key's id and the hash of its secret; `name` is its tenant's."""
     with maker.begin() as session:
         key, secret = create_key(session, create_tenant(session, name).id)
-        return key.id, hash_key(secret)
+        return key.id, hash_secret(secret)
 
 
 def run(keys: KnownKeys, steps: Callable[[], Awaitable[None]], *, hears: str | None = None) -> None:
@@ -122,7 +123,7 @@ def test_hashes_that_wait_are_looked_up_in_one_query(maker: sessionmaker[Session
     _, key_hash = new_key(maker, "crowded")
 
     async def steps() -> None:
-        wrong = [hash_key(f"tm-{number}") for number in range(400)]
+        wrong = [hash_secret(f"tm-{number}") for number in range(400)]
         found = await asyncio.gather(*(opens(keys, each) for each in (*wrong, key_hash, key_hash)))
         assert found == [False] * 400 + [True, True]
         assert len(num_looks) <= 2
@@ -191,8 +192,8 @@ def test_a_key_that_expires_meanwhile_is_kept_no_longer(maker: sessionmaker[Sess
         _, secret = create_key(session, tenant.id, lifetime=timedelta(seconds=1))
 
     async def steps() -> None:
-        assert await opens(keys, hash_key(secret))
-        assert keys.seconds_kept(hash_key(secret)) <= 1.0
+        assert await opens(keys, hash_secret(secret))
+        assert keys.seconds_kept(hash_secret(secret)) <= 1.0
 
     run(keys, steps)
 
@@ -204,7 +205,7 @@ def test_unknown_hashes_are_kept_until_a_key_is_made(
     monkeypatch.setattr(accounts_keys, "_new_secret", lambda: "tm-" + "x" * 43)
 
     async def steps() -> None:
-        key_hash = hash_key("tm-" + "x" * 43)
+        key_hash = hash_secret("tm-" + "x" * 43)
         assert not await opens(keys, key_hash)
         assert not await opens(keys, key_hash)
         assert len(num_looks) == 1
@@ -219,7 +220,7 @@ def test_unknown_hashes_are_not_kept_while_nothing_is_heard(maker: sessionmaker[
 
     async def steps() -> None:
         for _ in range(2):
-            assert not await opens(keys, hash_key("tm-nobody"))
+            assert not await opens(keys, hash_secret("tm-nobody"))
         assert len(num_looks) == 2
 
     run(keys, steps)
@@ -237,9 +238,9 @@ def test_without_postgres_who_is_kept_gets_in_and_others_hear_that_it_is_away(
         monkeypatch.setattr(keys, "_sessions", sessions(away))
         assert await opens(keys, key_hash)
         with pytest.raises(ServiceError):
-            await keys.caller(hash_key("tm-other"))
+            await keys.caller(hash_secret("tm-other"))
         monkeypatch.setattr(keys, "_sessions", maker)
-        assert not await opens(keys, hash_key("tm-other"))
+        assert not await opens(keys, hash_secret("tm-other"))
 
     run(keys, steps)
     away.dispose()
