@@ -34,7 +34,6 @@ class Tenant(Base):
     max_stored_bytes: Mapped[int | None]
     max_requests_per_minute: Mapped[int | None]
     max_tokens_per_minute: Mapped[int | None]
-    max_bytes_per_minute: Mapped[int | None]
     max_uploads: Mapped[int | None]
     max_downloads: Mapped[int | None]
     deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
@@ -46,6 +45,7 @@ class Tenant(Base):
     disabled_at: Mapped[datetime | None]  # since when nothing new is accepted of it
     enabled_at: Mapped[datetime | None]  # when it was enabled again; null: it never was disabled
     max_reading_seconds_per_day: Mapped[int | None]  # one of the limits above
+    max_bytes_per_minute: Mapped[int | None]  # and another one
 
 
 class ApiKey(Base):
