@@ -13,7 +13,6 @@ from datetime import UTC, date, datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_lock, run_alone
 from jobs.states import TERMINAL_BATCH_STATES
 
 _NAME = re.compile(r"result_(\d{8})")
@@ -34,20 +33,8 @@ def is_partition_name(table: str) -> bool:
 
 
 def ensure_result_partition(session: Session, day: date) -> bool:
-    """Create the partition of `day` where it is missing; return whether it was.
-
-    CREATE and then ATTACH takes a SHARE UPDATE EXCLUSIVE lock on `result`, which stops neither reads nor inserts;
-    CREATE … PARTITION OF would take ACCESS EXCLUSIVE.
-    """
-    if has_partition(session, day):
-        return False
-    advisory_lock(session, "result partitions")
-    if has_partition(session, day):
-        return False
-    name, following = partition_name(day), day + timedelta(days=1)
-    session.execute(text(f"CREATE TABLE {name} (LIKE result INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"))
-    session.execute(text(f"ALTER TABLE result ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{following}')"))
-    return True
+    """Create the partition of `day` where it is missing; return whether it was."""
+    return not has_partition(session, day) and session.scalar(_MAKE, {"day": day}) is True
 
 
 def has_partition(session: Session, day: date) -> bool:
@@ -65,30 +52,26 @@ def has_partition(session: Session, day: date) -> bool:
 
 def partition_days(session: Session) -> list[date]:
     """Return the days that have a partition, oldest first."""
-    return _days(session.scalars(text(f"{_PARTITIONS} AND NOT inhdetachpending")))
+    return _days(session.scalars(_PARTITIONS))
 
 
-def detach_before(session: Session, day: date) -> None:
-    """Detach the partitions older than `day` that nobody needs: their batches have ended, and their retention too.
+def days_to_drop(session: Session, before: date) -> list[date]:
+    """Return the days older than `before` that nobody needs: their batches have ended, and their retention too.
 
-    Needs a session in autocommit (`jobs.database.autocommit`): DETACH … CONCURRENTLY waits for those who read `result`
-    and keeps nobody waiting, where DROP alone would stop every flush behind it. One that was given up or killed
-    half-way is ended first. Where a reader takes longer than the lock timeout, raises sqlalchemy.exc.DBAPIError, or
-    ServiceError behind a pooler.
+    Among them are those that were detached and not dropped.
     """
-    for begun in _days(session.scalars(text(f"{_PARTITIONS} AND inhdetachpending"))):
-        run_alone(session, text(f"ALTER TABLE result DETACH PARTITION {partition_name(begun)} FINALIZE"))
-    for candidate in partition_days(session):
-        if candidate < day and not _is_held(session, candidate):
-            run_alone(session, text(f"ALTER TABLE result DETACH PARTITION {partition_name(candidate)} CONCURRENTLY"))
+    days = [day for day in _days(session.scalars(_ALL_DAYS)) if day < before]
+    kept = {day for day in partition_days(session) if day < before and _is_held(session, day)}
+    return [day for day in days if day not in kept]
 
 
-def drop_detached_before(session: Session, day: date) -> list[date]:
-    """Drop the days older than `day` that are detached, in the caller's transaction; return them."""
-    detached = [candidate for candidate in _days(session.scalars(_DETACHED)) if candidate < day]
-    for candidate in detached:
-        session.execute(text(f"DROP TABLE {partition_name(candidate)}"))
-    return detached
+def drop_partition(session: Session, day: date) -> bool:
+    """Drop a day with its results; False where another has.
+
+    It waits for those who read `result` for a tenth of a second, in which nobody can write results. Raises
+    sqlalchemy.exc.DBAPIError after that: to be tried again.
+    """
+    return session.scalar(_DROP, {"day": day}) is True
 
 
 def _days(names: Iterable[str]) -> list[date]:
@@ -107,15 +90,19 @@ def _is_held(session: Session, day: date) -> bool:
     return session.scalar(_HELD, values) is True
 
 
-_PARTITIONS = """
-    SELECT pg_class.relname FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
-    WHERE pg_inherits.inhparent = 'result'::regclass
-"""
+# Functions that run as the owner of the schema (`migrations/versions/0067_make_and_drop_days.py`): who calls them makes
+# and drops no other table.
+_MAKE = text("SELECT make_result_partition(:day)")
+_DROP = text("SELECT drop_result_partition(:day)")
 
-_DETACHED = text("""
+_PARTITIONS = text("""
+    SELECT pg_class.relname FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
+    WHERE pg_inherits.inhparent = 'result'::regclass AND NOT inhdetachpending
+""")
+
+_ALL_DAYS = text("""
     SELECT relname FROM pg_class
     WHERE relkind = 'r' AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'result'::regclass)
-        AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = pg_class.oid)
 """)
 
 _HELD = text("""

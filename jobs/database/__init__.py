@@ -12,7 +12,6 @@ from jobs.database.schema import MIGRATIONS, head_revision, is_ready, upgrade, w
 from jobs.database.transactions import (
     advisory_lock,
     autocommit,
-    run_alone,
     sessions,
     stream,
     transaction,
@@ -29,7 +28,6 @@ __all__ = [
     "head_revision",
     "is_ready",
     "reported_as_service_error",
-    "run_alone",
     "sessions",
     "stream",
     "transaction",

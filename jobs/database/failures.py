@@ -14,7 +14,6 @@ from jobs.errors import ServiceError
 # SQLSTATEs of a server that is going down, starting or full, or that took us for stopped in a transaction: not the
 # caller's fault, worth another try.
 _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "25P03"})
-_CANCELED_STATE = "57014"
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 _UNDEFINED_TABLE = "42P01"
@@ -48,11 +47,6 @@ def is_connection_problem(error: DBAPIError) -> bool:
     """Tell whether the server is away, restarting or full, as against a statement that failed."""
     state = _sqlstate(error)
     return error.connection_invalidated or state is None or state in _UNAVAILABLE_STATES
-
-
-def is_cancelled(error: DBAPIError) -> bool:
-    """Tell whether a statement was cancelled, by us or by who runs the server."""
-    return _sqlstate(error) == _CANCELED_STATE
 
 
 def unreachable(url: URL, error: DBAPIError) -> str:

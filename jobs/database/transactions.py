@@ -5,20 +5,14 @@ Knows no table; queries live in the modules of the things they concern.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 from sqlalchemy import Engine, Result, TextClause, func, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.database.failures import cause, is_cancelled, reported_as_service_error
-from jobs.errors import ServiceError
-
-_ALONE_SECONDS = 5.0  # the same for a statement in no transaction, behind a pooler
+from jobs.database.failures import reported_as_service_error
 
 
 def sessions(engine: Engine) -> sessionmaker[Session]:
@@ -46,30 +40,6 @@ def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
 def open_autocommit(maker: sessionmaker[Session]) -> Session:
     """Return a session as in `autocommit`, which its caller closes; its errors are as they come."""
     return Session(maker.kw["bind"].execution_options(isolation_level="AUTOCOMMIT"))
-
-
-def run_alone(session: Session, statement: TextClause) -> None:
-    """Run a statement that Postgres allows in no transaction and that may wait for a lock. Raises ServiceError.
-
-    Behind a pooler it runs on a server that nobody has told of our lock timeout, as there is no transaction to tell it
-    in: so it is cancelled from here.
-    """
-    connection = session.connection()
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    timer = threading.Timer(_ALONE_SECONDS, driver.cancel_safe)
-    if connection.info["is_pooled"]:
-        timer.start()
-    try:
-        session.execute(statement)
-    except OperationalError as error:
-        if not is_cancelled(error):
-            raise
-        raise ServiceError(f"Postgres gave up a statement that waits for others{cause(error)}; retry") from error
-    finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()  # what it cancels must not be the next one
 
 
 def try_advisory_lock(session: Session, key: str) -> bool:

@@ -17,10 +17,10 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletions, files
-from jobs.database import autocommit, transaction
+from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ServiceError
-from jobs.partitions import batch_day, detach_before, drop_detached_before, partition_days
+from jobs.partitions import batch_day, days_to_drop, drop_partition, partition_days
 from jobs.retention.backups import are_objects_held
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage, StoredObject
@@ -142,15 +142,19 @@ def _delete(storage: Storage, key: str) -> ServiceError | None:
 def drop_days(maker: sessionmaker[Session], *, retention: timedelta) -> list[date]:
     """Drop the days of results that all batches of the day have left behind: ended, and past their retention.
 
-    Raises ServiceError where readers hold them for too long: try again soon.
+    Raises ServiceError where readers hold one for too long: try again soon.
     """
-    with autocommit(maker) as session:
-        first_kept = _first_kept_day(session, retention)
-        detach_before(session, first_kept)
     with transaction(maker) as session:
-        days = drop_detached_before(session, first_kept)
-        deletions.record(session, Deleted.RESULT_DAY, [(str(day), None) for day in days], by=deletions.RETENTION)
-    return days
+        due = days_to_drop(session, _first_kept_day(session, retention))
+    return [day for day in due if _drop_day(maker, day)]
+
+
+def _drop_day(maker: sessionmaker[Session], day: date) -> bool:
+    with transaction(maker) as session:
+        is_dropped = drop_partition(session, day)
+        if is_dropped:
+            deletions.record(session, Deleted.RESULT_DAY, [(str(day), None)], by=deletions.RETENTION)
+    return is_dropped
 
 
 def purge_results(maker: sessionmaker[Session], *, retention: timedelta) -> int:

@@ -1,23 +1,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import text
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, partitions
-from jobs.database import autocommit, transactions
+from jobs.database import autocommit
 from jobs.errors import ServiceError
 from jobs.tables import Result
 
 Make = Callable[..., Any]
-DAY = date(2026, 2, 28)
+DAY = date(2024, 2, 28)
 
 
 def add_result(session: Session, day: date) -> None:
@@ -35,7 +34,7 @@ def test_a_days_partition_is_made_once_and_takes_that_days_results(session: Sess
     assert not partitions.ensure_result_partition(session, DAY)
     assert DAY in partitions.partition_days(session)
     add_result(session, DAY)
-    assert session.scalar(text("SELECT count(*) FROM result_20260228")) == 1
+    assert session.scalar(text("SELECT count(*) FROM result_20240228")) == 1
 
 
 def test_a_result_of_a_day_without_a_partition_is_refused_loudly(session: Session) -> None:
@@ -75,10 +74,8 @@ def test_several_processes_make_one_partition(maker: sessionmaker[Session]) -> N
 
 
 def drop_before(maker: sessionmaker[Session], day: date) -> list[date]:
-    with autocommit(maker) as session:
-        partitions.detach_before(session, day)
-    with maker.begin() as session:
-        return partitions.drop_detached_before(session, day)
+    with database.transaction(maker) as session:
+        return [due for due in partitions.days_to_drop(session, day) if partitions.drop_partition(session, due)]
 
 
 def test_old_partitions_are_dropped_with_their_results(session: Session, maker: sessionmaker[Session]) -> None:
@@ -95,7 +92,7 @@ def test_a_day_with_a_live_batch_is_kept(session: Session, maker: sessionmaker[S
     following = DAY + timedelta(days=1)
     for day in (DAY, following):
         partitions.ensure_result_partition(session, day)
-    late = datetime(2026, 2, 28, 23, 59, 59, 999999, tzinfo=UTC)
+    late = datetime(2024, 2, 28, 23, 59, 59, 999999, tzinfo=UTC)
     batch = make_batch(created_at=late, state="in_progress")
     assert drop_before(maker, DAY + timedelta(days=9)) == [following]
     batch.state = "completed"
@@ -103,81 +100,99 @@ def test_a_day_with_a_live_batch_is_kept(session: Session, maker: sessionmaker[S
     assert drop_before(maker, DAY + timedelta(days=9)) == [DAY]
 
 
-def test_dropping_waits_for_a_reader_and_stops_no_flush(session: Session, maker: sessionmaker[Session]) -> None:
-    """A reader of hours: the day is given up, nobody else waits, and the next try ends what was begun."""
+def test_a_day_behind_a_reader_is_given_up_and_stops_no_flush(session: Session, maker: sessionmaker[Session]) -> None:
+    """A reader of hours: the day stays as it was, whose results can be read, and the next try drops it."""
     partitions.ensure_result_partition(session, DAY)
+    add_result(session, DAY)
     session.commit()
-    given_up: list[BaseException] = []
-
-    def drop() -> None:
-        with pytest.raises(ServiceError, match="lock timeout") as caught:
-            drop_before(maker, DAY + timedelta(days=1))
-        given_up.append(caught.value)
-
     with maker.begin() as reader:
         reader.execute(text("SELECT count(*) FROM result"))
-        thread = threading.Thread(target=drop)
-        thread.start()
-        while not session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")):
-            assert thread.is_alive()
-            session.rollback()
-        session.execute(text("SET LOCAL lock_timeout = '1s'"))
+        with pytest.raises(ServiceError, match="lock timeout"):
+            drop_before(maker, DAY + timedelta(days=1))
         add_result(session, datetime.now(UTC).date())
         session.commit()
-        thread.join()
-    assert len(given_up) == 1
-    assert not partitions.has_partition(session, DAY), "nobody may think that its results can be read"
+    assert partitions.has_partition(session, DAY)
+    assert session.scalar(text("SELECT count(*) FROM result_20240228")) == 1
     session.rollback()
     assert drop_before(maker, DAY + timedelta(days=1)) == [DAY]
 
 
-@pytest.fixture
-def pooled(database_url: str) -> Iterator[sessionmaker[Session]]:
-    """Sessions on servers that have no timeout of ours, as a pooler hands them out; `test_pooler` has a real one."""
-    engine = database.connect(database_url)
-
-    def forget(connection: Any, record: Any) -> None:
-        connection.execute("RESET lock_timeout")
-        connection.commit()
-        record.info["is_pooled"] = True
-
-    event.listen(engine, "connect", forget)
-    yield database.sessions(engine)
-    engine.dispose()
+def test_a_day_is_waited_for_by_its_own_bound_whatever_the_connections(maker: sessionmaker[Session]) -> None:
+    """As behind a pooler, which hands out servers that nobody has told of our lock timeout."""
+    with maker.begin() as session:
+        partitions.ensure_result_partition(session, DAY)
+    with maker.begin() as reader, maker.begin() as session:
+        reader.execute(text("SELECT count(*) FROM result"))
+        session.execute(text("SET LOCAL lock_timeout = 0"))
+        with pytest.raises(OperationalError, match="lock timeout"):
+            partitions.drop_partition(session, DAY)
 
 
-def test_dropping_behind_a_pooler_does_not_wait_for_a_reader_either(
-    session: Session, pooled: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_day_that_another_release_detached_and_did_not_drop_is_dropped(
+    session: Session, maker: sessionmaker[Session], is_pending: bool
 ) -> None:
-    monkeypatch.setattr(transactions, "_ALONE_SECONDS", 0.2)
     partitions.ensure_result_partition(session, DAY)
-    session.commit()
-    session.execute(text("SELECT count(*) FROM result"))
-    with ThreadPoolExecutor(1) as threads:
-        dropping = threads.submit(drop_before, pooled, DAY + timedelta(days=1))
-        error = dropping.exception(timeout=60)
-        session.rollback()
-    assert isinstance(error, ServiceError)
-    assert drop_before(pooled, DAY + timedelta(days=1)) == [DAY]
-
-
-def test_a_day_that_was_detached_and_not_dropped_is_dropped(session: Session, maker: sessionmaker[Session]) -> None:
-    partitions.ensure_result_partition(session, DAY)
-    session.commit()
-    with autocommit(maker) as plain:
-        partitions.detach_before(plain, DAY + timedelta(days=1))
     session.execute(text("CREATE TABLE result_notes ()"))
     session.commit()
+    detach = text("ALTER TABLE result DETACH PARTITION result_20240228 CONCURRENTLY")
+    with maker() as reader, autocommit(maker) as plain:
+        if is_pending:
+            reader.execute(text("SELECT count(*) FROM result"))
+            plain.execute(text("SET lock_timeout = '100ms'"))
+            with pytest.raises(OperationalError, match="lock timeout"):
+                plain.execute(detach)
+            plain.execute(text("RESET lock_timeout"))
+        else:
+            plain.execute(detach)
+    assert not partitions.has_partition(session, DAY)
+    session.rollback()
     assert drop_before(maker, DAY + timedelta(days=1)) == [DAY]
     assert session.scalar(text("SELECT to_regclass('result_notes') IS NOT NULL")), "not one of ours"
 
 
+def test_a_day_that_another_has_dropped_is_dropped_once(session: Session) -> None:
+    partitions.ensure_result_partition(session, DAY)
+    assert [partitions.drop_partition(session, DAY) for _ in range(2)] == [True, False]
+
+
+NO_DAYS = ["'infinity'", "'-infinity'", "NULL", "'0044-03-15 BC'", "'1999-12-31'", "'12024-02-28'"]
+
+
+@pytest.mark.parametrize("day", NO_DAYS)
+@pytest.mark.parametrize("name", ["make_result_partition", "drop_result_partition"])
+def test_what_is_no_day_of_results_is_refused(session: Session, name: str, day: str) -> None:
+    before = partitions.partition_days(session)
+    with pytest.raises(DataError, match=r"give a day") as refused:
+        session.execute(text(f"SELECT {name}(CAST({day} AS date))"))
+    assert getattr(refused.value.orig, "sqlstate", None) == "22023"
+    session.rollback()
+    assert partitions.partition_days(session) == before
+
+
+def test_nothing_that_a_caller_made_takes_the_place_of_what_the_functions_use(session: Session) -> None:
+    """Found first by the caller's path: a table, a function and an operator of the same names."""
+    for statement in (
+        "CREATE SCHEMA mine",
+        "CREATE TABLE mine.result (id int)",
+        "CREATE TABLE mine.pg_inherits (inhrelid oid, inhparent oid, inhdetachpending bool)",
+        "CREATE FUNCTION mine.to_char(date, text) RETURNS text LANGUAGE sql AS $$ SELECT 'tenant' $$",
+        "CREATE TEMP TABLE result (id int)",
+        "SET LOCAL search_path = mine, pg_temp, public, pg_catalog",
+    ):
+        session.execute(text(statement))
+    for name, expected in (("make", ["result_20240228"]), ("drop", [])):
+        assert session.scalar(text(f"SELECT public.{name}_result_partition('2024-02-28')")) is True
+        made = "SELECT relname FROM pg_catalog.pg_class WHERE relname = 'result_20240228' AND relispartition"
+        assert session.scalars(text(made)).all() == expected
+
+
 def test_a_batchs_day_is_the_utc_day() -> None:
     tokyo = timezone(timedelta(hours=9))
-    assert partitions.batch_day(datetime(2026, 3, 1, 8, 0, tzinfo=tokyo)) == DAY
+    assert partitions.batch_day(datetime(2024, 2, 29, 8, 0, tzinfo=tokyo)) == DAY
 
 
 def test_only_days_are_taken_for_partitions() -> None:
-    assert partitions.is_partition_name("result_20260228")
-    for name in ("result", "result_2026", "result_20260228_old", "xresult_20260228"):
+    assert partitions.is_partition_name("result_20240228")
+    for name in ("result", "result_2026", "result_20240228_old", "xresult_20240228"):
         assert not partitions.is_partition_name(name)
