@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _DUMP = "database.dump"
 _OBJECTS = "objects"
+_WITHOUT_ROLES = ("--no-owner", "--no-privileges")
+"""Roles are a server's, and the one that is restored to may have none yet."""
+
+_NAME_OWNER = "Name who does in TOKENMILL_DATABASE_OWNER_URL: docs/database_roles.md"
 
 Folder = Annotated[Path, typer.Argument(help="Holds the dump and the objects.")]
 
@@ -55,7 +59,7 @@ def db_backup(
             backups.release(maker)
         objects = _objects_in(folder)
         with backups.objects_held(maker):
-            _run_program("pg_dump", url, maker, "--format=custom", "--no-owner", f"--file={dump}")
+            _run_program("pg_dump", url, maker, "--format=custom", *_WITHOUT_ROLES, f"--file={dump}")
             store = _store(data_dir, is_marked=True)
             store_marker.bind(maker, store)
             num_copied = backups.copy_objects(store, objects, is_copied=_is_copied)
@@ -69,6 +73,7 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
 
     Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
     """
+    from jobs.access import arrange
     from jobs.retention import backups
 
     dump = folder / _DUMP
@@ -83,9 +88,12 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
         objects, store = _objects_in(folder), _store(data_dir)
         num_copied = backups.copy_objects(objects, store, is_copied=_is_copied)
         backups.copy_marker(objects, store)
-        _run_program("pg_restore", url, maker, "--no-owner", "--exit-on-error", "--single-transaction", str(dump))
+        _run_program("pg_restore", url, maker, *_WITHOUT_ROLES, "--exit-on-error", "--single-transaction", str(dump))
         backups.release(maker)  # the dump was made while they were held
+        refusal = arrange(url)
     print(f"the database is as it was, with {counted(num_copied, 'object')}; see `tokenmill audit`")
+    if refusal is not None:
+        print(refusal)
     print("where it takes the place of another for good: `tokenmill db adopt-storage`")
 
 
@@ -102,10 +110,10 @@ def _is_copied(name: str) -> bool:
 
 @contextmanager
 def _database(data_dir: Path | None) -> Iterator[tuple[str, sessionmaker[Session]]]:
-    from cli.up_command import running_database_url
+    from cli.up_command import owner_database_url
     from jobs.database import connect, sessions
 
-    url = running_database_url(data_dir)
+    url = owner_database_url(data_dir)
     engine: Engine = connect(url)
     try:
         yield url, sessions(engine)
@@ -177,6 +185,8 @@ def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: 
     done = subprocess.run(
         [program, f"--dbname={open_url}", *arguments], env=environment, capture_output=True, text=True, check=False
     )
+    if "permission denied" in done.stderr:
+        raise ServiceError(f"{name} failed: {found.username} does not own the database. {_NAME_OWNER}")
     if done.returncode:
         raise ServiceError(f"{name} failed: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")
 

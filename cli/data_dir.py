@@ -45,6 +45,16 @@ class DataDir:
         return self.run / "database.ready"
 
     @property
+    def database_url(self) -> Path:
+        """What `tokenmill audit` and the like read, while a stack runs."""
+        return self.run / "database_url"
+
+    @property
+    def owner_url(self) -> Path:
+        """The same for those who change the database as a whole."""
+        return self.run / "database_owner_url"
+
+    @property
     def key_file(self) -> Path:
         return self.root / "api_key"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,11 @@ import typer
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
     from jobs.settings import Settings
+
+log = logging.getLogger(__name__)
 
 DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
 
@@ -179,7 +184,8 @@ def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
 
     configure("prepare", is_json=wants_json_log())
     _load_and_wait("workers.preparing.main", start_file=start_file)
-    settings = _checked_settings(data_dir, writes_objects=True)
+    settings = _settings(data_dir).of_prepare()
+    _check(settings, writes_objects=True)
 
     from workers.preparing.main import main
 
@@ -221,6 +227,7 @@ def _settings(data_dir: Path | None) -> Settings:
     from jobs.settings import load_settings
 
     if data_dir is not None:
+        os.environ.pop("TOKENMILL_DATABASE_PREPARE_URL", None)  # of another database, where the stack has none
         os.environ.update(_urls_of_stack(data_dir))
     return load_settings()
 
@@ -238,6 +245,7 @@ def _check(settings: Settings, *, writes_objects: bool = False) -> None:
                 "this version does not run on the database's schema. Run `tokenmill db upgrade` first, or upgrade this "
                 "installation where the schema is newer: `tokenmill doctor` says which."
             )
+        _warn_of_login(sessions(engine))
         storage = Storage.of(settings)
         with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
             store_marker.bind(sessions(engine), storage)
@@ -245,6 +253,21 @@ def _check(settings: Settings, *, writes_objects: bool = False) -> None:
                 storage.check()
     finally:
         engine.dispose()
+
+
+def _warn_of_login(maker: sessionmaker[Session]) -> None:
+    """Say where a service could do more than its work: it works for one release more."""
+    from jobs.access import standing_of
+    from jobs.database import transaction
+
+    with transaction(maker) as session:
+        standing = standing_of(session)
+    if standing.is_superuser or (standing.is_owner and standing.are_roles_there):
+        log.warning(
+            "the database's login %s may do more than a service needs: give it tokenmill_service, and prepare workers "
+            "tokenmill_prepare; the next release asks for that. See docs/database_roles.md",
+            standing.login,
+        )
 
 
 def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:

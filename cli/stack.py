@@ -18,7 +18,7 @@ from cli.data_dir import DataDir, locked, write_secret
 from cli.embedded.child import ChildSpec
 from cli.embedded.demand import documents_wait
 from cli.embedded.note import StackNote, forget_note, write_note
-from cli.embedded.servers import URLS, chosen_environment, plan_servers
+from cli.embedded.servers import URLS, Servers, chosen_environment, plan_servers
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.errors import InputError, NotFoundError
@@ -85,8 +85,9 @@ def running_stack(
             if servers.postgres is not None:
                 say_step("starting Postgres")
             servers.start(supervisor)
-            noted = data_dir.run / "database_url"  # for `tokenmill audit` and the like, while we run
-            write_secret(noted, environment["TOKENMILL_DATABASE_URL"])
+            write_secret(data_dir.database_url, environment["TOKENMILL_DATABASE_URL"])
+            write_secret(data_dir.owner_url, servers.owner_url)
+            _make_schema(servers, say=say)
             known_key = _known_key(data_dir)
             api_key = _prepare_database(
                 environment["TOKENMILL_DATABASE_URL"],
@@ -102,7 +103,7 @@ def running_stack(
                 base_url=f"http://{_shown_host(options.host)}:{options.port}/v1",
                 api_key=api_key,
                 is_key_new=api_key != known_key,
-                environment={name: environment[name] for name in URLS},
+                environment={name: environment[name] for name in URLS if name in environment},
                 supervisor=supervisor,
             )
             write_note(data_dir, _note_of(stack))
@@ -111,7 +112,8 @@ def running_stack(
                 yield stack
         finally:
             forget_note(data_dir)
-            (data_dir.run / "database_url").unlink(missing_ok=True)
+            for noted in (data_dir.database_url, data_dir.owner_url):
+                noted.unlink(missing_ok=True)
             supervisor.stop()
 
 
@@ -138,8 +140,20 @@ def require_free_port(host: str, port: int) -> None:
         ) from None
 
 
+def _make_schema(servers: Servers, *, say: Callable[[str], None]) -> None:
+    """Bring the schema up to date, and the database's roles; say why where they cannot be made."""
+    from jobs.access import arrange
+    from jobs.database import upgrade
+
+    upgrade(servers.owner_url)
+    logins = [url for name, url in servers.environment.items() if name in URLS and url.startswith("postgres")]
+    refusal = arrange(servers.owner_url, logins=logins)
+    if refusal is not None:
+        say(refusal)
+
+
 def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:
-    """Bring the schema up to date, register the model, and return a working key of the first tenant.
+    """Register the model, and return a working key of the first tenant.
 
     In a database of our own, leases of workers that were killed with us are given back at once.
     """
@@ -149,10 +163,9 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     from jobs.administration import keys, tenants
     from jobs.administration.log import Actor, Admin
     from jobs.batches import lost_leases
-    from jobs.database import connect, sessions, transaction, upgrade
+    from jobs.database import connect, sessions, transaction
     from jobs.states import AskedPriority
 
-    upgrade(database_url)
     engine = connect(database_url)
     try:
         with transaction(sessions(engine)) as session:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.data_dir import DataDir
 from cli.roles import wants_json_log
 from jobs.errors import InputError
 from jobs.telemetry import logs
@@ -143,13 +144,23 @@ def _say(message: str) -> None:
         print(f"tokenmill: {message}", file=sys.stderr, flush=True)
 
 
+def owner_database_url(data_dir: Path | None) -> str:
+    """Return where a database is changed as a whole: as its owner where that is known, else as everything else."""
+    given = os.environ.get("TOKENMILL_DATABASE_OWNER_URL")
+    if given and data_dir is None:
+        return given
+    noted = DataDir(root=data_dir or default_data_dir()).owner_url
+    is_stacks = data_dir is not None or not os.environ.get("TOKENMILL_DATABASE_URL")
+    return noted.read_text().strip() if is_stacks and noted.exists() else running_database_url(data_dir)
+
+
 def running_database_url(data_dir: Path | None) -> str:
     """Return TOKENMILL_DATABASE_URL, or the database of the stack that runs on `data_dir`. Raises InputError."""
     given = os.environ.get("TOKENMILL_DATABASE_URL")
     if given and data_dir is None:
         return given
     folder = data_dir or default_data_dir()
-    noted = folder / "run" / "database_url"
+    noted = DataDir(root=folder).database_url
     if not noted.exists():
         raise InputError(
             f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {folder}. "

@@ -30,7 +30,13 @@ class Settings(BaseSettings):
     )
 
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
-    """Postgres, which keeps the truth."""
+    """Postgres, which keeps the truth, as a role that owns nothing: `tokenmill_service`. See
+    [docs/database_roles.md](database_roles.md)."""
+    database_prepare_url: str = ""
+    """The same for prepare workers, as `tokenmill_prepare`; without it they use TOKENMILL_DATABASE_URL."""
+    database_owner_url: str = ""
+    """The same for `tokenmill db upgrade`, `backup` and `restore` and no other process, as `tokenmill_owner` or as who
+    may make the roles; without it they use TOKENMILL_DATABASE_URL."""
     api_connections: int = Field(default=12, ge=4)
     """Connections to Postgres of one API process, at most, and one more to hear of changed keys; a control worker opens
     12 at most and 2 for its claims, a GPU worker 4 and 2 for its leases, any other process 4."""
@@ -215,7 +221,7 @@ class Settings(BaseSettings):
             )
         return self
 
-    @field_validator("database_url", "redis_url")
+    @field_validator("database_url", "database_prepare_url", "database_owner_url", "redis_url")
     @classmethod
     def _refuse_example_password(cls, given: str) -> str:
         if urlsplit(given).password == _EXAMPLE_PASSWORD:
@@ -243,6 +249,10 @@ class Settings(BaseSettings):
             return self.redis_url
         database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
         return f"unix://{parts.path}?db={database}"
+
+    def of_prepare(self) -> Self:
+        """Return the settings of a prepare worker, whose login may do less."""
+        return self.model_copy(update={"database_url": self.database_prepare_url or self.database_url})
 
     @property
     def lease(self) -> timedelta:

@@ -105,12 +105,17 @@ def _administration(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(scope="session")
 def new_database(_postgres: Postgres, _administration: psycopg.Connection) -> Callable[[], str]:
-    """Return a function that makes a migrated database and returns its URL: what module-scoped fixtures use."""
+    """Return a function that makes a migrated database and returns its URL: what module-scoped fixtures use.
+
+    The URL is that of services, which own nothing; `tests.database_roles` has the others.
+    """
     from jobs import partitions
+    from jobs.access import SERVICE, arrange
     from jobs.database import connect, sessions, upgrade
 
     url = _postgres.create_database("migrated")
     upgrade(url)
+    assert arrange(url) is None
     engine = connect(url)
     with sessions(engine).begin() as session:
         for days in (-1, 0, 1):
@@ -121,7 +126,7 @@ def new_database(_postgres: Postgres, _administration: psycopg.Connection) -> Ca
     def make() -> str:
         name = f"test_{next(numbers)}"
         _copy(_administration, "migrated", name)
-        return _postgres.url(name)
+        return _postgres.url(name, user=SERVICE)
 
     return make
 
@@ -142,11 +147,23 @@ def _drop(administration: psycopg.Connection, url: str) -> None:
 
 
 @pytest.fixture
-def database_url(new_database: Callable[[], str], _administration: psycopg.Connection) -> Iterator[str]:
-    """The URL of this test's own, migrated, empty database."""
+def database_url(
+    new_database: Callable[[], str], _administration: psycopg.Connection, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The URL of this test's own, migrated, empty database, as services have it.
+
+    A test that is marked `changes_schema` does what no service may, and has its superuser's.
+    """
     url = new_database()
-    yield url
+    is_marked = request.node.get_closest_marker("changes_schema") is not None
+    yield _as_superuser(url) if is_marked else url
     _drop(_administration, url)
+
+
+def _as_superuser(url: str) -> str:
+    from tests.database_roles import as_superuser
+
+    return as_superuser(url)
 
 
 @pytest.fixture

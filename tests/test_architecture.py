@@ -122,7 +122,7 @@ FLOORS = {
     "jobs": [
         ["counted", "errors", "ids", "states"],
         ["database", "settings", "tables", "telemetry"],
-        ["chores", "decisions", "deletions", "outcomes", "pagination", "partitions", "storage", "uptime"],
+        ["access", "chores", "decisions", "deletions", "outcomes", "pagination", "partitions", "storage", "uptime"],
         ["lines"],
         ["accounts"],
         ["chunks", "claims", "files", "webhooks"],

@@ -83,9 +83,24 @@ def test_compose_publishes_the_api_alone_and_on_this_machine_unless_told_otherwi
 def test_compose_starts_nothing_without_passwords_and_the_example_has_none(services: dict[str, Any]) -> None:
     example = (ROOT / ".env.example").read_text()
     used = re.findall(r"\$\{(\w+_PASSWORD)(:\?)?", json.dumps(services))
-    assert {name for name, _ in used} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert {name for name, _ in used} == PASSWORDS
     assert all(demanded for _, demanded in used)
-    assert re.findall(r"^\w+_PASSWORD=(.*)$", example, re.MULTILINE) == ["", ""]
+    assert dict(re.findall(r"^(\w+_PASSWORD)=(.*)$", example, re.MULTILINE)) == dict.fromkeys(PASSWORDS, "")
+
+
+PASSWORDS = {"POSTGRES_PASSWORD", "POSTGRES_SERVICE_PASSWORD", "POSTGRES_PREPARE_PASSWORD", "REDIS_PASSWORD"}
+
+
+def test_a_container_has_the_password_of_its_own_database_role_alone(services: dict[str, Any]) -> None:
+    """.env reaches all of them, so what it has is set anew in each."""
+    expected = {"migrate": {"", "SERVICE_", "PREPARE_"}, "postgres": {""}, "redis": set(), "prepare": {"PREPARE_"}}
+    for name, service in services.items():
+        given = service.get("environment", {})
+        has = re.findall(r"\$\{POSTGRES_(\w*)PASSWORD", " ".join(map(str, given.values())))
+        assert set(has) == expected.get(name, {"SERVICE_"}), name
+        if "env_file" in service:
+            assert all(given[password] == "" for password in PASSWORDS), name
+            assert {f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")} <= given.keys(), name
 
 
 def test_the_brokers_password_is_asked_for_and_stands_in_no_arguments(services: dict[str, Any], tmp_path: Path) -> None:

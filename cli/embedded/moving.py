@@ -21,6 +21,8 @@ from cli.embedded.binaries import PostgresBinaries
 from cli.embedded.child import Child, launch_command
 from cli.embedded.moved_cluster import kept_place, moved_place, put_in_place, rename, unfinished_place
 from cli.embedded.postgres import Postgres, prepare_postgres
+from jobs.access import make_roles
+from jobs.database import connect
 from jobs.errors import ConflictError, ServiceError
 
 # Tables that a transaction has made itself need no WAL then: they are synced when it commits.
@@ -48,6 +50,7 @@ def move_cluster(
         unfinished, log_path=log, run_dir=data_dir.run / "postgres-new", binaries=new, settings=_LOADING
     )
     with running(source), running(target):
+        _make_roles(target)
         for name in _databases(source):
             say(f"copying database {name}")
             _copy(source.url(name), target.create_database(name), programs=new.postgres.parent)
@@ -68,6 +71,16 @@ def running(server: Postgres) -> Iterator[None]:
         yield
     finally:
         child.stop()
+
+
+def _make_roles(server: Postgres) -> None:
+    """Make the database roles, which no dump of a database has, and which its owners and grants name."""
+    engine = connect(server.url("postgres"))
+    try:
+        with engine.begin() as connection:
+            make_roles(connection)
+    finally:
+        engine.dispose()
 
 
 def _databases(server: Postgres) -> Sequence[str]:

@@ -51,8 +51,9 @@ class Postgres:
     spec: ChildSpec
     sockets: Path
 
-    def url(self, database: str = DATABASE) -> str:
-        return f"postgresql://{SUPERUSER}@/{database}?host={quote(str(self.sockets))}"
+    def url(self, database: str = DATABASE, *, user: str = SUPERUSER) -> str:
+        """Return the URL for one of the server's users. The socket trusts who can open it: its owner alone."""
+        return f"postgresql://{user}@/{database}?host={quote(str(self.sockets))}"
 
     def create_database(self, name: str = DATABASE, *, template: str = "template1") -> str:
         """Create `name` unless it exists; return its URL."""

@@ -17,8 +17,12 @@ from cli.embedded.postgres import Postgres, prepare_postgres
 from cli.embedded.sockets import socket_path
 from cli.embedded.valkey import prepare_valkey
 from cli.supervisor import Supervisor
+from jobs.access import PREPARE, SERVICE
 
-_DATABASE, _REDIS, _STORAGE = URLS = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
+_DATABASE, _REDIS, _STORAGE = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
+_PREPARE, _OWNER = ("TOKENMILL_DATABASE_PREPARE_URL", "TOKENMILL_DATABASE_OWNER_URL")
+URLS = (_DATABASE, _PREPARE, _REDIS, _STORAGE)
+"""What roles elsewhere on this machine need. The owner's they never have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class Servers:
 
     environment: Mapping[str, str]
     """That of the roles."""
+    owner_url: str
+    """The database for whoever makes its schema and its database roles."""
     postgres: Postgres | None
     """None: somebody else's is used."""
     specs: Sequence[ChildSpec]
@@ -43,7 +49,7 @@ def chosen_environment(
 ) -> dict[str, str]:
     """Return the environment in which the URLs are those of servers to be used, and of no others; say which."""
     environment = {**defaults, **os.environ}
-    for variable, ours in zip(URLS, _our_places(data_dir), strict=True):
+    for variable, ours in _our_places(data_dir).items():
         url = environment.get(variable)
         if url is None:
             continue
@@ -60,24 +66,27 @@ def chosen_environment(
 def plan_servers(data_dir: DataDir, environment: Mapping[str, str]) -> Servers:
     """Return the servers that the environment does not name. Raises ServiceError where one is not installed."""
     found = {_STORAGE: data_dir.objects.as_uri(), **environment}
+    owner_url = found.pop(_OWNER, "")
     specs = []
     postgres = None
     if _DATABASE not in found:
         postgres = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )
-        found[_DATABASE] = postgres.url()
+        owner_url, found[_DATABASE] = postgres.url(), postgres.url(user=SERVICE)
+        found[_PREPARE] = postgres.url(user=PREPARE)
         specs.append(postgres.spec)
     if _REDIS not in found:
         valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
         found[_REDIS] = valkey.url
         specs.append(valkey.spec)
-    return Servers(environment=found, postgres=postgres, specs=specs)
+    return Servers(environment=found, owner_url=owner_url or found[_DATABASE], postgres=postgres, specs=specs)
 
 
-def _our_places(data_dir: DataDir) -> tuple[Path, Path, Path]:
+def _our_places(data_dir: DataDir) -> Mapping[str, Path]:
     """Return where our own servers are found: the folders of their sockets, and that of the objects."""
-    return socket_path(data_dir.run / "postgres"), socket_path(data_dir.run / "valkey"), data_dir.objects
+    databases = dict.fromkeys((_DATABASE, _PREPARE, _OWNER), socket_path(data_dir.run / "postgres"))
+    return {**databases, _REDIS: socket_path(data_dir.run / "valkey"), _STORAGE: data_dir.objects}
 
 
 def _is_in(place: Path, url: str) -> bool:

@@ -106,6 +106,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
         yield Finding(check="database", verdict=Verdict.WARNING, said=said, advice=advice)
     else:
         yield Finding(check="database", verdict=Verdict.OK, said=said)
+    yield _login(found)
     yield _schema(found)
     yield _clock(found)
     if found.revision is not None:
@@ -127,6 +128,17 @@ def _schema(found: DatabaseLook) -> Finding:
     is_newer = found.revision is not None and found.revision > own
     advice = "Upgrade this installation." if is_newer else "Run `tokenmill db upgrade`."
     return Finding(check="schema", verdict=Verdict.PROBLEM, said=said, advice=advice)
+
+
+def _login(found: DatabaseLook) -> Finding:
+    standing = found.standing
+    if standing.is_plain:
+        return Finding(check="login", verdict=Verdict.OK, said=f"{standing.login} owns nothing")
+    kind = "is a superuser: it may run programs on the server" if standing.is_superuser else "owns the tables"
+    first = "" if standing.are_roles_there else "Run `tokenmill db upgrade` as who may make roles, then "
+    advice = f"{first}give services tokenmill_service in TOKENMILL_DATABASE_URL: docs/database_roles.md."
+    said = f"{standing.login} {kind}, and may change the admin log"
+    return Finding(check="login", verdict=Verdict.WARNING, said=said, advice=advice[0].upper() + advice[1:])
 
 
 def _clock(found: DatabaseLook) -> Finding:

@@ -45,8 +45,9 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     }
     row = insert(Worker).values(id=worker_id, **values)
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
-    unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
-    session.execute(unchecked.values(checked_at=func.clock_timestamp()))
+    if model != PREPARE_MODEL:  # which no row has, and whose workers may change none
+        unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
+        session.execute(unchecked.values(checked_at=func.clock_timestamp()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "5
 # Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 _UNDEFINED_TABLE = "42P01"
+_INSUFFICIENT_PRIVILEGE = "42501"
 
 
 @contextmanager
@@ -35,6 +36,11 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
             raise
         raise ServiceError(unreachable(url, error)) from error
     except ProgrammingError as error:
+        if _sqlstate(error) == _INSUFFICIENT_PRIVILEGE:
+            raise ServiceError(
+                f"the database at {_address(url)} refuses this to {url.username}{cause(error)}. Run `tokenmill db "
+                "upgrade` with TOKENMILL_DATABASE_OWNER_URL set: see docs/database_roles.md"
+            ) from error
         if _sqlstate(error) != _UNDEFINED_TABLE:
             raise
         raise ServiceError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
+from jobs.access import Standing, standing_of
 from jobs.chunks.fleet import live_models
 from jobs.database import is_ready, reported_as_service_error, sessions
 from jobs.lines.document_bodies import PREPARE_MODEL
@@ -28,6 +29,8 @@ class DatabaseLook:
     """How much the clock here is before the database's, as far as the time of the question tells."""
     num_connections: int
     max_connections: int
+    standing: Standing
+    """As whom the service works there."""
     served_models: Sequence[str] = ()
     """Those that a live worker serves."""
     unserved_models: Sequence[str] = ()
@@ -44,7 +47,7 @@ def look(engine: Engine) -> DatabaseLook:
         before = time.time()
         server = session.execute(_SERVER).one()
         here = (before + time.time()) / 2
-        revision = _revision(engine)
+        standing, revision = standing_of(session), _revision(engine)
         served = set(live_models(session) if revision is not None else ())
         wanted = set(session.scalars(_WANTED_MODELS) if revision is not None else ())
     return DatabaseLook(
@@ -54,6 +57,7 @@ def look(engine: Engine) -> DatabaseLook:
         clock_seconds=here - float(server.now),
         num_connections=server.num_connections,
         max_connections=server.max_connections,
+        standing=standing,
         served_models=sorted(served - {PREPARE_MODEL}),
         unserved_models=sorted(wanted - served - {PREPARE_MODEL}),
         are_documents_served=PREPARE_MODEL in served,
@@ -71,7 +75,7 @@ def _revision(engine: Engine) -> str | None:
 
 _SERVER = text("""
     SELECT current_setting('server_version') AS version, extract(epoch FROM clock_timestamp()) AS now,
-        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS num_connections,
+        (SELECT sum(numbackends) FROM pg_stat_database)::integer AS num_connections,
         current_setting('max_connections')::integer AS max_connections
 """)
 

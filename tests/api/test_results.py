@@ -13,7 +13,6 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs.batches import sweeps
@@ -23,7 +22,7 @@ from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.database import sessions
 from jobs.lines.output_lines import error_line, output_line
-from jobs.partitions import partition_name
+from jobs.partitions import drop_partition
 from jobs.storage import Storage
 
 MODEL = "org/tiny"
@@ -121,7 +120,7 @@ def test_results_that_are_kept_no_longer_are_gone_and_the_answer_names_the_files
     with Session(deployment.engine) as session, session.begin():
         # By hand: the service itself keeps a day on which a batch of another test still runs.
         created = client.batches.retrieve(batch_id).created_at
-        session.execute(text(f"DROP TABLE {partition_name(datetime.fromtimestamp(created, UTC).date())}"))
+        drop_partition(session, datetime.fromtimestamp(created, UTC).date())
     with pytest.raises(openai.APIStatusError) as caught:
         read_results(client, batch_id)
     assert (caught.value.status_code, caught.value.code) == (410, "results_expired")

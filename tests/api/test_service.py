@@ -11,11 +11,11 @@ import openai
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from engine.stats import EngineLoad, EngineStats, RequestCounters
 from jobs.chunks import fleet
+from tests.database_roles import as_superuser_do
 from workers.engine_metrics import engine_metrics
 
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -79,14 +79,12 @@ def commits_break(deployment: Any, table: str) -> Iterator[None]:
         f"CREATE CONSTRAINT TRIGGER break_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION break_commit()",
     ]
-    with deployment.engine.begin() as connection:
-        for statement in create:
-            connection.execute(text(statement))
-    try:
-        yield
-    finally:
-        with deployment.engine.begin() as connection:
-            connection.execute(text("DROP FUNCTION break_commit CASCADE"))
+    with Session(deployment.engine) as session:
+        as_superuser_do(session, *create)
+        try:
+            yield
+        finally:
+            as_superuser_do(session, "DROP FUNCTION break_commit CASCADE")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -18,6 +19,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.storage.access import MARKER
 from tests.cli.service import Service, typed
+from tests.database_roles import as_owner, as_service, as_superuser
 
 
 @pytest.fixture
@@ -36,6 +38,7 @@ def test_a_healthy_service_has_nothing_to_be_done(settings: Settings) -> None:
     assert {
         "versions",
         "database",
+        "login",
         "schema",
         "clock",
         "workers",
@@ -53,7 +56,7 @@ def test_a_database_without_tables_and_one_of_a_newer_release_are_told_apart(
 ) -> None:
     empty = found(settings.model_copy(update={"database_url": empty_database}))["schema"]
     assert (empty.verdict, empty.advice) == (Verdict.PROBLEM, "Run `tokenmill db upgrade`.")
-    engine = connect(settings.database_url)
+    engine = connect(as_owner(settings.database_url))
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     try:
@@ -68,6 +71,18 @@ def test_a_database_without_tables_and_one_of_a_newer_release_are_told_apart(
         engine.dispose()
     assert (newer.verdict, newer.advice) == (Verdict.OK, "")
     assert (other.verdict, other.advice) == (Verdict.PROBLEM, "Upgrade this installation.")
+
+
+@pytest.mark.parametrize(
+    ("as_whom", "verdict"),
+    [(as_service, Verdict.OK), (as_owner, Verdict.WARNING), (as_superuser, Verdict.WARNING)],
+)
+def test_a_login_that_may_more_than_a_service_needs_is_named(
+    settings: Settings, as_whom: Callable[[str], str], verdict: Verdict
+) -> None:
+    login = found(settings.model_copy(update={"database_url": as_whom(settings.database_url)}))["login"]
+    assert login.verdict is verdict
+    assert bool(login.advice) == (verdict is not Verdict.OK)
 
 
 def test_a_store_without_a_marker_may_not_be_mounted(settings: Settings, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def _exports_of(printed: IO[str] | None) -> dict[str, str]:
     assert printed is not None
     command, *pairs = shlex.split(printed.readline())
     variables = dict(pair.split("=", 1) for pair in pairs)
-    assert (command, len(variables)) == ("export", 3)
+    assert (command, len(variables)) == ("export", 4)
     return variables
 
 

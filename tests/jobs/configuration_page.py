@@ -61,7 +61,7 @@ worker: `tokenmill worker --help`.
 ROLES = """## Roles
 
 What `tokenmill api`, `control`, `dispatch` and `worker` read. `tokenmill up` has a Postgres, a Valkey and a folder of
-objects of its own and hands all the rest on; with `--external-servers` it uses what the three URLs name. Limits are
+objects of its own and hands all the rest on; with `--external-servers` it uses what the URLs name. Limits are
 inclusive, sizes are bytes, durations are seconds.
 """
 
@@ -97,8 +97,10 @@ What `tokenmill models pull` and workers read. `smollm2` is no model of the hub:
 
 COMPOSED = """## docker compose
 
-Read from `.env` by `docker-compose.yml`, beside `POSTGRES_PASSWORD`, `REDIS_PASSWORD` and `TORCH`. Every other setting
-in `.env` reaches all containers, but for the three URLs, which compose sets itself.
+Read from `.env` by `docker-compose.yml`, beside `TORCH` and four passwords: `POSTGRES_PASSWORD` of the superuser, which
+only migrations and backups have, `POSTGRES_SERVICE_PASSWORD`, `POSTGRES_PREPARE_PASSWORD`
+([database roles](database_roles.md)) and `REDIS_PASSWORD`. Every other setting in `.env` reaches all containers, but
+for the URLs, which compose sets itself.
 """
 
 

@@ -126,6 +126,7 @@ SLOW_NOW = """
 """
 
 
+@pytest.mark.changes_schema
 def test_a_batch_accepted_while_the_purge_looks_for_files_keeps_its_input(
     session: Session, maker: sessionmaker[Session], make_file: Make, make_batch: Make
 ) -> None:

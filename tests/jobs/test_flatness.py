@@ -19,6 +19,7 @@ from jobs.overview import backlog, listing, shares
 from jobs.overview import fleet as fleet_overview
 from jobs.overview.listing import BatchFilter, Shown
 from jobs.retention import history, purging
+from tests.database_roles import as_superuser
 
 FEW = 60
 """Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
@@ -62,7 +63,7 @@ BUILD = """
 
 @pytest.fixture(scope="module")
 def crowded(new_database: Callable[[], str]) -> Iterator[Engine]:
-    engine = connect(new_database())
+    engine = connect(as_superuser(new_database()))
     with engine.begin() as connection:
         for statement in BUILD.split(";\n"):
             connection.execute(text(statement))
@@ -174,7 +175,7 @@ WAITING = """
 
 
 def test_few_of_many_batches_that_wait_for_a_budget_are_looked_at(new_database: Callable[[], str]) -> None:
-    engine = connect(new_database())
+    engine = connect(as_superuser(new_database()))
     with engine.begin() as connection:
         for statement in WAITING.rstrip().removesuffix(";").split(";\n"):
             connection.execute(text(statement))

@@ -27,6 +27,8 @@ BEFORE_ANY_RELEASE = {
 
 Columns = dict[str, tuple[str, bool]]
 
+pytestmark = pytest.mark.changes_schema
+
 
 @pytest.fixture
 def connection(empty_database: str) -> Iterator[Connection]:

@@ -29,6 +29,7 @@ def add_result(session: Session, day: date) -> None:
     session.flush()
 
 
+@pytest.mark.changes_schema
 def test_a_days_partition_is_made_once_and_takes_that_days_results(session: Session) -> None:
     assert partitions.ensure_result_partition(session, DAY)
     assert not partitions.ensure_result_partition(session, DAY)
@@ -100,6 +101,7 @@ def test_a_day_with_a_live_batch_is_kept(session: Session, maker: sessionmaker[S
     assert drop_before(maker, DAY + timedelta(days=9)) == [DAY]
 
 
+@pytest.mark.changes_schema
 def test_a_day_behind_a_reader_is_given_up_and_stops_no_flush(session: Session, maker: sessionmaker[Session]) -> None:
     """A reader of hours: the day stays as it was, whose results can be read, and the next try drops it."""
     partitions.ensure_result_partition(session, DAY)
@@ -129,6 +131,7 @@ def test_a_day_is_waited_for_by_its_own_bound_whatever_the_connections(maker: se
 
 
 @pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.changes_schema
 def test_a_day_that_another_release_detached_and_did_not_drop_is_dropped(
     session: Session, maker: sessionmaker[Session], is_pending: bool
 ) -> None:
@@ -170,6 +173,7 @@ def test_what_is_no_day_of_results_is_refused(session: Session, name: str, day: 
     assert partitions.partition_days(session) == before
 
 
+@pytest.mark.changes_schema
 def test_nothing_that_a_caller_made_takes_the_place_of_what_the_functions_use(session: Session) -> None:
     """Found first by the caller's path: a table, a function and an operator of the same names."""
     for statement in (

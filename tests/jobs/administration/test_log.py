@@ -178,6 +178,7 @@ def test_a_process_acts_as_its_user_whatever_its_environment_says(monkeypatch: p
     "statement", ["UPDATE admin_log SET actor = 'nobody'", "DELETE FROM admin_log", "TRUNCATE admin_log"]
 )
 @pytest.mark.parametrize("role", ["origin", "replica"])
+@pytest.mark.changes_schema
 def test_no_entry_is_changed_or_deleted_by_whatever_code(
     session: Session, admin: Admin, statement: str, role: str
 ) -> None:

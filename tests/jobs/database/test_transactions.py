@@ -39,6 +39,7 @@ def lose_the_connection(maker: sessionmaker[Session]) -> None:
         session.execute(text("SELECT 1"))
 
 
+@pytest.mark.changes_schema
 def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_error(maker: sessionmaker[Session]) -> None:
     with database.transaction(maker) as session:
         session.execute(text("CREATE TABLE kept (i int)"))
@@ -79,6 +80,7 @@ def test_an_advisory_lock_is_held_until_the_transaction_ends(maker: sessionmaker
         assert database.try_advisory_lock(two, "batch x")
 
 
+@pytest.mark.changes_schema
 def test_a_deadlock_or_lock_timeout_is_worth_another_try(maker: sessionmaker[Session]) -> None:
     with maker.begin() as setting_up:
         setting_up.execute(text("CREATE TABLE contended (i int)"))

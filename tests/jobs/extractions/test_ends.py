@@ -18,6 +18,7 @@ from jobs.extractions.stages import STAGES, Stage
 from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, Extraction, File
+from tests.database_roles import as_superuser_do
 from tests.jobs.extractions.answering import Answering
 from tests.jobs.extractions.builders import records_of
 from tests.jobs.extractions.papers import GOOD, PAPERS
@@ -264,14 +265,12 @@ def test_an_extraction_whose_end_the_database_refuses_is_tried_ever_later(
 
     extraction = make_extraction({"a.txt": GOOD})
     monkeypatch.setattr(stages, "begin", refuse)
-    session.execute(text("ALTER TABLE extraction ADD CONSTRAINT refused CHECK (state <> 'failed')"))
-    session.commit()
+    as_superuser_do(session, "ALTER TABLE extraction ADD CONSTRAINT refused CHECK (state <> 'failed')")
     extractions.advance(extraction.id)
     session.refresh(extraction)
     assert (extraction.state, extraction.num_tries) == (ExtractionState.IN_PROGRESS, 1)
     assert extraction.look_at is not None
-    session.execute(text("ALTER TABLE extraction DROP CONSTRAINT refused"))
-    session.commit()
+    as_superuser_do(session, "ALTER TABLE extraction DROP CONSTRAINT refused")
     extractions.advance(extraction.id)
     session.refresh(extraction)
     assert (extraction.state, extraction.reason) == (ExtractionState.FAILED, "it is gone")

@@ -24,6 +24,7 @@ from jobs.pipelines.due import DueSchedule
 from jobs.pipelines.due_turns import AT_ONCE, BUSY_SECONDS, FAILED_SECONDS, DueTurns, next_in_turn
 from jobs.pipelines.planning import LATE
 from jobs.tables import Pipeline, Run, Schedule, ScheduleWatch, Tenant
+from tests.database_roles import as_superuser_do
 
 SLOW = 5 * LATE
 """How long ago the schedules were due: longer than a run may be late."""
@@ -234,8 +235,8 @@ def test_schedules_whose_runs_cannot_be_made_hold_up_no_others_and_are_not_late_
     session: Session, tenant: Tenant, turns: DueTurns, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = add_due(session, tenant, AT_ONCE + 5, ago=2 * SLOW)
-    session.execute(text("CREATE TABLE bad AS SELECT unnest(CAST(:ids AS text[])) AS id"), {"ids": bad})
-    session.execute(text(_REFUSE))
+    as_superuser_do(session, "CREATE TABLE bad (id text)", "GRANT ALL ON bad TO PUBLIC", _REFUSE)
+    session.execute(text("INSERT INTO bad (id) SELECT unnest(CAST(:ids AS text[]))"), {"ids": bad})
     session.commit()
     good = add_due(session, tenant, AT_ONCE + 5)
     caplog.set_level(logging.ERROR)
@@ -244,8 +245,7 @@ def test_schedules_whose_runs_cannot_be_made_hold_up_no_others_and_are_not_late_
     assert len(caplog.records) == len(bad), "one for each"
     turns.make_due_runs()
     assert len(caplog.records) == len(bad), "they rest"
-    session.execute(text("DROP TRIGGER refuse ON run"))
-    session.commit()
+    as_superuser_do(session, "DROP TRIGGER refuse ON run")
     clock.seconds += FAILED_SECONDS
     turns.make_due_runs()
     assert made(session) == once(bad + good)

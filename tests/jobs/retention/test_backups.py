@@ -7,9 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.access import SERVICE
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.chunks import claiming, leasing
@@ -24,6 +25,7 @@ from jobs.storage.access import MARKER
 from jobs.tables import Batch, File, Tenant
 from tests.cli.service import Tokenmill
 from tests.cli.service import run as tokenmill
+from tests.database_roles import as_owner, as_service
 from tests.jobs.batches.control import finalise
 from tests.jobs.chunks.builders import LEASE, Run, answers, claim_first, flush, reap
 
@@ -43,8 +45,10 @@ def make_file(make_file: MakeFile, tenant: Tenant) -> MakeFile:
 
 
 def on(database_url: str, storage: Storage) -> Tokenmill:
-    """Return the command, pointed at a database and a store."""
-    where = {"TOKENMILL_DATABASE_URL": database_url, "TOKENMILL_STORAGE_URL": storage.url}
+    """Return the command, pointed at a database, as its owner where it has one, and a store."""
+    owner_url = as_owner(database_url) if make_url(database_url).username == SERVICE else database_url
+    where = {"TOKENMILL_DATABASE_URL": database_url, "TOKENMILL_DATABASE_OWNER_URL": owner_url}
+    where["TOKENMILL_STORAGE_URL"] = storage.url
     return lambda *arguments, **more: tokenmill(*arguments, **where, **more)
 
 
@@ -78,7 +82,7 @@ def test_a_live_batch_goes_on_in_the_database_and_store_that_were_restored(
     other = Storage((tmp_path / "other").as_uri())
     restored = on(empty_database, other)("db", "restore", tmp_path / "backup")
     assert restored.exit_code == 0, restored.output
-    engine = connect(empty_database)
+    engine = connect(as_service(empty_database))
     maker = sessions(engine)
     with maker() as fresh:
         assert audit(fresh, storage=other) == []
@@ -91,6 +95,15 @@ def test_a_live_batch_goes_on_in_the_database_and_store_that_were_restored(
     with maker() as fresh:
         assert audit(fresh, storage=other) == []
     engine.dispose()
+
+
+def test_a_service_makes_no_backup_and_is_told_who_does(
+    session: Session, storage: Storage, tenant: Tenant, database_url: str, tmp_path: Path
+) -> None:
+    where = {"TOKENMILL_DATABASE_URL": database_url, "TOKENMILL_STORAGE_URL": storage.url}
+    with pytest.raises(ServiceError, match="TOKENMILL_DATABASE_OWNER_URL"):
+        tokenmill("db", "backup", tmp_path / "backup", **where)
+    assert not backups.are_objects_held(session)
 
 
 def test_a_backup_that_is_made_again_copies_what_is_new(

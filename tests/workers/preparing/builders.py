@@ -43,6 +43,8 @@ class Library:
     storage: Storage
     settings: Settings
     tenant: Tenant
+    prepare_sessions: sessionmaker[Session] | None = None
+    """Those of a prepare worker; None: nobody needs them."""
 
     def add(self, name: str, content: bytes) -> str:
         """Upload a document; return the id of its file."""
@@ -105,7 +107,8 @@ class Preparer:
 
     @classmethod
     def of(cls, library: Library, pool: ReaderPool, *, parsers: str, drain: Drain | None = None) -> Preparer:
-        maker, storage, settings = library.sessions, library.storage, library.settings
+        maker, storage, settings = library.prepare_sessions, library.storage, library.settings
+        assert maker is not None
         sources = Sources(sessions=maker, storage=storage, settings=settings)
         parts = PrepareParts(
             pool=pool,

@@ -7,16 +7,22 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.database import connect, sessions
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.database_roles import as_prepare
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
 from workers.preparing.readers import ReaderPool
 
 
 @pytest.fixture
-def library(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> Library:
-    return Library(sessions=maker, storage=storage, settings=settings, tenant=tenant)
+def library(
+    maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant, database_url: str
+) -> Iterator[Library]:
+    engine = connect(as_prepare(database_url))
+    yield Library(sessions=maker, storage=storage, settings=settings, tenant=tenant, prepare_sessions=sessions(engine))
+    engine.dispose()
 
 
 @pytest.fixture(scope="module")

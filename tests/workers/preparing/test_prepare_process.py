@@ -15,6 +15,7 @@ from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
+from tests.database_roles import as_prepare
 from tests.workers.preparing.builders import Library
 from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def settings(database_url: str, valkey_url: str, storage: Storage) -> Settings:
-    return hasty_settings(database_url, valkey_url, storage)
+    settings = hasty_settings(database_url, valkey_url, storage)
+    return settings.model_copy(update={"database_prepare_url": as_prepare(database_url)})
 
 
 @pytest.fixture

@@ -1,0 +1,26 @@
+"""Who may do what in Postgres: three database roles, and what each has of every table.
+
+An owner for migrations, a plain role for services, and a smaller one for prepare workers. Knows no row.
+"""
+
+from __future__ import annotations
+
+from jobs.access.arranging import arrange
+from jobs.access.rights import FUNCTIONS, OWNER, PREPARE, ROLES, SERVICE, TABLES, Right, Rights
+from jobs.access.roles import make_roles
+from jobs.access.standing import Standing, standing_of
+
+__all__ = [
+    "FUNCTIONS",
+    "OWNER",
+    "PREPARE",
+    "ROLES",
+    "SERVICE",
+    "TABLES",
+    "Right",
+    "Rights",
+    "Standing",
+    "arrange",
+    "make_roles",
+    "standing_of",
+]

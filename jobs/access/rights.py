@@ -1,0 +1,108 @@
+"""The rights: database role × table × right, and which functions a role may call. Knows no SQL.
+
+A table without a line here fails a test, and so does a right that the schema has otherwise. docs/database_roles.md is
+made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+OWNER = "tokenmill_owner"
+"""Owns the schema and all in it; migrations, backups and restores run as it."""
+SERVICE = "tokenmill_service"
+"""The API, control and GPU workers, dispatchers, and commands of operators."""
+PREPARE = "tokenmill_prepare"
+"""Prepare workers, which read strangers' documents."""
+ROLES = (OWNER, SERVICE, PREPARE)
+
+
+class Right(StrEnum):
+    """What a role may do with a table. To lock a row is to update it."""
+
+    SELECT = "SELECT"
+    INSERT = "INSERT"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What those who own nothing may do with one table."""
+
+    service: frozenset[Right]
+    prepare: frozenset[Right] = frozenset()
+
+    def of(self, role: str) -> frozenset[Right]:
+        return self.prepare if role == PREPARE else self.service
+
+
+_READ = frozenset({Right.SELECT})
+_ADD = _READ | {Right.INSERT}
+_CHANGE = _READ | {Right.UPDATE}
+_KEEP = _ADD | {Right.UPDATE}
+_ADD_AND_DROP = _ADD | {Right.DELETE}
+_ALL = _KEEP | {Right.DELETE}
+
+TABLES: Mapping[str, Rights] = {
+    "admin_log": Rights(_ADD),
+    "alembic_version": Rights(_READ, _READ),
+    "api_key": Rights(_KEEP),
+    "batch": Rights(_KEEP, _CHANGE),
+    "batch_stage": Rights(_KEEP),
+    "budget": Rights(_KEEP, _CHANGE),
+    "checkpoint": Rights(_ALL),
+    "chore": Rights(_ALL),
+    "chunk": Rights(_ALL, _CHANGE),
+    "collection": Rights(_KEEP),
+    "collection_document": Rights(_ALL, _READ),
+    "cookie_secret": Rights(_KEEP),
+    "dataset_file": Rights(_ALL),
+    "decision": Rights(_ALL, _KEEP),
+    "deletion": Rights(_ADD),
+    "extraction": Rights(_ALL),
+    "extraction_stage": Rights(_ALL),
+    "fair_share": Rights(_KEEP, _KEEP),
+    "file": Rights(_KEEP, _READ),
+    "forecast": Rights(_ALL),
+    "index_segment": Rights(_ALL, _READ),
+    "input_count": Rights(_ALL),
+    "item_change": Rights(_ALL),
+    "ledger": Rights(_ALL, _ADD),
+    "model": Rights(_ALL, _READ),
+    "passage_index": Rights(_ALL, _READ),
+    "passage_index_stage": Rights(_ALL),
+    "pipeline": Rights(_KEEP),
+    "plot_mark": Rights(_KEEP),
+    "plot_point": Rights(_ALL),
+    "queue_count": Rights(_KEEP),
+    "record_ranges": Rights(_KEEP),
+    "result": Rights(_ADD_AND_DROP, _ADD),
+    "review": Rights(_ALL),
+    "run": Rights(_ALL),
+    "run_step": Rights(_ALL),
+    "schedule": Rights(_KEEP),
+    "schedule_watch": Rights(_KEEP),
+    "schema_floor": Rights(_READ, _READ),
+    "serving_rate": Rights(_KEEP),
+    "store": Rights(_KEEP, _READ),
+    "store_marker": Rights(_KEEP, _KEEP),
+    "tenant": Rights(_KEEP, _READ),
+    "upload": Rights(_ALL),
+    "upload_part": Rights(_ALL),
+    "uptime": Rights(_KEEP),
+    "webhook_attempt": Rights(_ADD_AND_DROP),
+    "webhook_delivery": Rights(_ALL),
+    "webhook_endpoint": Rights(_ALL),
+    "window_budget": Rights(_ALL, _CHANGE),
+    "worker": Rights(_ALL, _KEEP),
+}
+
+FUNCTIONS: Mapping[str, frozenset[str]] = {
+    "drop_result_partition(date)": frozenset({SERVICE}),
+    "make_result_partition(date)": frozenset({SERVICE}),
+    "refuse_change_of_admin_log()": frozenset(),
+}
+"""Which of our functions who may call; a trigger's function is called by its table alone."""
