@@ -185,7 +185,7 @@ def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: 
     done = subprocess.run(
         [program, f"--dbname={open_url}", *arguments], env=environment, capture_output=True, text=True, check=False
     )
-    if "permission denied" in done.stderr:
+    if done.returncode and any(said in done.stderr for said in ("permission denied", "lack SELECT privilege")):
         raise ServiceError(f"{name} failed: {found.username} does not own the database. {_NAME_OWNER}")
     if done.returncode:
         raise ServiceError(f"{name} failed: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")

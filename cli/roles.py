@@ -184,8 +184,11 @@ def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
 
     configure("prepare", is_json=wants_json_log())
     _load_and_wait("workers.preparing.main", start_file=start_file)
+
+    from jobs.storage import prepared
+
     settings = _settings(data_dir).of_prepare()
-    _check(settings, writes_objects=True)
+    _check(settings, writes_objects=True, writes_below=prepared.PREFIX)
 
     from workers.preparing.main import main
 
@@ -232,7 +235,7 @@ def _settings(data_dir: Path | None) -> Settings:
     return load_settings()
 
 
-def _check(settings: Settings, *, writes_objects: bool = False) -> None:
+def _check(settings: Settings, *, writes_objects: bool = False, writes_below: str = "") -> None:
     from jobs.database import connect, is_ready, sessions, wait_until_ready
     from jobs.storage import Storage, store_marker
 
@@ -250,7 +253,7 @@ def _check(settings: Settings, *, writes_objects: bool = False) -> None:
         with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
             store_marker.bind(sessions(engine), storage)
             if writes_objects:
-                storage.check()
+                storage.check(below=writes_below)
     finally:
         engine.dispose()
 

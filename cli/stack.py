@@ -85,9 +85,9 @@ def running_stack(
             if servers.postgres is not None:
                 say_step("starting Postgres")
             servers.start(supervisor)
+            _make_schema(servers, say=say)
             write_secret(data_dir.database_url, environment["TOKENMILL_DATABASE_URL"])
             write_secret(data_dir.owner_url, servers.owner_url)
-            _make_schema(servers, say=say)
             known_key = _known_key(data_dir)
             api_key = _prepare_database(
                 environment["TOKENMILL_DATABASE_URL"],

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from cli.embedded.binaries import find_valkey
 from cli.embedded.sockets import free_port
+from jobs.storage.prepared import PREFIX
 from jobs.telemetry.serving import serve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,6 +136,14 @@ def ask(process: subprocess.Popen[bytes], address: Path, said: bytes) -> bytes:
                 connection.sendall(said)
                 return connection.recv(64)
     raise AssertionError("the server has ended")
+
+
+def test_a_prepare_worker_writes_what_it_has_prepared_alone(services: dict[str, Any]) -> None:
+    root = "/var/lib/tokenmill/objects"
+    assert services["prepare"]["volumes"] == [f"objects:{root}:ro", f"prepared:{root}/{PREFIX}"]
+    for name in ("migrate", "api", "control"):  # whoever makes, reads and deletes such objects has them there, too
+        assert services[name]["volumes"] == [f"objects:{root}", f"prepared:{root}/{PREFIX}"], name
+    assert f"{root}/{PREFIX}" in (ROOT / "deploy" / "Dockerfile").read_text(), "else a new volume is root's"
 
 
 def test_every_role_has_a_health_check_that_sees_whether_it_answers(services: dict[str, Any]) -> None:

@@ -5,13 +5,14 @@ Each step is a transaction of its own, and short: services run on meanwhile, tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from jobs.access import grants, roles
-from jobs.access.rights import OWNER
+from jobs.access.rights import OWNER, ROLES
 from jobs.database import connect, reported_as_service_error
 
 _INSUFFICIENT_PRIVILEGE = "42501"
@@ -26,19 +27,31 @@ def arrange(database_url: str, *, logins: Iterable[str] = ()) -> str | None:
     engine = connect(database_url)
     try:
         with reported_as_service_error(engine.url), engine.connect() as connection:
-            try:
-                _arrange(connection, list(logins))
-            except ProgrammingError as error:
-                if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
-                    raise
-                connection.rollback()
-                return _refusal(connection, str(error.orig).splitlines()[0])
+            said = _refused(connection, _arrange)
+            if said is not None:
+                return _why_one_role(connection, said)
+            said = _refused(connection, partial(_set_passwords, logins=list(logins)))
+            return (
+                None if said is None else f"the passwords of the database roles are as they were ({said}): {_SET_THEM}"
+            )
     finally:
         engine.dispose()
+
+
+def _refused(connection: Connection, step: Callable[[Connection], None]) -> str | None:
+    """Take a step; return what Postgres says where this login may not, else None."""
+    try:
+        step(connection)
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+            raise
+        return str(error.orig).splitlines()[0]
+    finally:
+        connection.rollback()
     return None
 
 
-def _arrange(connection: Connection, logins: list[str]) -> None:
+def _arrange(connection: Connection) -> None:
     with connection.begin():
         if roles.missing_roles(connection):
             roles.make_roles(connection)
@@ -53,15 +66,20 @@ def _arrange(connection: Connection, logins: list[str]) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('grants', 0))"))
         grants.grant(connection)
         grants.share_later_tables(connection)
-    if logins and connection.scalar(_MAY_SET_PASSWORDS):
-        connection.rollback()
-        with connection.begin():
+
+
+def _set_passwords(connection: Connection, *, logins: list[str]) -> None:
+    """Set them where somebody may who makes roles: the owner, who makes none, leaves those that there are."""
+    with connection.begin():
+        if connection.scalar(_MAKES_ROLES):
             roles.set_passwords(connection, logins)
 
 
-def _refusal(connection: Connection, said: str) -> str:
+def _why_one_role(connection: Connection, said: str) -> str:
     with connection.begin():
         user, missing = connection.scalar(text("SELECT current_user")), roles.missing_roles(connection)
+    if user in ROLES:
+        return f"no right was looked at: {user} owns nothing. Name who does in TOKENMILL_DATABASE_OWNER_URL"
     need = f"make {', '.join(missing)}" if missing else f"act as {OWNER}"
     return (
         f"the database works with one role for all, as before: {user} may not {need} ({said}). Run `tokenmill db "
@@ -69,5 +87,6 @@ def _refusal(connection: Connection, said: str) -> str:
     )
 
 
+_SET_THEM = "set them as a superuser, with ALTER ROLE … PASSWORD"
 _MAY_ACT_AS_OWNER = text("SELECT pg_has_role(current_user, :owner, 'USAGE')")
-_MAY_SET_PASSWORDS = text("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
+_MAKES_ROLES = text("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user")

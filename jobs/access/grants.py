@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, text
 
 from jobs.access.rights import FUNCTIONS, OWNER, PREPARE, SERVICE, TABLES
+from jobs.database import head_revision
 
 Granted = set[tuple[str, str, str]]
 """Role, table or function, right."""
@@ -21,19 +22,28 @@ def granted(connection: Connection) -> Granted:
 
 def wanted(connection: Connection) -> Granted:
     """Return what they are to have, of the tables and functions that the schema has; an older one has fewer."""
-    return {entry for entry in _all_wanted() if entry[1] in set(connection.scalars(_PRESENT))}
+    present = set(connection.scalars(_PRESENT))
+    return {entry for entry in _all_wanted() if entry[1] in present}
 
 
 def grant(connection: Connection) -> None:
-    """Bring the one to the other, in the caller's transaction: who works meanwhile never lacks a right."""
+    """Bring the one to the other, in the caller's transaction: who works meanwhile never lacks a right.
+
+    In the schema of a later release nothing is taken back: its services may run beside.
+    """
     place = connection.scalar(text("SELECT format('%I', current_schema())"))
     connection.exec_driver_sql(f"REVOKE CREATE ON SCHEMA {place} FROM PUBLIC")
     connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {place} TO {', '.join(_GRANTEES)}")
     has, wants = granted(connection), wanted(connection)
-    for role, name, right in sorted(has - wants):
+    for role, name, right in sorted(has - wants if _is_known(connection) else ()):
         connection.exec_driver_sql(f"REVOKE {right} ON {_kind(name)} {place}.{name} FROM {role}")
     for role, name, right in sorted(wants - has):
         connection.exec_driver_sql(f"GRANT {right} ON {_kind(name)} {place}.{name} TO {role}")
+
+
+def _is_known(connection: Connection) -> bool:
+    """Tell whether the schema is of this release or one before."""
+    return bool(connection.scalar(text("SELECT version_num FROM alembic_version")) <= head_revision())
 
 
 def share_later_tables(connection: Connection) -> None:

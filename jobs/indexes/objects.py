@@ -9,14 +9,14 @@ import re
 
 from extraction.retrieval.archive import SIZES_BYTES, Archive, head_bytes, read_head
 from jobs.ids import new_id
-from jobs.storage import Storage
+from jobs.storage import Storage, prepared
 
-_KEY = re.compile(r"(tenant_[0-9a-f]{32})/indexes/(object_[0-9a-f]{32})(?:\.vectors)?(?:#[0-9]+)?")
+_KEY = re.compile(rf"({prepared.OF_TENANT}/indexes/object_[0-9a-f]{{32}})(?:\.vectors)?(?:#[0-9]+)?")
 
 
 def new_key(tenant_id: str) -> str:
     """Return a fresh key; a row that names it is written first, or soon."""
-    return f"{tenant_id}/indexes/{new_id('object')}"
+    return f"{prepared.below(tenant_id)}/indexes/{new_id('object')}"
 
 
 def vectors_key(object_key: str) -> str:
@@ -33,7 +33,7 @@ def read_segment(storage: Storage, object_key: str) -> Archive:
 def named_key(name: str) -> str | None:
     """Return the key that a row would have of an object of the store, or of the part of one; None: it is no index's."""
     match = _KEY.fullmatch(name)
-    return None if match is None else f"{match[1]}/indexes/{match[2]}"
+    return None if match is None else match[1]
 
 
 def is_whole(name: str) -> bool:

@@ -279,9 +279,9 @@ class Storage:
         except AbsentError:
             await self.access.require_marker_async()
 
-    def check(self) -> None:
-        """Write and delete a small object. Raises ServiceError where that fails: for start-up and readiness."""
-        key = f".check-{os.getpid()}-{os.urandom(4).hex()}"
+    def check(self, *, below: str = "") -> None:
+        """Write and delete a small object below a prefix. Raises ServiceError where that fails."""
+        key = f"{below}{'/' if below else ''}.check-{os.getpid()}-{os.urandom(4).hex()}"
         self.put(key, b"tokenmill")
         self.delete(key)
 

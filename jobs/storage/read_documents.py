@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from jobs.errors import NotFoundError
+from jobs.storage import prepared
 from jobs.storage.objects import Storage, StoredObject
 
 TOUCHED_AFTER = timedelta(days=1)
 """After how long a use is noted again, by writing the object anew: what is used is not swept."""
-_KEY = re.compile(r"(tenant_[0-9a-f]{32})/documents/[0-9a-f]{12}/[0-9a-f]{64}(?:-[a-z0-9]{1,8})?\.doc(?:#[0-9]+)?")
+_KEY = re.compile(
+    rf"{prepared.OF_TENANT}/documents/[0-9a-f]{{12}}/[0-9a-f]{{64}}(?:-[a-z0-9]{{1,8}})?\.doc(?:#[0-9]+)?"
+)
 _ENDING = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
@@ -25,11 +28,14 @@ def key_of(tenant_id: str, *, parsers: str, sha256: str, name: str) -> str:
     version = hashlib.sha256(parsers.encode()).hexdigest()[:12]
     ending = _ENDING.search(name)
     told = "" if ending is None else f"-{ending[1].lower()}"
-    return f"{tenant_id}/documents/{version}/{sha256}{told}.doc"
+    return f"{prepared.below(tenant_id)}/documents/{version}/{sha256}{told}.doc"
 
 
 def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | None:
-    """Return a read document and note that it is used, or None where there is none. Raises ServiceError."""
+    """Return a read document and note that it is used, or None where there is none. Raises ServiceError.
+
+    Of one that a release before this one has read it is not noted: a prepare worker may not write there.
+    """
     modified_at = storage.find_modified_at(key)
     if modified_at is None:
         return None
@@ -37,7 +43,7 @@ def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | 
         stored = b"".join(storage.iter_chunks(key))
     except NotFoundError:  # swept meanwhile
         return None
-    if (now or datetime.now(UTC)) - modified_at > TOUCHED_AFTER:
+    if (now or datetime.now(UTC)) - modified_at > TOUCHED_AFTER and prepared.is_prepared(key):
         storage.put(key, stored)
     return stored
 

@@ -17,6 +17,7 @@ from cli.embedded import moved_cluster, moving
 from cli.embedded.binaries import OLDEST_POSTGRES, PostgresBinaries, find_postgres, find_programs
 from cli.embedded.moved_cluster import kept_place, moved_place, unfinished_place
 from cli.embedded.postgres import major_of, prepare_postgres
+from jobs.access import OWNER, ROLES, SERVICE
 from jobs.errors import ConflictError, InputError, ServiceError
 
 
@@ -47,12 +48,18 @@ def connected(data_dir: DataDir, binaries: PostgresBinaries | None = None) -> It
 def fill(data_dir: DataDir, binaries: PostgresBinaries) -> None:
     with connected(data_dir, binaries) as connection:
         connection.execute("CREATE TABLE kept (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text text)")
+        for role in ROLES:
+            connection.execute(f"CREATE ROLE {role}")
+        connection.execute(f"ALTER TABLE kept OWNER TO {OWNER}")
+        connection.execute(f"GRANT SELECT ON kept TO {SERVICE}")
         connection.execute("INSERT INTO kept (text) SELECT 'line ' || n FROM generate_series(1, 1000) AS n")
 
 
 def content(data_dir: DataDir) -> tuple[int, int]:
-    """Return how many rows there are, and the number of the next one."""
+    """Return how many rows there are, and the number of the next one; whose they are has stayed, and who may read."""
+    rights = f"SELECT relowner::regrole::text, has_table_privilege('{SERVICE}', oid, 'SELECT') FROM pg_class"
     with connected(data_dir) as connection:
+        assert connection.execute(f"{rights} WHERE relname = 'kept'".encode()).fetchall() == [(OWNER, True)]
         ((num_rows,),) = connection.execute("SELECT count(*) FROM kept").fetchall()
         ((following,),) = connection.execute("INSERT INTO kept (text) VALUES ('later') RETURNING n").fetchall()
     return num_rows, following

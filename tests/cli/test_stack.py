@@ -19,12 +19,15 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 import pytest
+from alembic import command as alembic
 from kombu import Connection
 from typer.testing import CliRunner
 
 from cli import up_command
 from cli.app import app
 from cli.data_dir import DataDir, locked
+from cli.embedded.moving import running
+from cli.embedded.postgres import prepare_postgres
 from cli.embedded.servers import chosen_environment
 from cli.embedded.sockets import free_port
 from cli.served_model import ServedModel
@@ -37,6 +40,9 @@ from cli.stack import (
     _with_metrics_port,
 )
 from cli.supervisor import Supervisor
+from jobs.access import PREPARE, SERVICE
+from jobs.database import connect
+from jobs.database.schema import alembic_config
 from jobs.errors import ConflictError, InputError
 
 pytestmark = pytest.mark.long
@@ -145,6 +151,9 @@ def test_the_printed_address_is_one_a_client_can_use(host: str, shown: str) -> N
     [
         ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=/data/run/postgres", True),
         ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=%2Fdata%2Frun%2Fpostgres", True),
+        ("TOKENMILL_DATABASE_OWNER_URL", "postgresql://tokenmill@/tokenmill?host=/data/run/postgres", True),
+        ("TOKENMILL_DATABASE_OWNER_URL", "postgresql://tokenmill:secret@database:5432/tokenmill", False),
+        ("TOKENMILL_DATABASE_PREPARE_URL", "postgresql://tokenmill_prepare:secret@database/tokenmill", False),
         ("TOKENMILL_REDIS_URL", "redis+socket:///data/run/valkey/valkey.sock?virtual_host=0", True),
         ("TOKENMILL_STORAGE_URL", "file:///data/objects", True),
         ("TOKENMILL_DATABASE_URL", "postgresql://tokenmill@/tokenmill?host=/data/run/postgres2", False),
@@ -244,11 +253,42 @@ def _assert_its_life_is_shown(data_dir: Path) -> None:
     )
 
 
+def _make_as_the_release_before(root: Path) -> None:
+    """Leave a folder whose database one superuser has made, and owns."""
+    with locked(root) as data_dir:
+        server = prepare_postgres(
+            data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
+        )
+        with running(server):
+            engine = connect(server.create_database())
+            with engine.connect() as connection:
+                config = alembic_config()
+                config.attributes["connection"] = connection
+                alembic.upgrade(config, "0064")
+                with connection.begin():
+                    connection.exec_driver_sql("INSERT INTO tenant (id, name) VALUES ('tenant_1', 'older')")
+            engine.dispose()
+
+
+def _assert_its_owner_backs_it_up(data_dir: Path, folder: Path) -> None:
+    """Run the commands that look at the whole database: one as its owner, the others as a service."""
+    for arguments in (["tenants", "list"], ["audit"], ["db", "upgrade"], ["db", "backup", str(folder)]):
+        done = CliRunner().invoke(app, [*arguments, "--data-dir", str(data_dir)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert arguments[0] != "tenants" or "older" in done.stdout
+    assert (folder / "database.dump").stat().st_size > 0
+
+
 @pytest.mark.timeout(600)  # two starts of everything
 def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Path) -> None:
     data_dir, port = short_path / "data", free_port()
+    _make_as_the_release_before(data_dir)
     with _up(data_dir, port, "--show-env") as (process, first):
         shell = _exports_of(process.stdout)
+        assert [urlsplit(shell[f"TOKENMILL_DATABASE_{whose}URL"]).username for whose in ("", "PREPARE_")] == [
+            SERVICE,
+            PREPARE,
+        ]
         exports = re.fullmatch(
             rf"export TOKENMILL_BASE_URL=(http://127\.0\.0\.1:{port}/v1) TOKENMILL_API_KEY=(tm-\S+)\n", first
         )
@@ -272,6 +312,7 @@ def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Pat
         assert _exports_of(process.stdout) == shell
         _assert_a_role_can_be_started_with(shell)
         _assert_its_life_is_shown(data_dir)
+        _assert_its_owner_backs_it_up(data_dir, short_path / "backup")
         assert not any("worker" in child.cmdline() for child in _ours(data_dir))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from cli.embedded.sockets import free_port
+from tests.database_roles import as_superuser
 from tests.e2e.builders import Customer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ class Stack:
         return (self.data_dir / "run" / "database_url").read_text().strip()
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
-        with psycopg.connect(self.database_url(), autocommit=True) as connection:
+        with psycopg.connect(as_superuser(self.database_url()), autocommit=True) as connection:
             return connection.execute(sql).fetchall()
 
     def role(self, name: str) -> psutil.Process | None:

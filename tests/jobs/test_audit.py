@@ -249,6 +249,7 @@ def copy(session: Session, *pairs: int) -> None:
     session.execute(text("UPDATE chunk SET copies = :pairs WHERE first_line = 2"), {"pairs": list(pairs)})
 
 
+@pytest.mark.changes_schema
 def test_an_answer_that_is_no_copy_and_not_billed_is_found(maker: sessionmaker[Session], batch: Batch) -> None:
     with maker.begin() as session:
         unbill(session, 2)
@@ -257,6 +258,7 @@ def test_an_answer_that_is_no_copy_and_not_billed_is_found(maker: sessionmaker[S
         assert [finding.subject for finding in audit(fresh, batch_id=batch.id)] == [batch.id]
 
 
+@pytest.mark.changes_schema
 def test_answers_that_are_not_billed_are_not_read_all_at_once(maker: sessionmaker[Session], batch: Batch) -> None:
     with maker.begin() as session:
         unbill(session, 2)
@@ -266,6 +268,7 @@ def test_answers_that_are_not_billed_are_not_read_all_at_once(maker: sessionmake
         assert session.scalar(text("SELECT count(*) FROM pg_cursors")) == 1
 
 
+@pytest.mark.changes_schema
 def test_a_copy_of_a_line_that_is_billed_is_right_and_so_is_one_that_ran_itself(
     maker: sessionmaker[Session], batch: Batch
 ) -> None:
@@ -278,6 +281,7 @@ def test_a_copy_of_a_line_that_is_billed_is_right_and_so_is_one_that_ran_itself(
 
 
 @pytest.mark.parametrize("original", [3, 4])
+@pytest.mark.changes_schema
 def test_a_copy_of_a_line_that_failed_or_has_no_result_is_found_unless_another_copy_ran_itself(
     maker: sessionmaker[Session], batch: Batch, original: int
 ) -> None:

@@ -21,6 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.sockets import free_port
+from jobs.access import arrange
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -174,6 +175,7 @@ def test_the_release_before_answers_drains_and_bills_right_on_the_schema_of_this
         until(lambda: ask(maker, "SELECT count(*) FROM worker") == 1, worker)
         assert not is_ready(maker.kw["bind"])
         upgrade(empty_database)
+        assert arrange(empty_database) is None
         assert is_ready(maker.kw["bind"])
 
         short = Submitted(http, maker, storage, max_tokens=5)
@@ -202,6 +204,7 @@ def test_the_release_before_is_not_ready_on_the_schema_of_this_one_and_does_not_
         until(lambda: answers(http), api)
         before = http.get("/readyz").status_code
         upgrade(empty_database)
+        assert arrange(empty_database) is None
         assert (before, http.get("/readyz").status_code, http.get("/healthz").status_code) == (200, 503, 200)
     for role in (["api", "--port", str(free_port())], ["control"], ["dispatch"], ["worker", *model], ["db", "upgrade"]):
         with release.role(*role) as started_again:

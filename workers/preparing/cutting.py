@@ -14,7 +14,7 @@ from extraction.documents.process.document_reader import DocumentReader
 from extraction.errors import DocumentError, PassageError
 from jobs.errors import InputError
 from jobs.lines.document_bodies import CutRequest
-from jobs.storage import Storage, read_documents
+from jobs.storage import Storage, prepared, read_documents
 from workers.preparing.line_errors import LineError
 from workers.preparing.tokenizers import Tokenizers
 
@@ -103,5 +103,5 @@ class SegmentCutter:
 
 def _require_own(request: CutRequest, tenant_id: str) -> None:
     for key in (request.segment_key, *(each["object_key"] for each in request.documents)):
-        if not key.startswith(f"{tenant_id}/"):
+        if not prepared.is_of(key, tenant_id):
             raise InputError(f"{key[:200]!r} is no object of this tenant", code="not_found")

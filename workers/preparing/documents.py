@@ -19,7 +19,7 @@ from extraction.documents.limits import Limits
 from extraction.errors import DocumentError, ExtractionError
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
-from jobs.storage import Storage, read_documents
+from jobs.storage import Storage, prepared, read_documents
 from workers.preparing.cutting import SegmentCutter
 from workers.preparing.gathering import Gathering
 from workers.preparing.line_errors import LineError
@@ -89,7 +89,7 @@ class DocumentAnswers:
 
     def _own(self, key: str, tenant_id: str) -> bytes:
         """Return a whole object of the tenant."""
-        if not key.startswith(f"{tenant_id}/"):
+        if not prepared.is_of(key, tenant_id):
             raise LineError(f"{key[:200]!r} is no object of this tenant", code="not_found")
         try:
             return b"".join(self.storage.iter_chunks(key))

@@ -117,6 +117,22 @@ def test_to_arrange_again_changes_nothing_and_mends_what_was_changed(
             assert roles.foreign_objects(superuser) == []
 
 
+def test_in_the_schema_of_a_later_release_its_rights_stay(
+    database_url: str, open_as: Callable[[str], Connection]
+) -> None:
+    superuser = open_as(as_superuser(database_url))
+    with superuser.begin():
+        superuser.execute(text("UPDATE alembic_version SET version_num = '9998'"))
+        superuser.execute(text("CREATE TABLE later (id int)"))
+        superuser.execute(text(f"GRANT SELECT ON later, api_key TO {PREPARE}"))
+        superuser.execute(text(f"REVOKE INSERT ON batch FROM {SERVICE}"))
+    assert arrange(as_superuser(database_url)) is None
+    with superuser.begin():
+        more = grants.granted(superuser) - grants.wanted(superuser)
+        assert more == {(PREPARE, "later", "SELECT"), (PREPARE, "api_key", "SELECT")}
+        assert grants.wanted(superuser) <= grants.granted(superuser)
+
+
 def test_the_owner_migrates_without_any_other_right(old_database: str, open_as: Callable[[str], Connection]) -> None:
     assert arrange(old_database) is None
     owner = as_owner(old_database)
@@ -172,6 +188,12 @@ def test_who_may_not_goes_on_with_one_role_and_is_told_what_is_needed(
     with transaction(sessions(connection.engine)) as session:
         assert partitions.ensure_result_partition(session, DAY)
         assert partitions.drop_partition(session, DAY)
+
+
+def test_a_service_arranges_nothing_and_names_who_does(database_url: str) -> None:
+    refusal = arrange(database_url)
+    assert refusal is not None
+    assert all(word in refusal for word in (SERVICE, "TOKENMILL_DATABASE_OWNER_URL"))
 
 
 def test_what_a_role_is_not_granted_is_a_sentence_that_names_the_remedy(database_url: str) -> None:

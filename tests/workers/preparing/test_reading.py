@@ -28,7 +28,7 @@ def test_a_document_is_read_into_the_store_of_its_tenant(library: Library, prepa
     batch_id = library.read({"a.pdf": PDF})
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)
-    assert body["object_key"].startswith(f"{library.tenant.id}/documents/")
+    assert body["object_key"].startswith(f"prepared/{library.tenant.id}/documents/")
     stored = Document.from_bytes(b"".join(library.storage.iter_chunks(body["object_key"])))
     told = {name: body[name] for name in ("num_pages", "num_characters", "parser", "format")}
     assert told == {
@@ -59,6 +59,15 @@ def test_the_same_bytes_under_another_ending_are_another_document(library: Libra
     assert [body["format"] for body in library.bodies(batch_id)] == ["txt", "md"]
 
 
+def test_all_that_a_prepare_worker_writes_lies_below_one_prefix(library: Library, preparer: Preparer) -> None:
+    library.read({"a.txt": b"text", "b.pdf": make_pdf(2, seed=3)})
+    before = {found.name for found in library.storage.iter_objects()}
+    assert preparer.run_next()
+    written = {found.name for found in library.storage.iter_objects()} - before
+    assert len(written) == 2
+    assert all(name.startswith("prepared/") for name in written)
+
+
 def test_tenants_share_no_read_document(library: Library, preparer: Preparer) -> None:
     with library.sessions.begin() as session:
         other = tenants.create_tenant(session, "other")
@@ -68,7 +77,7 @@ def test_tenants_share_no_read_document(library: Library, preparer: Preparer) ->
         batch_id = each.read({"a.txt": b"the same"})
         assert preparer.run_next()
         keys.append(each.bodies(batch_id)[0]["object_key"])
-    assert [key.partition("/")[0] for key in keys] == [library.tenant.id, other.id]
+    assert [key.split("/")[1] for key in keys] == [library.tenant.id, other.id]
 
 
 def test_broken_documents_fail_alone_with_code_and_page(library: Library, preparer: Preparer) -> None:
