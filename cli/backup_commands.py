@@ -73,6 +73,7 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
 
     Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
     """
+    from cli.up_command import given_logins
     from jobs.access import arrange
     from jobs.retention import backups
 
@@ -90,7 +91,7 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
         backups.copy_marker(objects, store)
         _run_program("pg_restore", url, maker, *_WITHOUT_ROLES, "--exit-on-error", "--single-transaction", str(dump))
         backups.release(maker)  # the dump was made while they were held
-        refusal = arrange(url)
+        refusal = arrange(url, logins=given_logins(data_dir))
     print(f"the database is as it was, with {counted(num_copied, 'object')}; see `tokenmill audit`")
     if refusal is not None:
         print(refusal)

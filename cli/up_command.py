@@ -146,17 +146,27 @@ def _say(message: str) -> None:
 
 def owner_database_url(data_dir: Path | None) -> str:
     """Return where a database is changed as a whole: as its owner where that is known, else as everything else."""
-    given = os.environ.get("TOKENMILL_DATABASE_OWNER_URL")
+    given = os.environ.get("TOKENMILL_DATABASE_OWNER_URL") or given_database_url()
     if given and data_dir is None:
         return given
     noted = DataDir(root=data_dir or default_data_dir()).owner_url
-    is_stacks = data_dir is not None or not os.environ.get("TOKENMILL_DATABASE_URL")
-    return noted.read_text().strip() if is_stacks and noted.exists() else running_database_url(data_dir)
+    return noted.read_text().strip() if noted.exists() else running_database_url(data_dir)
+
+
+def given_database_url() -> str | None:
+    """Return the database that the environment names: for services, or else for its owner, who may do their work."""
+    return os.environ.get("TOKENMILL_DATABASE_URL") or os.environ.get("TOKENMILL_DATABASE_OWNER_URL")
+
+
+def given_logins(data_dir: Path | None) -> list[str]:
+    """Return the URLs of the environment, whose roles of the database are to have their passwords."""
+    names = [f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")]
+    return [url for name in names if (url := os.environ.get(name))] if data_dir is None else []
 
 
 def running_database_url(data_dir: Path | None) -> str:
     """Return TOKENMILL_DATABASE_URL, or the database of the stack that runs on `data_dir`. Raises InputError."""
-    given = os.environ.get("TOKENMILL_DATABASE_URL")
+    given = given_database_url()
     if given and data_dir is None:
         return given
     folder = data_dir or default_data_dir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -17,15 +16,14 @@ db_app = typer.Typer(help="The database: its schema, and its object store.", no_
 @db_app.command("upgrade")
 def db_upgrade(data_dir: DataDirOption = None) -> None:
     """Bring the schema to this version, and the database's roles and their rights; harmless to repeat."""
-    from cli.up_command import owner_database_url
+    from cli.up_command import given_logins, owner_database_url
     from jobs.access import SERVICE, arrange
     from jobs.database import upgrade
     from jobs.storage import Storage, store_marker
 
     owner_url = owner_database_url(data_dir)
     print(f"the schema is at revision {upgrade(owner_url)}")
-    logins = [os.environ.get(f"TOKENMILL_DATABASE_{name}URL") for name in ("", "PREPARE_", "OWNER_")]
-    refusal = arrange(owner_url, logins=[url for url in logins if url] if data_dir is None else ())
+    refusal = arrange(owner_url, logins=given_logins(data_dir))
     print(refusal or f"services may log in as {SERVICE}, which owns nothing: docs/database_roles.md")
     url = storage_url(data_dir)
     if url is not None:

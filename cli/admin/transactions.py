@@ -54,9 +54,9 @@ def administration(data_dir: Path | None) -> Iterator[Admin]:
 def storage_url(data_dir: Path | None) -> str | None:
     """Return where the object store is, None where nobody has said."""
     from cli.data_dir import DataDir
-    from cli.up_command import default_data_dir
+    from cli.up_command import default_data_dir, given_database_url
 
     given = os.environ.get("TOKENMILL_STORAGE_URL")
-    if data_dir is None and (given or os.environ.get("TOKENMILL_DATABASE_URL")):
+    if data_dir is None and (given or given_database_url()):
         return given
     return DataDir(root=(data_dir or default_data_dir()).absolute()).objects.as_uri()

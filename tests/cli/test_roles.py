@@ -15,6 +15,7 @@ from cli.data_dir import locked
 from cli.embedded.note import StackNote, write_note
 from jobs.errors import InputError, ServiceError
 from jobs.settings import Settings
+from tests.database_roles import as_owner, as_service, as_superuser
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,31 @@ def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
     assert (started[0].database_url, started[0].redis_url, started[0].storage_url) == tuple(urls.values())
     with pytest.raises(InputError, match="no `tokenmill up` runs on"):  # what it noted is there, as after a kill
         roles.dispatch(data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("as_whom", "is_warned"), [(as_superuser, True), (as_owner, True), (as_service, False)])
+def test_a_login_of_the_release_before_serves_and_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    database_url: str,
+    tmp_path: Path,
+    as_whom: Callable[[str], str],
+    is_warned: bool,
+) -> None:
+    started: list[Settings] = []
+    monkeypatch.setattr("workers.dispatcher.main", started.append)
+    monkeypatch.setenv("TOKENMILL_DATABASE_URL", as_whom(database_url))
+    monkeypatch.setenv("TOKENMILL_STORAGE_URL", (tmp_path / "objects").as_uri())
+    roles.dispatch()
+    assert len(started) == 1
+    assert [record.levelname for record in caplog.records if record.name == "cli.roles"] == ["WARNING"] * is_warned
+
+
+def test_a_prepare_worker_logs_in_as_its_own_role_where_it_has_one() -> None:
+    given = Settings(database_url="postgresql://tokenmill_service@db/t")
+    assert given.of_prepare().database_url == given.database_url
+    own = given.model_copy(update={"database_prepare_url": "postgresql://tokenmill_prepare@db/t"})
+    assert own.of_prepare().database_url == own.database_prepare_url
 
 
 def test_a_missing_variable_is_named_with_the_default_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_days_that_no_date_has_are_refused(monkeypatch: pytest.MonkeyPatch, name
         load_settings()
 
 
-@pytest.mark.parametrize("variable", ["TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL"])
+@pytest.mark.parametrize("variable", ["TOKENMILL_DATABASE_URL", "TOKENMILL_DATABASE_OWNER_URL", "TOKENMILL_REDIS_URL"])
 def test_the_password_of_an_example_starts_no_role(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "scheme://tokenmill:change-me@server:1/0")
     with pytest.raises(InputError, match="'change-me', which everybody knows"):
