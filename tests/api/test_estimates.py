@@ -20,6 +20,7 @@ from jobs.accounts.window_budgets import NewBudget, set_budget
 from jobs.batches import estimating
 from jobs.chunks import fleet
 from jobs.states import BudgetUnit, BudgetWindow
+from tests.database_roles import as_superuser_do
 
 MODEL = "org/priced"
 
@@ -49,9 +50,9 @@ def worker(deployment: Any) -> Iterator[None]:
             {"model": MODEL, "counters": json.dumps({"evidence_seconds": 120, "evidence_lines": 1e9})},
         )
     yield
-    with Session(deployment.engine) as session, session.begin():
+    with Session(deployment.engine) as session:
         fleet.stop(session, "priced")
-        session.execute(text("DELETE FROM serving_rate"))
+        as_superuser_do(session, "DELETE FROM serving_rate")
 
 
 def estimate(client: OpenAI, **body: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from jobs import served_models
 from jobs.batches import exact_counts
 from jobs.batches.exact_counts import Turn
 from jobs.chunks import fleet
+from tests.database_roles import as_superuser_do
 
 MODEL = "org/counted"
 PROBLEM = {"code": "context_length_exceeded", "message": "too long", "param": "body.messages", "line": 3}
@@ -30,10 +31,10 @@ def priced(deployment: Any) -> Iterator[None]:
             session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
         )
     yield
-    with Session(deployment.engine) as session, session.begin():
+    with Session(deployment.engine) as session:
         fleet.stop(session, "counts")
-        session.execute(text("DELETE FROM serving_rate WHERE model = :name"), {"name": MODEL})
         session.execute(text("DELETE FROM model WHERE name = :name"), {"name": MODEL})
+        as_superuser_do(session, f"DELETE FROM serving_rate WHERE model = '{MODEL}'")
 
 
 @pytest.fixture(autouse=True)

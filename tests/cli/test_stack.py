@@ -267,6 +267,7 @@ def _make_as_the_release_before(root: Path) -> None:
                 alembic.upgrade(config, "0064")
                 with connection.begin():
                     connection.exec_driver_sql("INSERT INTO tenant (id, name) VALUES ('tenant_1', 'older')")
+                    connection.exec_driver_sql("INSERT INTO budget (tenant_id) VALUES ('tenant_1')")
             engine.dispose()
 
 

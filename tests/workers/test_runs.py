@@ -232,6 +232,7 @@ def test_an_unexpected_error_ends_a_run_once_it_was_tried_often_enough(house: Ho
     assert "unexpected error" in (run.reason or "")
 
 
+@pytest.mark.changes_schema
 def test_a_run_whose_end_the_database_refuses_is_tried_ever_later_and_ends_once_it_does_not(house: House) -> None:
     def refuse(*args: Any, **options: Any) -> ExternalStore:
         raise InputError("it is gone")
