@@ -5,7 +5,8 @@ Each step is a transaction of its own, and short: services run on meanwhile, tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from sqlalchemy import Connection, text
@@ -52,27 +53,34 @@ def _refused(connection: Connection, step: Callable[[Connection], None]) -> str 
 
 
 def _arrange(connection: Connection) -> None:
-    with connection.begin():
+    with _alone(connection):
         if roles.missing_roles(connection):
             roles.make_roles(connection)
         if not connection.scalar(_MAY_ACT_AS_OWNER, {"owner": OWNER}):
             connection.exec_driver_sql(f"GRANT {OWNER} TO CURRENT_USER")
-    with connection.begin():
+    with _alone(connection):
         foreign = roles.foreign_objects(connection)
     for what in foreign:
-        with connection.begin():
+        with _alone(connection):
             roles.hand_over(connection, what)
-    with connection.begin():
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('grants', 0))"))
+    with _alone(connection):
         grants.grant(connection)
         grants.share_later_tables(connection)
 
 
 def _set_passwords(connection: Connection, *, logins: list[str]) -> None:
     """Set them where somebody may who makes roles: the owner, who makes none, leaves those that there are."""
-    with connection.begin():
+    with _alone(connection):
         if connection.scalar(_MAKES_ROLES):
             roles.set_passwords(connection, logins)
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Run a transaction beside which nobody arranges this database: Postgres fails two that change one entry."""
+    with connection.begin():
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('database roles', 0))"))
+        yield
 
 
 def _why_one_role(connection: Connection, said: str) -> str:
