@@ -52,6 +52,7 @@ TABLES: Mapping[str, Rights] = {
     "api_key": Rights(_KEEP),
     "batch": Rights(_KEEP, _CHANGE),
     "batch_stage": Rights(_KEEP),
+    "browser_session": Rights(_ALL),
     "budget": Rights(_KEEP, _CHANGE),
     "checkpoint": Rights(_ALL),
     "chore": Rights(_ALL),
@@ -103,6 +104,7 @@ TABLES: Mapping[str, Rights] = {
 FUNCTIONS: Mapping[str, frozenset[str]] = {
     "drop_result_partition(date)": frozenset({SERVICE}),
     "make_result_partition(date)": frozenset({SERVICE}),
+    "notify_changed_keys()": frozenset(),
     "refuse_change_of_admin_log()": frozenset(),
 }
 """Which of our functions who may call; a trigger's function is called by its table alone."""
