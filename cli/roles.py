@@ -267,8 +267,8 @@ def _warn_of_login(maker: sessionmaker[Session]) -> None:
         standing = standing_of(session)
     if standing.is_superuser or (standing.is_owner and standing.are_roles_there):
         log.warning(
-            "the database's login %s may do more than a service needs: give it tokenmill_service, and prepare workers "
-            "tokenmill_prepare; the next release asks for that. See docs/database_roles.md",
+            "the database's login may do more than a service needs login=%s: give services tokenmill_service and "
+            "prepare workers tokenmill_prepare, which the next release asks for; docs/database_roles.md",
             standing.login,
         )
 

@@ -83,15 +83,18 @@ class KnownKeys:
                 await self._answer_some()
 
     async def keep_listening(self, database_url: str) -> None:
-        """Forget at each change of a key or a tenant, for as long as this runs."""
+        """Forget at each change of a key or a tenant, for as long as this runs; the log tells once that it cannot."""
+        is_told = False
         while True:
             try:
                 async for _ in key_changes.changes(database_url):
-                    self.is_listening = True
+                    self.is_listening, is_told = True, False
                     self.forget()
             except ServiceError as error:
                 self.is_listening = False
-                logger.warning("not listening to changes of keys reason=%s", error)
+                if not is_told:
+                    logger.warning("not listening to changes of keys reason=%s", error)
+                is_told = True
             await anyio.sleep(_PAUSE_SECONDS)
 
     def _found(self, key_hash: str) -> FoundKey | None:

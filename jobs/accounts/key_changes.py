@@ -31,4 +31,4 @@ async def changes(database_url: str) -> AsyncIterator[None]:
                 async for _ in notifications:
                     yield
     except psycopg.Error as error:
-        raise ServiceError(f"changes of keys are not heard: {error}") from None
+        raise ServiceError(str(error).splitlines()[0]) from None

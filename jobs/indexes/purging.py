@@ -19,7 +19,7 @@ from jobs.indexes.objects import named_key, vectors_key
 from jobs.retention.backups import are_objects_held
 from jobs.retention.purging import delete_objects
 from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_INDEX_STATES, BatchState
-from jobs.storage import Storage, StoredObject, tokenizers
+from jobs.storage import Storage, StoredObject, prepared, tokenizers
 from jobs.storage.store_owner import may_sweep
 from jobs.tables import File, IndexSegment, PassageIndex, PassageIndexStage, Tenant
 
@@ -74,11 +74,11 @@ def _unneeded(session: Session, names: Sequence[str]) -> list[str]:
     """Return those of these objects that no row names."""
     keys = {name: key for name in names if (key := named_key(name)) is not None}
     wanted = set(keys.values())
-    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_({key.partition("/")[0] for key in wanted}))))
+    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(map(prepared.tenant_of, wanted))))))
     named = set(session.scalars(select(IndexSegment.object_key).where(IndexSegment.object_key.in_(wanted))))
     kept = select(PassageIndex.documents_key).where(PassageIndex.documents_key.in_(wanted))
     named |= set(session.scalars(kept))
-    return [name for name, key in keys.items() if key not in named and key.partition("/")[0] in ours]
+    return [name for name, key in keys.items() if key not in named and prepared.tenant_of(key) in ours]
 
 
 def _purge(maker: sessionmaker[Session], storage: Storage, index_id: str) -> bool:

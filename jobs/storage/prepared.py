@@ -19,6 +19,11 @@ def is_prepared(key: str) -> bool:
     return key.startswith(f"{PREFIX}/")
 
 
+def tenant_of(key: str) -> str:
+    """Return whose object this is."""
+    return key.removeprefix(f"{PREFIX}/").partition("/")[0]
+
+
 def is_of(key: str, tenant_id: str) -> bool:
     """Tell whether an object is the tenant's: one that was prepared, or any other."""
     return key.startswith((f"{tenant_id}/", f"{below(tenant_id)}/"))

@@ -131,8 +131,9 @@ class PoolAnswers:
         answers = self._answer(lines, work)
         broken = [line for line, result in zip(lines, answers, strict=True) if result is None]
         for line in broken:
-            text = "line broke, what was computed is no numbers batch_id=%s line_no=%s"
-            log.warning(text, work.batch_id, line.line_no)
+            log.warning(
+                "line broke, what was computed is no numbers batch_id=%s line_no=%s", work.batch_id, line.line_no
+            )
         is_out = self._count_broken(result is None for result in answers)
         return [result for result in answers if result is not None], broken, is_out
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from api.dashboard.pages import health, tenants
+from jobs.access import Standing
 from jobs.overview.diagnosis import DatabaseLook
 from tests.api.browser import Browser
 
@@ -75,7 +76,10 @@ def test_clocks_differ_by_no_less_than_nothing(operator: Browser) -> None:
     ],
 )
 def test_health_tells_documents_from_models(found: dict[str, Any], is_well: tuple[bool, bool]) -> None:
-    look = DatabaseLook(version="16", revision="0", num_connections=1, max_connections=10, clock_seconds=0.0, **found)
+    standing = Standing(login="tokenmill_service", is_superuser=False, is_owner=False, are_roles_there=True)
+    look = DatabaseLook(
+        version="16", revision="0", num_connections=1, max_connections=10, clock_seconds=0.0, standing=standing, **found
+    )
     models, documents = health._of_models(look), health._of_documents(look)
     assert (models.is_well, documents.is_well) == is_well
     assert ":prepare" not in models.says + documents.says
