@@ -7,6 +7,7 @@ what strangers send costs a lookup of many keys in one query.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from jobs.errors import AuthenticationError, RateLimitError, ServiceError
 
 TURNS = 4
 """Requests of a tenant that one process answers at once, of those that take no longer than TURN_SECONDS."""
-TURN_SECONDS = 1.0
+TURN_SECONDS = 0.25
 """What takes longer gives its turn up: it waits for something, and has bounds of its own."""
 BODIES = 250
 """Bodies of a tenant that one process awaits at once: a quarter of the connections that it keeps."""
@@ -41,6 +42,8 @@ REFUSAL_SECONDS = 0.05
 """For which a refusal keeps its turn: one who asks again at once is refused 80 times a second, and not 1,000 times."""
 _MOST_REFUSALS = 1000
 """Of strangers that wait; beyond them the answer comes at once, and memory stays bounded."""
+_DOWNLOAD_PATHS = re.compile(r"/v1/files/[^/]+/content")
+"""What waits for the object store, and has bounds of its own."""
 _OPERATORS, _BROWSERS, _STRANGERS = "operators", "browsers", "strangers"
 _UNAVAILABLE = (ServiceError, OperationalError, InterfaceError, PoolTimeoutError)
 
@@ -91,6 +94,8 @@ class Door:
                 await anyio.sleep(REFUSAL_SECONDS)
                 await refusal(scope, error)(scope, receive, send)
                 return
+            if _DOWNLOAD_PATHS.fullmatch(scope["path"]):
+                turn.end()
             passed_on = turn.until_body(body.receive) if body.is_upload else body.receive
             try:
                 await self.app(scope, passed_on, turn.until_answer(send))
@@ -129,30 +134,30 @@ class _Turn:
         try:
             yield self
         finally:
-            self._end()
+            self.end()
 
     async def take(self) -> None:
         """Wait for the turn, unless it is held already."""
         if self._timer is not None:
             return
         await self.in_flight.take_turn(self.who, "requests", allowed=TURNS)
-        self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self._end)
+        self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self.end)
 
     def until_answer(self, send: Send) -> Send:
         async def send_and_end(message: Message) -> None:
-            self._end()
+            self.end()
             await send(message)
 
         return send_and_end
 
     def until_body(self, receive: Receive) -> Receive:
         async def end_and_receive() -> Message:
-            self._end()
+            self.end()
             return await receive()
 
         return end_and_receive
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
