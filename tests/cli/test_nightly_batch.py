@@ -137,28 +137,20 @@ def test_a_good_night_is_quiet_and_a_second_start_submits_and_keeps_nothing_new(
     assert kept.parent.parent.name == DAY
 
 
-def test_another_file_on_the_same_day_has_its_own_batch_and_answers(
+def test_another_file_and_another_day_have_a_batch_and_answers_of_their_own(
     service: Service, client: openai.OpenAI, requests: Path, tmp_path: Path
 ) -> None:
     before = num_batches(client)
     other = write_lines(tmp_path / "other.jsonl", 1, prompt=tmp_path.name)
     assert night(service, requests, tmp_path / "nights", answer=all_well).returncode == 0
     assert night(service, other, tmp_path / "nights", answer=lambda *_: [completed(0)]).returncode == 0
-    assert num_batches(client) == before + 2
-    lengths = {
-        path.parent.name.split("-")[0]: len(path.read_text().splitlines()) for path in answers(tmp_path / "nights")
+    assert night(service, requests, tmp_path / "nights", answer=all_well, day="2026-11-27").returncode == 0
+    assert num_batches(client) == before + 3
+    found = answers(tmp_path / "nights")
+    kept = {
+        (path.parent.parent.name, path.parent.name.split("-")[0]): len(path.read_text().splitlines()) for path in found
     }
-    assert lengths == {"requests": 2, "other": 1}
-
-
-def test_a_file_has_another_batch_on_the_next_day(
-    service: Service, client: openai.OpenAI, requests: Path, tmp_path: Path
-) -> None:
-    before = num_batches(client)
-    for day in (DAY, "2026-11-27"):
-        assert night(service, requests, tmp_path / "nights", answer=all_well, day=day).returncode == 0
-    assert num_batches(client) == before + 2
-    assert len(answers(tmp_path / "nights")) == 2
+    assert kept == {(DAY, "requests"): 2, (DAY, "other"): 1, ("2026-11-27", "requests"): 2}
 
 
 def test_a_batch_that_failed_validation_is_not_sent_again_and_the_corrected_file_is(
