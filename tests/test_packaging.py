@@ -146,6 +146,13 @@ def test_a_prepare_worker_writes_what_it_has_prepared_alone(services: dict[str, 
     assert f"{root}/{PREFIX}" in (ROOT / "deploy" / "Dockerfile").read_text(), "else a new volume is root's"
 
 
+def test_the_image_has_the_extras_of_a_checkout() -> None:
+    """Without `documents` prepare workers ended at once, and started anew for ever."""
+    checkout = re.findall(r"'\.\[(.*)\]'", (ROOT / "scripts" / "setup").read_text())
+    image = re.findall(r"list-packages (.*) \$\{gpu", (ROOT / "deploy" / "Dockerfile").read_text())
+    assert set(image[0].split()) == set(checkout[0].split(",")) - {"dev"}
+
+
 def test_every_role_has_a_health_check_that_sees_whether_it_answers(services: dict[str, Any]) -> None:
     checks = {name: service["healthcheck"] for name, service in services.items()}
     assert [name for name, check in checks.items() if check.get("disable")] == ["migrate"]

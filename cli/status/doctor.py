@@ -184,7 +184,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
-    from jobs.storage import Storage
+    from jobs.storage import Storage, prepared
 
     folder, advice = _local_folder(settings), "Mount it, or set TOKENMILL_STORAGE_URL, if it is wrong."
     if folder is not None and not folder.exists():
@@ -192,12 +192,19 @@ def _store(settings: Settings) -> Iterator[Finding]:
         yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
         return
     storage = Storage.of(settings, is_marked=False)  # the database, which knows the marker, may be away
-    storage.check()
+    storage.check(below=prepared.PREFIX if _is_of_prepare(settings) else "")
     if storage.access.read_marker() is None:
         said = f"{settings.storage_url} carries no marker: it is not mounted, or the first start is to write it"
         yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
     else:
         yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} takes an object and deletes it")
+
+
+def _is_of_prepare(settings: Settings) -> bool:
+    """Tell whether the settings are those of a prepare worker, who may write what it prepares alone."""
+    from jobs.access import PREPARE
+
+    return urlsplit(settings.database_url).username == PREPARE
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:

@@ -18,8 +18,9 @@ from jobs.database import connect, head_revision
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.storage.access import MARKER
+from jobs.storage.prepared import PREFIX
 from tests.cli.service import Service, typed
-from tests.database_roles import as_owner, as_service, as_superuser
+from tests.database_roles import as_owner, as_prepare, as_service, as_superuser
 
 
 @pytest.fixture
@@ -91,6 +92,15 @@ def test_a_store_without_a_marker_may_not_be_mounted(settings: Settings, tmp_pat
     (tmp_path / "objects").rmdir()
     assert found(settings)["store"].verdict is Verdict.WARNING
     assert not (tmp_path / "objects").exists()
+
+
+@pytest.mark.parametrize(("as_whom", "verdict"), [(as_service, Verdict.OK), (as_prepare, Verdict.PROBLEM)])
+def test_the_store_is_written_where_who_logs_in_writes(
+    settings: Settings, tmp_path: Path, as_whom: Callable[[str], str], verdict: Verdict
+) -> None:
+    (tmp_path / "objects" / PREFIX).touch()  # a file: nothing can be written below
+    findings = found(settings.model_copy(update={"database_url": as_whom(settings.database_url)}))
+    assert findings["store"].verdict is verdict
 
 
 def test_a_dead_database_and_broker_and_a_store_that_takes_nothing_are_found_together(
