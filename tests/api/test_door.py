@@ -66,6 +66,19 @@ def test_a_tenants_fifth_request_waits_and_another_tenants_does_not(
         assert [answer.result().status_code for answer in answers] == [200] * 12
 
 
+def test_downloads_hold_no_turn_however_long_they_wait(deployment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "TURN_SECONDS", 600)
+    with ThreadPoolExecutor(door.TURNS) as executor, client_of(deployment) as client:
+        with deployment.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE file IN ACCESS EXCLUSIVE MODE"))
+            answers = [executor.submit(client.get, "/v1/files/file-none/content") for _ in range(door.TURNS)]
+            deadline = time.monotonic() + 20
+            while num_waiting(deployment) < door.TURNS:
+                assert time.monotonic() < deadline
+            assert client.get("/v1/webhook_endpoints", timeout=20).status_code == 200
+        assert [answer.result().status_code for answer in answers] == [404] * door.TURNS
+
+
 def test_a_long_request_gives_its_turn_up(deployment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "TURN_SECONDS", 0.01)
     with ThreadPoolExecutor(door.TURNS) as executor, client_of(deployment) as client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.admission import known_keys
 from api.admission.known_keys import KEPT_SECONDS, KnownKeys
+from jobs.accounts import key_changes
 from jobs.accounts import keys as accounts_keys
 from jobs.accounts.keys import create_key, get_key, look_up, revoke_key, rotate_key
 from jobs.accounts.limits import set_limits
@@ -308,3 +309,29 @@ def test_listening_goes_on_after_the_database_was_away(
         await until(keys, key_hash, is_open=False)
 
     run(keys, steps, hears=url)
+
+
+def test_that_changes_are_not_heard_is_logged_once(
+    maker: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[str] = []
+
+    async def away(url: str) -> AsyncIterator[None]:
+        tries.append(url)
+        raise ServiceError("away")
+        yield
+
+    monkeypatch.setattr(known_keys, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(key_changes, "changes", away)
+    keys = KnownKeys(maker, monotonic=Clock())
+
+    async def listen() -> None:
+        with anyio.move_on_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(keys.keep_listening, NOWHERE)
+                while len(tries) < 5:
+                    await anyio.sleep(0.001)
+                tasks.cancel_scope.cancel()
+
+    asyncio.run(listen())
+    assert len([record for record in caplog.records if record.name == known_keys.__name__]) == 1
