@@ -1,12 +1,24 @@
-"""Small files that cost whoever reads them without a limit minutes, or gigabytes."""
+"""Small files that cost whoever reads them without a limit minutes, or gigabytes.
+
+python -m benchmarks.extraction.worst_files [NAME]
+
+Reads each of them, or one, with the default limits: how it ends, in what time, and the most memory of a process.
+"""
 
 from __future__ import annotations
 
 import io
+import resource
+import subprocess
+import sys
+import time
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping
 
 from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects
+from extraction.documents.process.document_reader import DocumentReader
+from extraction.errors import DocumentError
 
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -76,3 +88,42 @@ def _workbook(rows: str, *, text: str = "a") -> bytes:
         for name, content in parts.items():
             package.writestr(name, content)
     return stream.getvalue()
+
+
+_FILES: Mapping[str, Callable[[], bytes]] = {
+    "form.pdf": form_of_itself,
+    "layers128.pdf": lambda: packed_three_times(128 << 20),
+    "layers256.pdf": lambda: packed_three_times(256 << 20),
+    "cell.xlsx": far_cell,
+    "text.xlsx": long_text_in_many_cells,
+}
+
+
+def _row(name: str) -> str:
+    content, code = _FILES[name](), "read"
+    with DocumentReader() as reader:
+        _ = reader.parsers  # so that its process is there
+        began = time.monotonic()
+        try:
+            reader.read(content, name)
+        except DocumentError as error:
+            code = error.code
+        seconds = time.monotonic() - began
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+    return f"| {name} | {len(content):,} | {code} | {reader.seconds:.1f} | {seconds:.1f} | {peak} |"
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        print(_row(sys.argv[1]))
+        return
+    print(
+        "| file | bytes | ends as | processor s | s by the clock | MiB, at most |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
+    for name in _FILES:  # each in a process of its own: the most memory of children is never told anew
+        subprocess.run([sys.executable, "-m", __spec__.name, name], check=True)
+
+
+if __name__ == "__main__":
+    main()
