@@ -9,115 +9,39 @@ from functools import partial
 import anyio
 from fastapi import FastAPI
 
-from api import health, models, quota, usage
-from api.admin import budgets as admin_budgets
-from api.admin import keys as admin_keys
-from api.admin import log as admin_log
-from api.admin import models as admin_models
-from api.admin import tenants as admin_tenants
-from api.admin import workers as admin_workers
 from api.admission.in_flight import InFlight
 from api.admission.known_keys import KnownKeys
 from api.admission.rate_limits import RateLimiter
-from api.batches import changing, creating, decisions, estimates, events, retries, routes
 from api.batches.looks import BatchLooks
-from api.browser_sessions import everybodys as everybodys_sessions
-from api.browser_sessions import own as own_sessions
 from api.dashboard.live import OpenPages
 from api.dashboard.site import install_dashboard
 from api.door import Door
 from api.errors import install_error_handlers
-from api.extractions import (
-    collections,
-    document_texts,
-    documents,
-    evaluations,
-    extractions,
-    items,
-    page_images,
-    reviewed,
-    reviews,
-)
-from api.extractions import creating as extraction_creating
-from api.files import routes as files
-from api.files import tables
-from api.indexes import indexes, searches
 from api.middleware.layers import install_layers
 from api.middleware.tracing import TraceCreation
 from api.openapi import DescribedApp, failures
 from api.parsing.parser import BodyParser
-from api.part_uploads import routes as uploads
-from api.pipelines import definitions, previews, runs, schedules
-from api.schemas.batches import ResultLine
-from api.schemas.extractions import RecordLine
-from api.schemas.reviews import GoldLine
 from api.services import Services
 from api.store import RequestStore
-from api.webhooks import deliveries as webhook_deliveries
-from api.webhooks import routes as webhook_routes
+from features import FEATURES, meters_of, parts
+from features.feature import resolve
 from jobs.database import connect, sessions
-from jobs.indexes.known_vectors import KnownVectors
-from jobs.indexes.searching import Searcher
-from jobs.settings import MIB, Settings
+from jobs.settings import Settings
 from jobs.telemetry.declared import API
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
-from jobs.webhooks.sending import Sender
 
 _SPARE_CONNECTIONS = 3  # for /readyz and /metrics, and to look up keys
-
-# In this order in the schema, and each path is answered by the first that has it.
-_BATCHES = (creating, routes, changing, retries, decisions, events, estimates)
-_PIPELINES = (previews, definitions, schedules, runs)
-_DOCUMENTS = (
-    collections,
-    documents,
-    document_texts,
-    page_images,
-    reviewed,
-    items,
-    reviews,
-    evaluations,
-    extraction_creating,
-    extractions,
-    indexes,
-    searches,
-)
-_ADMINISTRATION = (
-    admin_tenants,
-    admin_keys,
-    everybodys_sessions,
-    admin_budgets,
-    admin_models,
-    admin_workers,
-    admin_log,
-)
-_WEBHOOKS = (webhook_routes, webhook_deliveries)
-_MODULES = (
-    *(files, tables, uploads),
-    *_BATCHES,
-    *_PIPELINES,
-    *_DOCUMENTS,
-    *(models, usage, quota, own_sessions, health),
-    *_ADMINISTRATION,
-    *_WEBHOOKS,
-)
 
 
 def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     """Return the application; it connects to Postgres at the first request, so it starts while Postgres is away."""
-    meters = Meters(API)
+    meters = Meters((*API, *meters_of("api")))
     app = DescribedApp(
         title="Tokenmill",
         responses=failures(400, 405, 500, 505),
-        line_models=[ResultLine, RecordLine, GoldLine],
-        body_models=[
-            creating.CreateBatchBody,
-            estimates.EstimateBody,
-            definitions.PipelineBody,
-            definitions.ChangePipelineBody,
-            extraction_creating.CreateExtractionBody,
-        ],
+        line_models=parts("lines"),
+        body_models=parts("bodies"),
         lifespan=partial(_lifespan, settings, meters),
         docs_url=None,  # both pages load their scripts from a CDN; the schema itself is at /openapi.json
         redoc_url=None,
@@ -129,8 +53,8 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
     if traces.is_on:
         app.add_middleware(TraceCreation, traces=traces)
     install_layers(app, meters, stall_seconds=settings.api_stall_seconds, operator_key=settings.api_operator_key)
-    for module in _MODULES:
-        app.include_router(module.router)
+    for router in parts("routers"):
+        app.include_router(router)
     if settings.dashboard:
         install_dashboard(app)
     return app
@@ -152,7 +76,8 @@ async def _lifespan(settings: Settings, meters: Meters, app: FastAPI) -> AsyncIt
         yield
         tasks.cancel_scope.cancel()
     await services.rates.close()
-    services.webhooks.close()
+    for service in services.of_features.values():
+        service.close()
     services.parser.close()
     services.engine.dispose()
 
@@ -172,7 +97,9 @@ def _services(settings: Settings, meters: Meters) -> Services:
         meters=meters,
         rates=RateLimiter(settings.redis_client_url),
         in_flight=InFlight(),
-        webhooks=Sender(settings.allowed_networks),
-        searcher=Searcher(store.storage, max_bytes=settings.index_memory_mib * MIB),
-        known_vectors=KnownVectors(),
+        of_features={
+            name: resolve(part)(settings, store.storage)
+            for feature in FEATURES
+            for name, part in feature.services.items()
+        },
     )

@@ -5,9 +5,10 @@ Made once in the app's lifespan; nothing here is global.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import anyio
 from fastapi import Depends, Request
@@ -19,16 +20,19 @@ from api.admission.known_keys import KnownKeys
 from api.admission.rate_limits import RateLimiter
 from api.parsing.parser import BodyParser
 from api.store import RequestStore
-from jobs.indexes.known_vectors import KnownVectors
-from jobs.indexes.searching import Searcher
 from jobs.settings import Settings
 from jobs.telemetry.meters import Meters
-from jobs.webhooks.sending import Sender
 
 _MADE_AT_ONCE = 2
 """What one tenant has under way at once in one API process of all that uses `making_threads`: half of them."""
 _PREVIEWED_AT_ONCE = 2
 """The same of `preview_threads`."""
+
+
+class FeatureService(Protocol):
+    """What an API process keeps open for one feature."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,8 @@ class Services:
     meters: Meters
     rates: RateLimiter
     in_flight: InFlight
-    webhooks: Sender
-    searcher: Searcher
-    known_vectors: KnownVectors
+    of_features: Mapping[str, FeatureService]
+    """What the endpoints of one feature share, by its name in `Feature.services`."""
 
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
         """Wait for a tenant's turn in `making_threads`, whatever it is for, and hold it; turns do not nest."""

@@ -1,7 +1,4 @@
-"""The `tokenmill` command: puts the groups of commands together and turns errors into one sentence.
-
-Imports nothing heavy: each command loads what it needs when it runs.
-"""
+"""The `tokenmill` command: its own options, and how an error becomes one sentence and an exit status."""
 
 from __future__ import annotations
 
@@ -13,34 +10,10 @@ from typing import Annotated
 
 import typer
 
-from cli import (
-    backup_commands,
-    bench_commands,
-    file_commands,
-    move_command,
-    roles,
-    run_command,
-    up_command,
-)
-from cli.admin import database as database_commands
-from cli.admin import keys as key_commands
-from cli.admin import log as log_commands
-from cli.admin import sessions as session_commands
-from cli.admin import tenants as tenant_commands
-from cli.admin import workers as worker_commands
-from cli.batches import commands as batch_commands
+from cli import roles
 from cli.disk.download import OutputError
-from cli.extracting import group as extract_group
-from cli.extractions import commands as extraction_commands
 from cli.extras import what_to_install
-from cli.indexes import commands as index_commands
-from cli.mapping import command as map_command
-from cli.models import commands as model_commands
 from cli.overview import Interrupted, Overview
-from cli.pipelines import pipeline_commands, run_commands, schedule_commands, store_commands
-from cli.spending import budget_commands, usage_commands
-from cli.status import commands as status_commands
-from cli.webhooks import commands as webhook_commands
 from jobs.errors import InputError, TokenmillError
 from jobs.telemetry import logs
 
@@ -52,34 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-up_command.register(app)
-run_command.register(app)
-map_command.register(app)
-extract_group.register(app)
-extraction_commands.register(app)
-index_commands.register(app)
-status_commands.register(app)
-app.add_typer(batch_commands.app, name="batch")
-app.add_typer(file_commands.app, name="files")
-app.add_typer(webhook_commands.app, name="webhooks")
-usage_commands.register(app)
-app.add_typer(pipeline_commands.app, name="pipelines")
-app.add_typer(schedule_commands.app, name="schedules")
-app.add_typer(run_commands.app, name="runs")
-roles.register(app)
-app.add_typer(database_commands.db_app, name="db")
-backup_commands.register(database_commands.db_app)
-move_command.register(database_commands.db_app)
-app.command()(database_commands.audit)
-app.add_typer(tenant_commands.app, name="tenants")
-app.add_typer(key_commands.app, name="keys")
-app.add_typer(session_commands.app, name="sessions")
-app.add_typer(log_commands.app, name="admin")
-app.add_typer(model_commands.app, name="models")
-app.add_typer(budget_commands.app, name="budgets")
-app.add_typer(store_commands.app, name="stores")
-app.add_typer(worker_commands.app, name="workers")
-app.add_typer(bench_commands.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

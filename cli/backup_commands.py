@@ -37,9 +37,9 @@ _NAME_OWNER = "Name who does in TOKENMILL_DATABASE_OWNER_URL: docs/database_role
 Folder = Annotated[Path, typer.Argument(help="Holds the dump and the objects.")]
 
 
-def register(db_app: typer.Typer) -> None:
-    db_app.command("backup")(db_backup)
-    db_app.command("restore")(db_restore)
+def register(app: typer.Typer) -> None:
+    app.command("backup")(db_backup)
+    app.command("restore")(db_restore)
 
 
 def db_backup(

@@ -19,8 +19,8 @@ DataDirOption = Annotated[
 ]
 
 
-def register(db_app: typer.Typer) -> None:
-    db_app.command("move")(db_move)
+def register(app: typer.Typer) -> None:
+    app.command("move")(db_move)
 
 
 def db_move(

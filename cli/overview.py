@@ -1,31 +1,17 @@
-"""`tokenmill --help`: the commands, by who needs them.
-
-Knows their names alone; what each says of itself it is asked for.
-"""
+"""The commands of `tokenmill`: listed by who needs them, and loaded one at a time, when they are called."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
-SECTIONS = {
-    "On this machine": ("up", "run", "map", "extract"),
-    "What runs": ("status", "top", "logs", "doctor"),
-    "On a server": (
-        *("batch", "files", "extractions", "indexes", "pipelines", "schedules", "runs", "webhooks", "usage"),
-        "quota",
-    ),
-    "Administration": (
-        *("tenants", "keys", "sessions", "budgets", "models", "stores", "workers", "admin", "db"),
-        "audit",
-    ),
-    "Roles": ("api", "control", "dispatch", "worker", "prepare"),
-    "Measurements": ("bench",),
-}
-_WHOLE = 1_000
-"""Characters: descriptions are wrapped, and not cut."""
+from features import FEATURES
+from features.feature import Command, Section, resolve
+
 _SHOULD_BE = "Input should be "  # as pydantic begins
 
 
@@ -33,13 +19,39 @@ class Interrupted(Exception):  # no error: somebody wanted it so
     """Ctrl-C, which typer would end without a word."""
 
 
+def commands(section: Section | None = None) -> Iterator[Command]:
+    """Yield the commands of all features, or those of one section."""
+    for feature in FEATURES:
+        yield from (each for each in feature.commands if section in (None, each.section))
+
+
+class _Loading(Mapping[str, Any]):
+    """The commands by name; each is loaded when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        command = next((each for each in commands() if each.name == name), None)
+        if command is None:
+            raise KeyError(name)
+        return _load(command)
+
+    def __iter__(self) -> Iterator[str]:
+        return (command.name for command in commands())
+
+    def __len__(self) -> int:
+        return len(list(commands()))
+
+
 class Overview(TyperGroup):
-    """Lists its commands in sections; one that is in none would be missing, so a test compares them."""
+    """A group whose commands are those of the features."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = _Loading()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(_WHOLE)) for name in names])
+        for section in Section:
+            with formatter.section(section.value):
+                formatter.write_dl([(command.name, command.help) for command in commands(section)])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. A value that cannot be one of its option is named; pydantic, which checks it, does not."""
@@ -57,6 +69,16 @@ class Overview(TyperGroup):
             return super().make_context(*given, **named)
         except KeyboardInterrupt:
             raise Interrupted from None
+
+
+def _load(command: Command) -> Any:
+    parent, part = typer.Typer(rich_markup_mode=None), resolve(command.part)
+    if isinstance(part, typer.Typer):
+        parent.add_typer(part, name=command.name)
+    else:
+        parent.command(command.name)(part)
+        parent.callback()(lambda: None)  # which keeps a group of one command a group
+    return get_group(parent).commands[command.name]
 
 
 def _said_of_value(error: typer.BadParameter) -> str:

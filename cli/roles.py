@@ -35,11 +35,6 @@ StartFile = Annotated[
 _LOOK_SECONDS = 0.1
 
 
-def register(app: typer.Typer) -> None:
-    for command in (api, control, dispatch, worker, prepare):
-        app.command()(command)
-
-
 def api(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from cli.served_model import ServedModel
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(run)
-
-
 def run(
     input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
     *,

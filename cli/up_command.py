@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from jobs.metrics import Overview
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(up)
-
-
 def default_data_dir() -> Path:
     """Return TOKENMILL_DATA_DIR, or the place the XDG base directory specification names for a user's data."""
     given = os.environ.get("TOKENMILL_DATA_DIR")

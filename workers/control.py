@@ -10,45 +10,36 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery
 from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
+from features import meters_of, parts
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lifecycle import trace_context
 from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
-from jobs.extractions.advancing import Extractions
-from jobs.indexes.advancing import Indexes
 from jobs.indexes.questions import embedder_of
-from jobs.pipelines.advancing import Runs
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import FINALISATION_SECONDS, VALIDATION_SECONDS, control_meters
+from jobs.telemetry.declared import CONTROL, FINALISATION_SECONDS, VALIDATION_SECONDS
 from jobs.telemetry.meters import Meter, Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
-from workers import webhooks
 from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
-from workers.purging import Purge
+from workers.control_work import ControlParts
+from workers.purging import Purging
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
-from workers.turns.extractions import extraction_turns
-from workers.turns.indexes import index_turns
-from workers.turns.runs import run_turns
-from workers.turns.tenant_turns import TenantTurns
-from workers.webhooks import WebhookSender
 
 log = logging.getLogger(__name__)
 
 _HOLD_CONNECTIONS = 2  # each renewal is one statement
-_LOOKS = 4  # for the next of each kind: each keeps a connection
-_FOR_GRAPHS = 4  # statements of runs, extractions and indexes are short, and between them is the store
+_OTHERS = 2  # the look for the next batch, and the purge
 
 
 class Control:
@@ -69,7 +60,7 @@ class Control:
         self._hold_sessions = hold_sessions
         self._storage = storage
         self._settings = settings
-        self._meters = control_meters() if meters is None else meters
+        self._meters = meters or Meters(CONTROL)
         self._traces = traces
 
     def do(self, due: DueBatch) -> bool:
@@ -125,61 +116,46 @@ def register(app: Celery, due: DueBatches) -> None:
 
 def main(settings: Settings) -> None:
     """Run the control role until SIGTERM."""
-    meters = control_meters()
+    meters = Meters((*CONTROL, *meters_of("control")))
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="control", share_of_lines=settings.traces_lines)
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
-    connections = _LOOKS + MAX_BATCHES + _FOR_GRAPHS + webhooks.CONNECTIONS + 1  # and the purge
+    works = parts("control")
+    connections = _OTHERS + MAX_BATCHES + sum(work.connections for work in works)
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     storage = Storage.of(settings)
     store_marker.bind(maker, storage)
     control = Control(maker, storage, settings, hold_sessions=hold_sessions, meters=meters, traces=traces)
-    sender = WebhookSender(maker, settings=settings, meters=meters)
-    graphs = _graph_turns(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, stop=stop)
-    waiting: Sequence[WebhookSender | TenantTurns] = (sender, *graphs)
+    handed = ControlParts(
+        sessions=maker,
+        hold_sessions=hold_sessions,
+        storage=storage,
+        settings=settings,
+        meters=meters,
+        traces=traces,
+        is_stopping=stop.is_set,
+    )
+    running = [work.make(handed) for work in works]
 
     def do(batch: DueBatch) -> bool:
         is_done = control.do(batch)
-        for each in waiting:
+        for each in running:
             each.wake()  # it may have ended
         return is_done
 
     due = DueBatches(maker, do=do, settings=settings)
     register(app, due)
     due.start()
-    for each in waiting:
+    for each in running:
         each.start()
-    threading.Thread(target=Purge(maker, storage, settings).keep_on, args=(stop,), name="purge", daemon=True).start()
+    threading.Thread(target=Purging(maker, storage, settings).keep_on, args=(stop,), name="purge", daemon=True).start()
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
     due.stop()
-    for each in waiting:
+    for each in reversed(running):  # runs last: a store of a tenant may hang
         each.stop()
     sys.exit(exit_code)
-
-
-def _graph_turns(
-    maker: sessionmaker[Session],
-    storage: Storage,
-    settings: Settings,
-    *,
-    hold_sessions: sessionmaker[Session],
-    traces: Traces,
-    stop: threading.Event,
-) -> tuple[TenantTurns, ...]:
-    """Return what goes on with extractions, indexes and runs; runs stop last: a store of a tenant may hang."""
-    extractions = Extractions(
-        maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set, embedder_of=embedder_of
-    )
-    indexes = Indexes(maker, storage, settings, hold_sessions=hold_sessions, is_stopping=stop.is_set)
-    runs = Runs(maker, storage, settings, hold_sessions=hold_sessions, traces=traces, is_stopping=stop.is_set)
-    look_seconds = settings.claim_alone_seconds
-    return (
-        extraction_turns(maker, advance=extractions.advance, look_seconds=look_seconds),
-        index_turns(maker, advance=indexes.advance, look_seconds=look_seconds),
-        run_turns(maker, advance=runs.advance, look_seconds=look_seconds),
-    )
 
 
 def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:

@@ -34,7 +34,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import HINTS, LOST_LEASES, TICK_SECONDS, dispatcher_meters
+from jobs.telemetry.declared import DISPATCHER, HINTS, LOST_LEASES, TICK_SECONDS
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES, Traces
 from workers.app import make_app
@@ -96,7 +96,7 @@ class Dispatcher:
         self._storage = storage
         self._hints = hints
         self._settings = settings
-        self._meters = dispatcher_meters() if meters is None else meters
+        self._meters = meters or Meters(DISPATCHER)
         self._traces = traces
         self._is_any_open = False
         self._has_opened = threading.Event()
@@ -303,7 +303,7 @@ def main(settings: Settings) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    meters = dispatcher_meters()
+    meters = Meters(DISPATCHER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="dispatcher", share_of_lines=settings.traces_lines)
     hints = HintSender(make_app(settings.redis_url))

@@ -30,7 +30,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage, store_marker, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import ENGINE_DEATHS, worker_meters
+from jobs.telemetry.declared import ENGINE_DEATHS, WORKER
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import Traces
 from workers.answers import AnswerMaker
@@ -108,7 +108,7 @@ def _serve_text(
 ) -> None:
     """Serve a model that generates, by an engine in a process of its own; raises as `main` does."""
     worker_id = new_id("worker")
-    meters = worker_meters()
+    meters = Meters(WORKER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     leaving = Leaving()
     process = EngineProcess(config)

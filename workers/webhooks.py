@@ -20,12 +20,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import KeptSession, transaction
 from jobs.errors import ServiceError
 from jobs.settings import Settings
-from jobs.telemetry.declared import WEBHOOK_SECONDS, WEBHOOK_TRIES, control_meters
 from jobs.telemetry.meters import Meters
 from jobs.webhooks import deliveries
 from jobs.webhooks.deliveries import ClaimedDelivery
+from jobs.webhooks.meters import CONTROL, WEBHOOK_SECONDS, WEBHOOK_TRIES
 from jobs.webhooks.payloads import signed_event
 from jobs.webhooks.sending import Answer, Sender
+from workers.control_work import ControlParts, ControlWork
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class WebhookSender:
         self._claims = KeptSession(sessions)
         self._look_seconds = settings.claim_alone_seconds
         self._sender = sender or Sender(settings.allowed_networks)
-        self._meters = control_meters() if meters is None else meters
+        self._meters = meters or Meters(CONTROL)
         self._busy: Counter[str] = Counter()
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -169,3 +170,10 @@ class WebhookSender:
                 return work(session)
 
         return await asyncio.to_thread(run)
+
+
+def _sender(parts: ControlParts) -> WebhookSender:
+    return WebhookSender(parts.sessions, settings=parts.settings, meters=parts.meters)
+
+
+WORK = ControlWork(connections=CONNECTIONS, make=_sender)

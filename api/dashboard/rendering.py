@@ -12,6 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from api.dashboard import formats
 from api.dashboard.viewer import Viewer
+from features import FEATURES
+from features.feature import MenuEntry
 
 PAGE_HEADERS = {
     "cache-control": "no-store",
@@ -23,26 +25,7 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-_SUBMIT = ("/submit", "Submit")
-_TENANT_PAGES = (
-    ("/", "Overview"),
-    ("/batches", "Batches"),
-    _SUBMIT,
-    ("/models", "Models & workers"),
-    ("/pipelines", "Pipelines"),
-    ("/extractions", "Extraction"),
-    ("/indexes", "Indexes"),
-    ("/usage", "Usage"),
-)
-_OPERATOR_PAGES = (
-    ("/", "Overview"),
-    ("/batches", "Batches"),
-    ("/models", "Models & workers"),
-    ("/tenants", "Tenants"),
-    ("/usage", "Usage"),
-    ("/log", "Admin log"),
-    ("/health", "Health"),
-)
+_MENU = tuple(entry for feature in FEATURES for entry in feature.menu)
 
 
 def render(
@@ -58,12 +41,16 @@ def render(
     return HTMLResponse(content, status_code=status, headers=PAGE_HEADERS)
 
 
-def _pages_for(viewer: Viewer | None) -> tuple[tuple[str, str], ...]:
+def _pages_for(viewer: Viewer | None) -> list[tuple[str, str]]:
     if viewer is None:
-        return ()
+        return []
+    return [(entry.path, entry.title) for entry in _MENU if _is_shown(entry, viewer)]
+
+
+def _is_shown(entry: MenuEntry, viewer: Viewer) -> bool:
     if viewer.is_operator:
-        return _OPERATOR_PAGES
-    return tuple(page for page in _TENANT_PAGES if viewer.may_submit or page != _SUBMIT)
+        return entry.for_operators
+    return entry.for_tenants and (viewer.may_submit or not entry.needs_submit)
 
 
 @cache

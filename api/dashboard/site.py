@@ -8,29 +8,10 @@ from fastapi import FastAPI, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from api.dashboard import signing_in
-from api.dashboard.pages import (
-    batch,
-    batches,
-    documents,
-    evaluation,
-    extractions,
-    health,
-    indexes,
-    models,
-    overview,
-    pipelines,
-    plots,
-    sessions,
-    submit,
-    tenants,
-    usage,
-)
+from features import parts
 
 _STATIC = Path(__file__).parent / "static"
 _ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
-_READING = (overview, batches, batch, models, usage, health, plots, sessions)
-_WORKING = (submit, pipelines, extractions, evaluation, documents, indexes, tenants)
 
 
 class _Static(StaticFiles):
@@ -45,6 +26,6 @@ class _Static(StaticFiles):
 
 def install_dashboard(app: FastAPI) -> None:
     """Add the pages to the application; `app.state.open_pages` must keep looking while it serves."""
-    for module in (signing_in, *_READING, *_WORKING):
-        app.router.include_router(module.router)  # past the table of scopes: a page asks who looks at it
+    for router in parts("pages"):
+        app.router.include_router(router)  # past the table of scopes: a page asks who looks at it
     app.mount("/static", _Static(directory=_STATIC), name="static")

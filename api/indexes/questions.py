@@ -12,6 +12,7 @@ import numpy as np
 from anyio.to_thread import run_sync
 from numpy.typing import NDArray
 
+from api.indexes.service import search_of
 from api.services import Services
 from api.spending import Spending
 from jobs import files
@@ -46,13 +47,13 @@ class Asker:
         """
         async with self._services.session_slots:
             await run_sync(self._require_served, parts)
-        known = self._services.known_vectors.find(parts, query)
+        known = search_of(self._services).known_vectors.find(parts, query)
         if known is not None:
             return known, None
         batch_id = await self._submit(parts, query)
         with anyio.move_on_after(timeout_seconds):
             found = await self._wait(batch_id)
-            self._services.known_vectors.keep(parts, query, found)
+            search_of(self._services).known_vectors.keep(parts, query, found)
             return found, batch_id
         async with self._services.session_slots:
             await run_sync(self._cancel, batch_id)

@@ -14,6 +14,7 @@ from pydantic import Field
 from api.auth import CallerDep
 from api.fields import Storable, StrictModel
 from api.indexes.questions import Asker
+from api.indexes.service import search_of
 from api.openapi import failures
 from api.schemas.indexes import PassageOrder, SearchMode, SearchObject
 from api.services import Services, ServicesDep
@@ -21,11 +22,11 @@ from api.spending import SpendingDep
 from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.indexes import lifecycle
+from jobs.indexes.meters import INDEX_SEARCH_SECONDS
 from jobs.indexes.parts import IndexParts, parts_of
 from jobs.indexes.searching import Found
 from jobs.indexes.searching import Query as Question
 from jobs.states import Scope
-from jobs.telemetry.declared import INDEX_SEARCH_SECONDS
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
 
@@ -94,7 +95,7 @@ def _mode(parts: IndexParts, asked: SearchMode | None) -> SearchMode:
 def _found(services: Services, parts: IndexParts, query: SearchQuery, vector: NDArray[np.float32] | None) -> Found:
     questions = [Question(text=query.query, vector=vector)]
     began = time.perf_counter()
-    (found,) = services.searcher.search(parts, questions, top_k=query.top_k, max_tokens=query.max_tokens)
+    (found,) = search_of(services).searcher.search(parts, questions, top_k=query.top_k, max_tokens=query.max_tokens)
     mode = SearchMode.BM25 if vector is None else SearchMode.HYBRID
     services.meters.observe(INDEX_SEARCH_SECONDS, time.perf_counter() - began, mode.value)
     return found

@@ -16,6 +16,7 @@ from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_WEBHOOK_TEST
 from api.webhooks.routes import ListQuery
+from api.webhooks.service import sender_of
 from jobs.database import transaction
 from jobs.errors import InputError
 from jobs.states import EventType
@@ -66,7 +67,7 @@ async def try_out(
         sent_at=sample.at,
         signing_secrets=sample.signing_secrets,
     )
-    answer = await services.webhooks.post(sample.url, event.body, event.headers)
+    answer = await sender_of(services).post(sample.url, event.body, event.headers)
     if answer.status_code is None:
         raise InputError(f"The endpoint gave no answer: {answer.error}.", code="webhook_endpoint_unreachable")
     return WebhookTestResult(

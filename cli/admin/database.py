@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
+from cli import backup_commands, move_command
 from cli.admin.transactions import DataDirOption, administration, database_sessions, storage_url
 from jobs.counted import counted
 from jobs.errors import InputError
 
-db_app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
+app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
 
 
-@db_app.command("upgrade")
+@app.command("upgrade")
 def db_upgrade(data_dir: DataDirOption = None) -> None:
     """Bring the schema to this version, and the database's roles and their rights; harmless to repeat."""
     from cli.up_command import given_logins, owner_database_url
@@ -31,7 +32,7 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
             store_marker.bind(maker, Storage(url, is_marked=True))
 
 
-@db_app.command("adopt-storage")
+@app.command("adopt-storage")
 def db_adopt_storage(data_dir: DataDirOption = None) -> None:
     """Make the object store this database's: it carries its marker, and no other database sweeps it.
 
@@ -74,3 +75,7 @@ def audit(
     print(counted(len(findings), "finding") if findings else "clean")
     if findings:
         raise typer.Exit(1)
+
+
+backup_commands.register(app)
+move_command.register(app)

@@ -37,9 +37,7 @@ class _Default(TyperCommand):
         return super().make_context(parent.info_name, args, parent=parent.parent, **extra)
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(cls=_WithDefault, help=extract.__doc__)
-    group.command(_DEFAULT, cls=_Default)(extract)
-    group.command(_OF_INDEX, cls=_Default, hidden=True)(extract_of_index)
-    evaluating.register(group)
-    app.add_typer(group, name="extract")
+app = typer.Typer(cls=_WithDefault, help=extract.__doc__)
+app.command(_DEFAULT, cls=_Default)(extract)
+app.command(_OF_INDEX, cls=_Default, hidden=True)(extract_of_index)
+evaluating.register(app)

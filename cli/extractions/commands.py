@@ -15,7 +15,7 @@ from cli.options import AsJson, Newest, OfCollection
 from cli.stages import Listing, stage_reached
 from jobs.errors import InputError
 
-extractions_app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
+app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
 
 ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
 
@@ -23,18 +23,14 @@ _COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to revie
 _PAGE = 1000
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(extractions_app, name="extractions")
-
-
-@extractions_app.command("list")
+@app.command("list")
 def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest extractions, the stage that each has reached, and why those that failed did."""
     listing = Listing(path="/extractions", columns=_COLUMNS, numbers=("documents", "failed", "to review"), row=_row)
     listing.print(collection=collection, limit=limit, as_json=as_json)
 
 
-@extractions_app.command()
+@app.command()
 def show(extraction_id: ExtractionId) -> None:
     """Print an extraction as JSON: its stages, batches and files."""
     from cli.pipelines.calls import named, server
@@ -43,7 +39,7 @@ def show(extraction_id: ExtractionId) -> None:
         print(json.dumps(calls.get(named("extractions", extraction_id)), indent=2))
 
 
-@extractions_app.command()
+@app.command()
 def results(
     extraction_id: ExtractionId,
     output: Annotated[
@@ -75,7 +71,7 @@ def results(
     _write_both(extraction_id, output, parquet)
 
 
-@extractions_app.command()
+@app.command()
 def cancel(extraction_id: ExtractionId) -> None:
     """Stop an extraction, and the batch that it waits for."""
     from cli.pipelines.calls import named, server

@@ -13,7 +13,7 @@ from cli.options import AsJson, Newest, OfCollection
 from cli.stages import Listing, stage_reached, until_ended
 from jobs.counted import counted
 
-indexes_app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
+app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
 
 IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=given)]
 CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=given)]
@@ -30,11 +30,7 @@ class Mode(StrEnum):
     BM25 = "bm25"
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(indexes_app, name="indexes")
-
-
-@indexes_app.command()
+@app.command()
 def create(
     collection_id: CollectionId,
     *,
@@ -81,14 +77,14 @@ def create(
             _wait(calls, index["id"])
 
 
-@indexes_app.command("list")
+@app.command("list")
 def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest indexes, the stage that each has reached, and why those that failed did."""
     listing = Listing(path="/indexes", columns=_COLUMNS, numbers=_NUMBERS, row=_row)
     listing.print(collection=collection, limit=limit, as_json=as_json)
 
 
-@indexes_app.command()
+@app.command()
 def show(index_id: IndexId) -> None:
     """Print an index as JSON: its stages, batches, sizes, and documents that are not in it."""
     from cli.pipelines.calls import named, server
@@ -97,7 +93,7 @@ def show(index_id: IndexId) -> None:
         print(json.dumps(calls.get(named("indexes", index_id)), indent=2))
 
 
-@indexes_app.command()
+@app.command()
 def search(
     index_id: IndexId,
     query: Annotated[str, typer.Argument(metavar="QUESTION")],
@@ -127,7 +123,7 @@ def search(
     _print_passages(found)
 
 
-@indexes_app.command()
+@app.command()
 def delete(index_id: IndexId) -> None:
     """Delete an index, its batches and their results; its collection stays."""
     from cli.pipelines.calls import named, server

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from pipelines.lines.requests import RequestLine, UnrenderedRow
 
 
-def register(app: typer.Typer) -> None:
-    app.command("map")(map_)
-
-
 def map_(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="FILE.jsonl, .csv or .parquet, a folder, a quoted glob, or s3://…")

@@ -27,11 +27,6 @@ _GROUPS = {"day": ("day",), "model": ("model",), "key": ("key", "key_id"), "batc
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(usage)
-    app.command()(quota)
-
-
 def usage(
     by: Annotated[str, typer.Option(metavar="day,model,key,batch", help="What sums are made for.")] = "day",
     since: Annotated[datetime | None, Day] = None,

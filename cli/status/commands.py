@@ -26,11 +26,6 @@ DataDirOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    for command in (status, top, logs, doctor):
-        app.command()(command)
-
-
 def status(data_dir: DataDirOption = None) -> None:
     """Show what runs here, or on the server of TOKENMILL_BASE_URL: roles, queue, workers.
 

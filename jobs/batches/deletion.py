@@ -11,7 +11,7 @@ from contextlib import suppress
 from sqlalchemy import Select, case, func, null, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletions, files
+from jobs import deletions, files, hooks
 from jobs.accounts.keys import revoke_keys
 from jobs.batches import lifecycle
 from jobs.batches.retrieval.stages import is_stage, kept_stages
@@ -20,7 +20,6 @@ from jobs.deletions import Deleted
 from jobs.errors import ConflictError, NotFoundError
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, sources_of
 from jobs.tables import Batch, File, Tenant
-from jobs.webhooks.endpoints import delete_endpoints_of
 
 _BLOCK = 100  # batches and files that one transaction deletes, or cancels
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
@@ -75,7 +74,7 @@ def delete_tenant(session: Session, tenant: Tenant, *, by: str) -> None:
     tenant.deleted_at = session.scalar(select(func.now()))
     tenant.name = tenant.id
     revoke_keys(session, tenant.id)
-    delete_endpoints_of(session, tenant.id)
+    hooks.end_tenant(session, tenant.id)
     session.flush()
     deletions.record(session, Deleted.TENANT, [(tenant.id, tenant.id)], by=by)
 

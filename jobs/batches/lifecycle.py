@@ -12,6 +12,7 @@ from contextlib import suppress
 from sqlalchemy import bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
+from jobs import hooks
 from jobs.accounts import budgets
 from jobs.accounts.limits import Limits, check_priority, limits_of
 from jobs.batches import queue_limits
@@ -36,7 +37,6 @@ from jobs.states import (
     sources_of,
 )
 from jobs.tables import Batch, File, Tenant
-from jobs.webhooks import events
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
     if moved is None:
         raise IllegalMoveError(f"batch {batch.id} left {batch.state} before it could move to {after}")
     if after in TERMINAL_BATCH_STATES:
-        events.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
+        hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
 
 
 def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:

@@ -16,7 +16,9 @@ from jobs.deletions import Deleted
 from jobs.errors import ConflictError
 from jobs.extractions import lifecycle, stages
 from jobs.extractions.reviewing import reviews
+from jobs.purges import Purge
 from jobs.retention.purging import delete_objects
+from jobs.settings import Settings
 from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 from jobs.tables import CollectionDocument, Extraction, ExtractionStage, File
@@ -52,6 +54,15 @@ def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, b
 def _named_files(extraction: Extraction) -> list[str]:
     names = (f"{name}_file_id" for name in ("documents", "plan", "output", "parquet"))
     return [file_id for name in names if (file_id := getattr(extraction, name)) is not None]
+
+
+def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of documents and extractions, for `Feature.purges`."""
+    age = timedelta(days=settings.run_days)
+    return (
+        Purge(what="documents", step=lambda: purge_documents(maker, storage)),
+        Purge(what="old extractions", chore="forget extractions", step=lambda: purge_extractions(maker, age=age)),
+    )
 
 
 def purge_documents(maker: sessionmaker[Session], storage: Storage) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.hooks import emit
 from jobs.states import EventType
-from jobs.webhooks.events import emit
 
 _BATCHES = 100  # a look
 

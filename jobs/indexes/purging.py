@@ -16,8 +16,10 @@ from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.indexes import stages
 from jobs.indexes.objects import named_key, vectors_key
+from jobs.purges import SWEEP_AGAIN, Purge
 from jobs.retention.backups import are_objects_held
 from jobs.retention.purging import delete_objects
+from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_INDEX_STATES, BatchState
 from jobs.storage import Storage, StoredObject, prepared, tokenizers
 from jobs.storage.store_owner import may_sweep
@@ -27,6 +29,20 @@ log = logging.getLogger(__name__)
 
 _ROWS = 100  # a transaction
 _ENDED = [state.value for state in TERMINAL_INDEX_STATES]
+
+
+def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of indexes, for `Feature.purges`."""
+    age = timedelta(hours=settings.leftover_hours)
+    return (
+        Purge(what="indexes", step=lambda: purge_indexes(maker, storage)),
+        Purge(
+            what="leftovers of indexes",
+            chore="sweep indexes",
+            step=lambda: sweep_index_objects(maker, storage, age=age),
+            again=SWEEP_AGAIN,
+        ),
+    )
 
 
 def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:

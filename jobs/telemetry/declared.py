@@ -1,4 +1,4 @@
-"""Every meter of every role but the engine's, which `engine/stats.py` declares; docs/metrics.md is made from both.
+"""The meters of the queue and of its roles. Features declare theirs, and `engine/stats.py` those of the engine.
 
 Label values are states, classes, models, workers and routes: bounded. Tenants are among them only where
 `TOKENMILL_METRICS_TENANTS` asks for it.
@@ -6,25 +6,13 @@ Label values are states, classes, models, workers and routes: bounded. Tenants a
 
 from __future__ import annotations
 
-from jobs.telemetry.meters import Kind, Meter, Meters
+from jobs.telemetry.meters import counter, gauge, timer
 
 ALL_TENANTS = "all"
 """The value of the label `tenant` where tenants are not told apart."""
 
 
-def _counter(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
-    return Meter(name=f"tokenmill_{name}_total", kind=Kind.COUNTER, says=says, labels=labels, alert=alert)
-
-
-def _gauge(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
-    return Meter(name=f"tokenmill_{name}", kind=Kind.GAUGE, says=says, labels=labels, alert=alert)
-
-
-def _seconds(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
-    return Meter(name=f"tokenmill_{name}_seconds", kind=Kind.HISTOGRAM, says=says, labels=labels, alert=alert)
-
-
-HTTP_REQUESTS = _counter(
+HTTP_REQUESTS = counter(
     "http_requests",
     "Answered HTTP requests; one that the client left counts as 499.",
     "method",
@@ -32,43 +20,37 @@ HTTP_REQUESTS = _counter(
     "status",
     alert='`rate(tokenmill_http_requests_total{status=~"5.."}[5m]) > 0`: the API, Postgres or the object store fails',
 )
-HTTP_SECONDS = _seconds("http_request", "From a request's head to the end of its answer.", "method", "route")
-UPLOAD_BYTES = _counter("upload_bytes", "Bytes of uploaded file content.")
+HTTP_SECONDS = timer("http_request", "From a request's head to the end of its answer.", "method", "route")
+UPLOAD_BYTES = counter("upload_bytes", "Bytes of uploaded file content.")
 
-INDEX_SEARCH_SECONDS = _seconds(
-    "index_search",
-    "Searching an index, its first reading included, without the wait for the question's vector.",
-    "mode",
-)
+API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES)
 
-API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES, INDEX_SEARCH_SECONDS)
-
-DATABASE_UP = _gauge(
+DATABASE_UP = gauge(
     "database_up",
     "1 where Postgres answers this process; else 0, and no other number of the queue is there.",
     alert="`tokenmill_database_up == 0` for a minute: nothing is accepted",
 )
-STORAGE_UP = _gauge(
+STORAGE_UP = gauge(
     "storage_up",
     "1 where the object store answers this API with this database's marker, else 0.",
     alert="`tokenmill_storage_up == 0` for a minute: uploads and downloads fail, batches wait",
 )
-STORAGE_FULL = _gauge(
+STORAGE_FULL = gauge(
     "storage_full",
     "1 where the object store of this API has no room, else 0.",
     alert="`tokenmill_storage_full == 1`: uploads are refused, and batches that have ended wait for their files",
 )
-BATCHES = _gauge("batches", "Batches that have not ended.", "state")
-CHUNKS = _gauge("chunks", "Open chunks.", "model", "priority", "state")
-CHUNK_LINES = _gauge("chunk_lines", "Lines in open chunks.", "model", "priority", "state")
-CHUNK_TOKENS = _gauge(
+BATCHES = gauge("batches", "Batches that have not ended.", "state")
+CHUNKS = gauge("chunks", "Open chunks.", "model", "priority", "state")
+CHUNK_LINES = gauge("chunk_lines", "Lines in open chunks.", "model", "priority", "state")
+CHUNK_TOKENS = gauge(
     "chunk_tokens",
     "Estimated tokens of open chunks; of `:prepare`, milliseconds of reading.",
     "model",
     "priority",
     "state",
 )
-CHUNK_OLDEST = _gauge(
+CHUNK_OLDEST = gauge(
     "chunk_oldest_seconds",
     "Age of the oldest open chunk. With state `ready` it is the age of the queue of a class.",
     "model",
@@ -77,7 +59,7 @@ CHUNK_OLDEST = _gauge(
     alert='`max by (model) (tokenmill_chunk_oldest_seconds{priority="urgent",state="ready"}) > 300`: '
     "urgent work waits; start workers for the model, or see why those there are do not claim",
 )
-QUEUE_END = _gauge(
+QUEUE_END = gauge(
     "queue_end_seconds",
     "Seconds until the last batch in progress ends of which that is known, by `bound`: `expected`, and `earliest` and "
     "`latest`, between which eight of ten end.",
@@ -85,27 +67,27 @@ QUEUE_END = _gauge(
     "priority",
     "bound",
 )
-RUNS = _gauge("runs", "Runs of pipelines that have not ended.", "state")
-FAILING_SCHEDULES = _gauge(
+RUNS = gauge("runs", "Runs of pipelines that have not ended.", "state")
+FAILING_SCHEDULES = gauge(
     "failing_schedules",
     "Schedules whose last run failed.",
     alert="`tokenmill_failing_schedules > 0`: `tokenmill runs list` says which, and why",
 )
-TOKENS_SPENT = _gauge("tokens_spent", "Tokens billed to all tenants.")
-TOKENS_RESERVED = _gauge("tokens_reserved", "Tokens set aside for live batches.")
-QUEUE_COUNTED = _gauge(
+TOKENS_SPENT = gauge("tokens_spent", "Tokens billed to all tenants.")
+TOKENS_RESERVED = gauge("tokens_reserved", "Tokens set aside for live batches.")
+QUEUE_COUNTED = gauge(
     "queue_counted_seconds",
     "Age of the numbers of batches, chunks and runs.",
     alert="`tokenmill_queue_counted_seconds > 280`: no dispatcher runs",
 )
-WORKERS = _gauge(
+WORKERS = gauge(
     "workers",
     "Live workers.",
     "model",
     alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers`: '
     "nobody serves a model that work waits for",
 )
-WORKERS_OUT = _gauge(
+WORKERS_OUT = gauge(
     "workers_out",
     "Workers that have taken themselves out, by why: the engine gave one line after the other no numbers.",
     "model",
@@ -113,15 +95,15 @@ WORKERS_OUT = _gauge(
     "reason",
     alert="`tokenmill_workers_out > 0`: look at its device and its model's files, then `tokenmill workers resume`",
 )
-WORKER_SLOTS = _gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
+WORKER_SLOTS = gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
 
 QUEUE = (
     *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, QUEUE_END),
     *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
 )
 
-TICK_SECONDS = _seconds("tick", "Ticks that this dispatcher led, from the lock to the last hint.")
-HINTS = _counter(
+TICK_SECONDS = timer("tick", "Ticks that this dispatcher led, from the lock to the last hint.")
+HINTS = counter(
     "hints",
     "Hints by kind (`validate`, `finalise`, `run`) and outcome: `sent`, or `dropped` where the broker took none or 100 "
     "wait in the queue.",
@@ -130,7 +112,7 @@ HINTS = _counter(
     alert='`rate(tokenmill_hints_total{outcome="dropped"}[5m]) > 0`: the broker is away, or more is hinted than is '
     "taken up; work goes on, more slowly",
 )
-LOST_LEASES = _counter(
+LOST_LEASES = counter(
     "lost_leases",
     "Leases that ended while their holder was silent, by what became of the chunk: `ready` again, `split`, `failed`, "
     "`done`, `withdrawn`.",
@@ -141,83 +123,43 @@ LOST_LEASES = _counter(
 
 DISPATCHER = (TICK_SECONDS, HINTS, LOST_LEASES)
 
-VALIDATION_SECONDS = _seconds("validation", "Validations of batches, by the state that the batch had then.", "state")
-FINALISATION_SECONDS = _seconds(
+VALIDATION_SECONDS = timer("validation", "Validations of batches, by the state that the batch had then.", "state")
+FINALISATION_SECONDS = timer(
     "finalisation", "Writing the files of batches, by the state that the batch had then.", "state"
 )
-WEBHOOK_SECONDS = _seconds("webhook_request", "Requests to webhooks' endpoints, answered or not.")
-WEBHOOK_TRIES = _counter(
-    "webhook_tries",
-    "Requests to webhooks' endpoints by the delivery's state then: `delivered`, `pending` (to be tried again), "
-    "`failed` (given up), `taken` (by another worker meanwhile).",
-    "state",
-)
-CONTROL = (VALIDATION_SECONDS, FINALISATION_SECONDS, WEBHOOK_SECONDS, WEBHOOK_TRIES)
+CONTROL = (VALIDATION_SECONDS, FINALISATION_SECONDS)
 
-CHUNKS_CLAIMED = _counter("chunks_claimed", "Chunks claimed, by what named them: a `hint` or their `turn`.", "by")
-CHUNKS_ENDED = _counter(
+CHUNKS_CLAIMED = counter("chunks_claimed", "Chunks claimed, by what named them: a `hint` or their `turn`.", "by")
+CHUNKS_ENDED = counter(
     "chunks_ended",
     "Claims that ended: `done`, `abandoned` (given back or lost), `error`.",
     "outcome",
 )
-FLUSH_SECONDS = _seconds(
+FLUSH_SECONDS = timer(
     "flush",
     "Flushes, their repetitions included.",
     alert="`histogram_quantile(0.99, rate(tokenmill_flush_seconds_bucket[5m])) > 5`: Postgres is slow, and leases of "
     "18 s end soon",
 )
-TRANSACTION_RETRIES = _counter("transaction_retries", "Transactions of chunks that were done again since one failed.")
-ENGINE_DEATHS = _counter(
+TRANSACTION_RETRIES = counter("transaction_retries", "Transactions of chunks that were done again since one failed.")
+ENGINE_DEATHS = counter(
     "engine_deaths",
     "Engines that died and were started again.",
     alert="`increase(tokenmill_engine_deaths_total[15m]) > 0`: the worker's log says of what",
 )
-RESULTS = _counter("results", "Lines that got their result, `completed` or `failed`.", "outcome")
-BILLED_TOKENS = _counter(
+RESULTS = counter("results", "Lines that got their result, `completed` or `failed`.", "outcome")
+BILLED_TOKENS = counter(
     "billed_tokens",
     "Tokens of these, `input`, of it `cached`, and `output`. `tenant` is `all`, or the tenant's id with "
     "`TOKENMILL_METRICS_TENANTS`.",
     "tenant",
     "kind",
 )
-BILLED_COST = _counter(
+BILLED_COST = counter(
     "billed_cost", "What they cost, in units of the currency; `tenant` as above.", "tenant", "currency"
 )
-
-DOCUMENTS = _counter(
-    "documents",
-    "Lines that a prepare worker has answered, by the work, `read` or `ground`, and by what came of it: `answered`, "
-    "`fault` (ours), or the error's code.",
-    "work",
-    "outcome",
-    alert='`rate(tokenmill_documents_total{outcome=~"parser_died|memory_limit|fault"}[15m]) > 0`: documents end what '
-    "reads them; results of their batches say which",
-)
-
-PREPARE = (DOCUMENTS,)
-"""Beside those of a worker."""
 
 WORKER = (
     *(CHUNKS_CLAIMED, CHUNKS_ENDED, FLUSH_SECONDS, TRANSACTION_RETRIES, ENGINE_DEATHS),
     *(RESULTS, BILLED_TOKENS, BILLED_COST),
 )
-
-
-def dispatcher_meters() -> Meters:
-    """Return new meters of a dispatcher."""
-    return Meters(DISPATCHER)
-
-
-def control_meters() -> Meters:
-    """Return new meters of a control worker."""
-    return Meters(CONTROL)
-
-
-def worker_meters() -> Meters:
-    """Return new meters of a GPU worker."""
-    return Meters(WORKER)
-
-
-def prepare_meters() -> Meters:
-    """Return new meters of a prepare worker."""
-    return Meters((*WORKER, *PREPARE))

@@ -41,6 +41,21 @@ class Meter:
     """When to wake somebody, as PromQL and why, for the few that matter."""
 
 
+def counter(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    """Declare a counter."""
+    return Meter(name=f"tokenmill_{name}_total", kind=Kind.COUNTER, says=says, labels=labels, alert=alert)
+
+
+def gauge(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    """Declare a gauge."""
+    return Meter(name=f"tokenmill_{name}", kind=Kind.GAUGE, says=says, labels=labels, alert=alert)
+
+
+def timer(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
+    """Declare a histogram of seconds."""
+    return Meter(name=f"tokenmill_{name}_seconds", kind=Kind.HISTOGRAM, says=says, labels=labels, alert=alert)
+
+
 class Meters:
     """The meters of one process. Every method may be called from any thread."""
 

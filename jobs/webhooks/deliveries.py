@@ -19,7 +19,10 @@ from jobs.database import transaction
 from jobs.errors import ConflictError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
+from jobs.purges import Purge
+from jobs.settings import Settings
 from jobs.states import DeliveryState
+from jobs.storage import Storage
 from jobs.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.webhooks.endpoints import disable, get_endpoint
 from jobs.webhooks.events import MAX_PENDING, num_pending
@@ -222,6 +225,11 @@ def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest
     return SampleRequest(
         url=endpoint.url, signing_secrets=[endpoint.secret, *old], event_id=new_id("evt"), at=int(at or 0)
     )
+
+
+def purges(maker: sessionmaker[Session], _storage: Storage, _settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of the log of webhooks, for `Feature.purges`."""
+    return (Purge(what="webhooks", chore="forget webhooks", step=lambda: forget(maker)),)
 
 
 def forget(maker: sessionmaker[Session]) -> int:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from collections import Counter
 
+import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli.app import app
-from cli.overview import SECTIONS, Overview
+from cli.overview import Overview, commands
+from features.feature import Command, Section
+
+_WHOLE = 1_000
 
 
-def test_every_command_is_in_one_section() -> None:
-    command = get_command(app)
-    assert isinstance(command, Overview)
-    assert sorted(chain.from_iterable(SECTIONS.values())) == sorted(command.commands)
+def test_every_name_is_of_one_command() -> None:
+    assert set(Counter(command.name for command in commands()).values()) == {1}
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=lambda command: command.name)
+def test_the_first_screen_says_of_a_command_what_it_says_of_itself(command: Command) -> None:
+    group = get_command(app)
+    assert isinstance(group, Overview)
+    assert group.commands[command.name].get_short_help_str(_WHOLE) == command.help
 
 
 def test_no_description_is_cut() -> None:
     shown = CliRunner().invoke(app, ["--help"]).stdout
-    assert all(f"\n{title}:\n" in shown for title in SECTIONS)
-    assert "..." not in shown.partition(f"\n{next(iter(SECTIONS))}:\n")[2]
+    assert all(f"\n{section}:\n" in shown for section in Section)
+    assert "..." not in shown.partition(f"\n{next(iter(Section))}:\n")[2]
+
+
+def test_a_command_that_is_not_there_is_answered_with_one_that_is_close() -> None:
+    result = CliRunner().invoke(app, ["bacth"])
+    assert result.exit_code == 2
+    assert "batch" in result.stderr

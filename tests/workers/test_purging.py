@@ -12,18 +12,18 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.accounts import browser_sessions
 from jobs.settings import Settings
 from jobs.storage import Storage, StoredObject
-from workers.purging import Purge
+from workers.purging import Purging
 
 MakeLine = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def purge(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Purge:
-    return Purge(maker, storage, settings)
+def purge(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Purging:
+    return Purging(maker, storage, settings)
 
 
 def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
-    purge: Purge, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session], storage: Storage
+    purge: Purging, submit: Callable[..., str], line: MakeLine, maker: sessionmaker[Session], storage: Storage
 ) -> None:
     submit([line(0)])
     with maker() as session:
@@ -37,7 +37,7 @@ def test_purging_deletes_the_objects_of_expired_files_and_old_days_only(
     assert not storage.exists(key)
 
 
-def test_purging_forgets_sessions_that_are_over(purge: Purge, maker: sessionmaker[Session]) -> None:
+def test_purging_forgets_sessions_that_are_over(purge: Purging, maker: sessionmaker[Session]) -> None:
     with maker.begin() as session:
         for _ in range(2):
             browser_sessions.begin(session, key_id="key_x", key_hash="x", user_agent="")
@@ -61,7 +61,7 @@ class ListedStorage(Storage):
 
 def test_one_control_worker_lists_the_store_for_all(maker: sessionmaker[Session], settings: Settings) -> None:
     storage = ListedStorage("memory://")
-    workers = [Purge(maker, storage, settings) for _ in range(3)]
+    workers = [Purging(maker, storage, settings) for _ in range(3)]
 
     def num_lists() -> int:
         storage.num_listed = 0
@@ -89,10 +89,10 @@ def test_a_chore_whose_worker_was_killed_is_begun_again(maker: sessionmaker[Sess
             raise Killed
 
     storage = DeadlyStorage("memory://")
-    Purge(maker, storage, settings).run()
+    Purging(maker, storage, settings).run()
     with maker.begin() as session:
         session.execute(text("UPDATE chore SET due_at = now()"))
-    Purge(maker, storage, settings).run()  # it fails, and says so in the log
+    Purging(maker, storage, settings).run()  # it fails, and says so in the log
     with maker.begin() as session:
         is_held = text("SELECT due_at > now() AND due_at <= now() + interval '1 hour' FROM chore WHERE name = 'sweep'")
         assert session.scalar(is_held)

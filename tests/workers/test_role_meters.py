@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.chunks import claiming, fleet
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.telemetry.declared import control_meters, dispatcher_meters
+from jobs.telemetry.declared import CONTROL, DISPATCHER
 from jobs.telemetry.meters import Meters
 from workers.control import Control
 from workers.dispatcher import Dispatcher
@@ -50,7 +50,7 @@ def test_a_dispatcher_counts_hints_and_times_its_ticks(
     submit: Callable[..., str],
     line: MakeLine,
 ) -> None:
-    meters = dispatcher_meters()
+    meters = Meters(DISPATCHER)
     submit([line(0)])
     Dispatcher(maker, storage, hints=Broker(is_up=is_up), settings=settings, meters=meters).tick()
     assert value(meters, "hints_total", kind="validate", outcome=outcome) == 1
@@ -70,7 +70,7 @@ def test_a_dispatcher_counts_what_became_of_lost_leases(
         assert claiming.claim_next(session, model="demo", worker_id="w", lease=settings.lease) is not None
     with maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 second'"))
-    meters = dispatcher_meters()
+    meters = Meters(DISPATCHER)
     Dispatcher(maker, storage, hints=Broker(is_up=True), settings=settings, meters=meters).tick()
     assert value(meters, "lost_leases_total", outcome="ready") == 1
 
@@ -78,7 +78,7 @@ def test_a_dispatcher_counts_what_became_of_lost_leases(
 def test_a_control_worker_times_what_it_did_itself(
     maker: sessionmaker[Session], storage: Storage, settings: Settings, submit: Callable[..., str], line: MakeLine
 ) -> None:
-    meters = control_meters()
+    meters = Meters(CONTROL)
     control = Control(maker, storage, settings, meters=meters)
     control.validate(submit([line(0)]))
     control.validate(submit([{"no": "request"}]))

@@ -19,11 +19,11 @@ from jobs.accounts.tenants import create_tenant
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant
-from jobs.telemetry.declared import control_meters
 from jobs.telemetry.meters import Meters
 from jobs.webhooks import deliveries
 from jobs.webhooks.endpoints import EndpointChange, create_endpoint
 from jobs.webhooks.events import emit
+from jobs.webhooks.meters import CONTROL
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 from workers.webhooks import MAX_OF_A_TENANT, WebhookSender
 
@@ -87,7 +87,7 @@ def let_pass(maker: sessionmaker[Session]) -> None:
 def test_an_event_arrives_and_the_official_client_accepts_it(
     maker: sessionmaker[Session], tenant: Tenant, receiver: Receiver
 ) -> None:
-    owner, meters = Owner(maker, tenant, f"{receiver.url}/hook"), control_meters()
+    owner, meters = Owner(maker, tenant, f"{receiver.url}/hook"), Meters(CONTROL)
     with sending(maker, meters=meters):
         owner.note()
         owner.wait_for([("delivered", [200])])

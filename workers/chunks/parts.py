@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
 from workers.answers import AnswerMaker
 from workers.chunks.held import Services
@@ -32,4 +32,4 @@ class WorkerParts(Services):
     """Divided among the open chunks."""
     scores: ScoreRoom = field(default_factory=ScoreRoom)
     """For the log-probabilities of prompts while their lines run."""
-    meters: Meters = field(default_factory=worker_meters)
+    meters: Meters = field(default_factory=lambda: Meters(WORKER))

@@ -22,7 +22,8 @@ from jobs.settings import Settings
 from jobs.storage import Storage, store_marker, tokenizers
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from workers.drain import Drain
 from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
@@ -54,7 +55,7 @@ def main(
     loaded = _load(folder, purpose)
     storage = Storage.of(settings)
     made = loaded.made_by(folder) if isinstance(loaded, VectorModel) else None
-    meters = worker_meters()
+    meters = Meters(WORKER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines)
     if path is not None:

@@ -8,6 +8,7 @@ import sys
 from extraction.documents.limits import Limits
 from extraction.documents.process.isolation import Isolation
 from extraction.errors import ExtractionError
+from features import meters_of
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
@@ -17,7 +18,8 @@ from jobs.settings import MIB, Settings
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import prepare_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from workers.drain import Drain
 from workers.pool import serve_chunks
 from workers.preparing.documents import DocumentAnswers
@@ -44,7 +46,7 @@ def main(settings: Settings) -> None:
         connect(settings.database_url, connections=settings.prepare_processes + _CONNECTIONS_BESIDE_READERS)
     )
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
-    meters, limits, storage = prepare_meters(), limits_of(settings), Storage.of(settings)
+    meters, limits, storage = Meters((*WORKER, *meters_of("prepare"))), limits_of(settings), Storage.of(settings)
     store_marker.bind(maker, storage)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)

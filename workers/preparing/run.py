@@ -18,13 +18,13 @@ from jobs.lines.endpoints import Request, parse_request
 from jobs.lines.line_times import TURN_MILLISECONDS
 from jobs.lines.passage_bodies import FindRequest
 from jobs.lines.reading import RawLine, custom_id_of, parse_line
-from jobs.telemetry.declared import DOCUMENTS
 from workers.chunks.ends import ChunkEnds
 from workers.chunks.held import HeldChunk, Services
 from workers.chunks.lease import RETRY_SECONDS, Abandoned
 from workers.preparing import results
 from workers.preparing.documents import DocumentAnswers
 from workers.preparing.lines import DocumentLines, Ended
+from workers.preparing.meters import DOCUMENTS
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool, Readers
 from workers.preparing.results import DocumentResults

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from sqlalchemy.orm import Session, sessionmaker
-
 from jobs.extractions import claims
-from workers.turns.tenant_turns import TenantTurns
+from jobs.extractions.advancing import Extractions
+from jobs.indexes.questions import embedder_of
+from workers.control_work import ControlParts, ControlWork
+from workers.turns.tenant_turns import CONNECTIONS, TenantTurns
 
 
-def extraction_turns(
-    sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float
-) -> TenantTurns:
-    """Return what goes on with the extractions that are due."""
-    return TenantTurns(
-        "extraction", sessions=sessions, find=claims.due_extractions, advance=advance, look_seconds=look_seconds
+def _turns(parts: ControlParts) -> TenantTurns:
+    extractions = Extractions(
+        parts.sessions,
+        parts.storage,
+        parts.settings,
+        hold_sessions=parts.hold_sessions,
+        is_stopping=parts.is_stopping,
+        embedder_of=embedder_of,
     )
+    return TenantTurns.of("extraction", parts, find=claims.due_extractions, advance=extractions.advance)
+
+
+WORK = ControlWork(connections=CONNECTIONS, make=_turns)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from sqlalchemy.orm import Session, sessionmaker
-
 from jobs.indexes import claims
-from workers.turns.tenant_turns import TenantTurns
+from jobs.indexes.advancing import Indexes
+from workers.control_work import ControlParts, ControlWork
+from workers.turns.tenant_turns import CONNECTIONS, TenantTurns
 
 
-def index_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
-    """Return what goes on with the indexes that are due."""
-    return TenantTurns("index", sessions=sessions, find=claims.due_indexes, advance=advance, look_seconds=look_seconds)
+def _turns(parts: ControlParts) -> TenantTurns:
+    indexes = Indexes(
+        parts.sessions,
+        parts.storage,
+        parts.settings,
+        hold_sessions=parts.hold_sessions,
+        is_stopping=parts.is_stopping,
+    )
+    return TenantTurns.of("index", parts, find=claims.due_indexes, advance=indexes.advance)
+
+
+WORK = ControlWork(connections=CONNECTIONS, make=_turns)

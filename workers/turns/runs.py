@@ -1,4 +1,4 @@
-"""Runs of pipelines that are due, taken up in turns between tenants."""
+"""Runs of pipelines that are due, taken up in turns between tenants; queued ones are begun."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import transaction
 from jobs.graphs.due import Due
 from jobs.pipelines import lifecycle
+from jobs.pipelines.advancing import Runs
 from jobs.pipelines.runs import claims
-from workers.turns.tenant_turns import TenantTurns
+from workers.control_work import ControlParts, ControlWork
+from workers.turns.tenant_turns import CONNECTIONS, TenantTurns
 
 
 def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
@@ -23,3 +25,18 @@ def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool]
         return claims.due_runs(session)
 
     return TenantTurns("run", sessions=sessions, find=find, advance=advance, look_seconds=look_seconds)
+
+
+def _turns(parts: ControlParts) -> TenantTurns:
+    runs = Runs(
+        parts.sessions,
+        parts.storage,
+        parts.settings,
+        hold_sessions=parts.hold_sessions,
+        traces=parts.traces,
+        is_stopping=parts.is_stopping,
+    )
+    return run_turns(parts.sessions, advance=runs.advance, look_seconds=parts.settings.claim_alone_seconds)
+
+
+WORK = ControlWork(connections=CONNECTIONS, make=_turns)

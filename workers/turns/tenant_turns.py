@@ -9,14 +9,18 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from typing import Self
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.graphs.due import Due
+from workers.control_work import ControlParts
 from workers.turns.looker import Looker
 
 MAX_AT_ONCE = 4
 """Of a kind, in one control worker."""
+CONNECTIONS = 2
+"""Of a kind: the look for the next, and statements, which are short: between them is the store."""
 
 
 class TenantTurns:
@@ -42,6 +46,19 @@ class TenantTurns:
         self._numbers = count(1)
         self._served: dict[str, int] = {}  # by tenant: when something of it went on last
         self._looker = Looker(kind, self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        parts: ControlParts,
+        *,
+        find: Callable[[Session], Sequence[Due]],
+        advance: Callable[[str], bool],
+    ) -> Self:
+        """Return the turns of a control worker."""
+        seconds = parts.settings.claim_alone_seconds
+        return cls(kind, sessions=parts.sessions, find=find, advance=advance, look_seconds=seconds)
 
     def start(self) -> None:
         """Begin to look."""

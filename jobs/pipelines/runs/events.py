@@ -10,9 +10,9 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from jobs.hooks import emit
 from jobs.states import EventType
 from jobs.tables import Run, Schedule
-from jobs.webhooks.events import emit
 
 SKIPS = 3
 """In a row, of which a schedule's owner is told."""

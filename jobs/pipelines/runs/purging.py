@@ -16,11 +16,20 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import transaction
 from jobs.errors import ConflictError
 from jobs.pipelines import lifecycle
+from jobs.purges import Purge
+from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
+from jobs.storage import Storage
 from jobs.tables import Run, RunStep
 
 _RUNS = 50
 """A transaction: each may have taken thousands of files, whose rows it locks until it ends."""
+
+
+def purges(maker: sessionmaker[Session], _storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of runs, for `Feature.purges`."""
+    age = timedelta(days=settings.run_days)
+    return (Purge(what="old runs", chore="forget runs", step=lambda: purge_runs(maker, age=age)),)
 
 
 def purge_runs(maker: sessionmaker[Session], *, age: timedelta) -> int:

@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from engine.stats import EngineStats, Histogram, SizeHistogram
-from jobs.telemetry.declared import API, CONTROL, DISPATCHER, PREPARE, QUEUE, WORKER
+from features import meters_of
+from jobs.telemetry.declared import API, CONTROL, DISPATCHER, QUEUE, WORKER
 from jobs.telemetry.meters import Kind, Meter
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,7 +17,8 @@ PAGE = ROOT / "docs" / "metrics.md"
 HEAD = """# Metrics
 
 For Prometheus, which asks each process for its own. `python -m tests.jobs.telemetry.metrics_page` writes this page from
-what [jobs/telemetry/declared.py](../jobs/telemetry/declared.py) and [engine/stats.py](../engine/stats.py) declare.
+what [jobs/telemetry/declared.py](../jobs/telemetry/declared.py), the features (`meters` in their `feature.py`) and
+[engine/stats.py](../engine/stats.py) declare.
 
 - **API**: `/metrics` at its own port, with a key where `TOKENMILL_API_OPERATOR_KEY` is set. It shows its requests, the
   queue, and each live worker's engine as the last heartbeat told it.
@@ -83,12 +85,12 @@ def engine_meters() -> Iterator[Meter]:
 def sections() -> dict[str, Sequence[Meter]]:
     """Return what each part of the page shows."""
     return {
-        "API": API,
+        "API": (*API, *meters_of("api")),
         "Queue": QUEUE,
         "Dispatcher": DISPATCHER,
-        "Control worker": CONTROL,
+        "Control worker": (*CONTROL, *meters_of("control")),
         "GPU worker": WORKER,
-        "Prepare worker": PREPARE,
+        "Prepare worker": meters_of("prepare"),
         "Engine": tuple(engine_meters()),
     }
 

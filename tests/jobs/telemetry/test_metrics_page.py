@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.stats import Energy, EngineStats
+from features import meters_of
 from jobs.errors import InputError
 from jobs.telemetry import declared, serving
 from jobs.telemetry.meters import Meter, Meters
@@ -54,9 +55,9 @@ def test_the_page_is_what_the_generator_writes() -> None:
 @pytest.mark.parametrize(
     ("title", "role"),
     [
-        ("API", declared.API),
+        ("API", (*declared.API, *meters_of("api"))),
         ("Dispatcher", declared.DISPATCHER),
-        ("Control worker", declared.CONTROL),
+        ("Control worker", (*declared.CONTROL, *meters_of("control"))),
         ("GPU worker", declared.WORKER),
     ],
 )
@@ -65,9 +66,9 @@ def test_a_role_exposes_what_the_page_says(title: str, role: Sequence[Meter]) ->
 
 
 def test_a_worker_exposes_its_engine_as_the_page_says() -> None:
-    meters = declared.worker_meters()
+    meters = Meters(declared.WORKER)
     show_engine(meters, lambda: EngineStats(energy=Energy(1.0)), model="m", worker_id="w")
-    own = exposed(generate_latest(declared.worker_meters().registry).decode())
+    own = exposed(generate_latest(Meters(declared.WORKER).registry).decode())
     assert exposed(generate_latest(meters.registry).decode()) - own == documented("Engine")
 
 
@@ -108,7 +109,7 @@ def free_port() -> int:
 
 
 def test_a_role_answers_scrapes_at_its_port() -> None:
-    meters = declared.dispatcher_meters()
+    meters = Meters(declared.DISPATCHER)
     meters.count(declared.HINTS, "run", "sent")
     server = serving.serve(meters.registry, host="127.0.0.1", port=(port := free_port()))
     assert server is not None

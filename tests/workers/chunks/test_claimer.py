@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.settings import Settings
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from workers.chunks.claimer import Claimer
 from workers.drain import Drain
 
@@ -103,7 +104,7 @@ def make_claimer(
         sessions=maker,
         settings=settings.model_copy(update=changed),
         drain=drain,
-        meters=worker_meters(),
+        meters=Meters(WORKER),
     )
 
 

@@ -23,7 +23,8 @@ from jobs.states import AskedPriority, Priority
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry import declared
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from tests.workers.chunks.services import NEVER, OPEN, OWNERS, STATES, GatedHost, Watch
 from workers.answers import AnswerMaker
 from workers.chunks.engine_runner import EngineRunner
@@ -78,7 +79,7 @@ def make_service(
             sessions=maker if flushes is None else flushes,
             hold_sessions=maker,
             settings=chosen,
-            meters=worker_meters(),
+            meters=Meters(WORKER),
         )
         made.append(service)
         return service

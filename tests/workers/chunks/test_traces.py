@@ -31,7 +31,8 @@ from jobs.states import BatchState, Priority
 from jobs.storage import Storage, store_marker
 from jobs.tables import Tenant
 from jobs.telemetry.collector import start_traces
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from jobs.telemetry.opentelemetry_spans import EndingExporter, TracedSpans
 from jobs.telemetry.traces import NO_TRACES, Traces
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
@@ -155,7 +156,7 @@ class Site:
             sessions=bench.maker,
             settings=settings,
             drain=drain,
-            meters=worker_meters(),
+            meters=Meters(WORKER),
         )
         with bench.maker.begin() as session:
             fleet.register(session, worker_id="w", model="demo", max_chunks=1, max_model_len=64)

@@ -16,7 +16,8 @@ from jobs.chunks.leasing import ClaimedChunk
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.telemetry.declared import worker_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES
 from workers.drain import Drain
 from workers.pooling.answers import PoolAnswers
@@ -65,7 +66,7 @@ class Desk:
             storage=self.storage,
             settings=self.settings,
             drain=drain,
-            meters=worker_meters(),
+            meters=Meters(WORKER),
             traces=NO_TRACES,
         )
         return PoolRun(claim, parts).run()

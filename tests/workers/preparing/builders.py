@@ -22,10 +22,12 @@ from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
-from jobs.telemetry.declared import prepare_meters
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from jobs.telemetry.traces import NO_TRACES
 from workers.drain import Drain
 from workers.preparing.documents import DocumentAnswers
+from workers.preparing.meters import PREPARE
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
 from workers.preparing.run import DocumentRun, PrepareParts
@@ -121,7 +123,7 @@ class Preparer:
             storage=storage,
             settings=settings,
             drain=drain or Drain(),
-            meters=prepare_meters(),
+            meters=Meters((*WORKER, *PREPARE)),
             traces=NO_TRACES,
         )
         return cls(parts=parts)

@@ -1,0 +1,1 @@
+"""What tenants use: tokens, money, limits."""

@@ -1,0 +1,1 @@
+"""Batches: lines of requests that are worked off, and the files of their results."""

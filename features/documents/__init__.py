@@ -1,0 +1,1 @@
+"""Documents: read, and turned into records whose values are shown where they stand."""

@@ -1,0 +1,96 @@
+"""What a feature consists of, by name: each surface of the service resolves only the parts that it needs.
+
+A part is written `module:attribute`. So `tokenmill --help` loads no web framework, and a GPU worker no pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from typing import Any
+
+
+class Section(StrEnum):
+    """Headings of `tokenmill --help`, in their order there."""
+
+    MACHINE = "On this machine"
+    RUNNING = "What runs"
+    SERVER = "On a server"
+    ADMINISTRATION = "Administration"
+    ROLES = "Roles"
+    MEASUREMENTS = "Measurements"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `tokenmill`, or a group of commands."""
+
+    name: str
+    part: str
+    """A `typer.Typer` for a group, a function for a command."""
+    section: Section
+    help: str
+    """The line that `tokenmill --help` shows; a test compares it with the command's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scopes:
+    """The operations of a feature, by the scope that a key needs for them."""
+
+    read: tuple[str, ...] = ()
+    submit: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    """These need no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class MenuEntry:
+    """A page in the dashboard's menu."""
+
+    path: str
+    title: str
+    for_tenants: bool = True
+    for_operators: bool = False
+    needs_submit: bool = False
+    """A key that only reads is not shown it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One feature of the service; empty where it has no such part."""
+
+    name: str
+    tables: tuple[str, ...] = ()
+    """Modules that declare tables."""
+    routers: tuple[str, ...] = ()
+    """Of the API; each path is answered by the first that has it."""
+    bodies: tuple[str, ...] = ()
+    """Models of bodies that endpoints parse themselves, for the schema."""
+    lines: tuple[str, ...] = ()
+    """Models of the lines of files, for the schema."""
+    services: Mapping[str, str] = field(default_factory=dict)
+    """What endpoints share in an API process, by name: functions of the settings and the object store."""
+    scopes: Scopes = Scopes()
+    commands: tuple[Command, ...] = ()
+    pages: tuple[str, ...] = ()
+    """Routers of the dashboard."""
+    menu: tuple[MenuEntry, ...] = ()
+    control: tuple[str, ...] = ()
+    """Work of a control worker: `workers.control_work.ControlWork`."""
+    purges: tuple[str, ...] = ()
+    """What a control worker ends: functions that return `workers.purging.Purges`."""
+    meters: Mapping[str, str] = field(default_factory=dict)
+    """Meters by the role that keeps them."""
+    on_event: tuple[str, ...] = ()
+    """Functions of `(session, tenant_id, event type, data)`, called in the transaction that makes an event true."""
+    on_tenant_end: tuple[str, ...] = ()
+    """Functions of `(session, tenant_id)`, called in the transaction that ends a tenant."""
+
+
+def resolve(part: str) -> Any:
+    """Return what a name `module:attribute` stands for."""
+    module, _, attribute = part.partition(":")
+    return getattr(import_module(module), attribute)

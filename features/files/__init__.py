@@ -1,0 +1,1 @@
+"""Files: what tenants upload and what batches write, in the object store."""

@@ -1,0 +1,25 @@
+"""The parts of the feature files."""
+
+from __future__ import annotations
+
+from features.feature import Command, Feature, Scopes, Section
+
+FEATURE = Feature(
+    name="files",
+    routers=("api.files.routes:router", "api.files.tables:router", "api.part_uploads.routes:router"),
+    scopes=Scopes(
+        read=("listFiles", "retrieveFile", "downloadFile", "readTable", "retrieveUpload"),
+        submit=(
+            *("createFile", "deleteFile", "createRequests"),
+            *("createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
+        ),
+    ),
+    commands=(
+        Command(
+            "files",
+            "cli.file_commands:app",
+            Section.SERVER,
+            "Upload, list, download and delete files on a running server.",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Models that batches may name, and the workers that serve them."""

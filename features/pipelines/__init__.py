@@ -1,0 +1,1 @@
+"""Pipelines: rows of tables through prompts, in steps; their runs and schedules."""

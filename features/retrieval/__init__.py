@@ -1,0 +1,1 @@
+"""Indexes of passages: built of collections, searched by words and by vectors."""

@@ -1,0 +1,1 @@
+"""Webhooks: endpoints of tenants that are told of events."""
