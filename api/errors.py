@@ -21,9 +21,8 @@ from starlette.types import Scope
 from api.fields import UNKNOWN_PARAMETERS
 from api.schemas.errors import ErrorEnvelope, ErrorObject, ErrorType
 from jobs.accounts.keys import masked
-from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError, StorageFullError
+from jobs.errors import AuthenticationError, InputError, RateLimitError, ServiceError, StorageFullError, StoreAwayError
 from jobs.lines.endpoints import ENDPOINTS, LineKind, paths_of
-from jobs.pipelines.external.store import StoreAwayError
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from sqlalchemy import insert, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from benchmarks.arguments import natural
+from features.pipelines.scheduling.due_turns import DueTurns
+from features.pipelines.tables import Pipeline, Schedule
 from jobs.accounts import tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
-from jobs.pipelines.due_turns import DueTurns
-from jobs.tables import Pipeline, Schedule
 
 _LOOK_EVERY_SECONDS = 2.0  # as a dispatcher
 _EVERY_SECONDS = 0.5

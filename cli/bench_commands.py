@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli.admin.transactions import DataDirOption, admin_transaction
+from cli.transactions import DataDirOption, admin_transaction
 from jobs.counted import counted
 from jobs.errors import InputError
 

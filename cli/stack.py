@@ -157,11 +157,11 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
 
     In a database of our own, leases of workers that were killed with us are given back at once.
     """
+    from features.administration import keys, tenants
     from jobs import served_models
     from jobs.accounts.keys import authenticate
     from jobs.accounts.tenants import find_tenant
-    from jobs.administration import keys, tenants
-    from jobs.administration.log import Actor, Admin
+    from jobs.admin_log import Actor, Admin
     from jobs.batches import lost_leases
     from jobs.database import connect, sessions, transaction
     from jobs.states import AskedPriority

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cli.watching.patience import ask_patiently
 
 if TYPE_CHECKING:
-    from cli.pipelines.calls import Calls
+    from cli.calls import Calls
 
 _POLL_SECONDS = 1.0
 
@@ -30,7 +30,7 @@ class Listing:
 
     def print(self, *, collection: str | None, limit: int, as_json: bool) -> None:
         """Print the newest of all collections, or of one."""
-        from cli.pipelines.calls import server
+        from cli.calls import server
         from cli.table import print_table
 
         with server() as calls:

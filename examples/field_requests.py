@@ -20,9 +20,9 @@ from examples.document_layouts import LAYOUTS, Facts, Kind, money, shown_date
 from examples.documents import Split, draw_facts
 from examples.harms import Harm, Harms, draw_harms, harm_lines, harm_page, harmed_gold
 from examples.paper_layouts import TRAINED
-from extraction.documents.layout import layout
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
 
 _PAPER_SHARE, _MAIL_SHARE = 0.6, 0.2
 _UNNUMBERED_SHARE = 0.15

@@ -35,11 +35,11 @@ from examples.train_demo_model import (
     write_model,
 )
 from examples.value_lists import list_text
-from extraction.fields.groups import Group, groups
-from extraction.fields.schema import FieldSchema
-from extraction.passes import asking_again
-from extraction.passes.hunter import hunter_request
-from extraction.passes.second_reading import second_reading_request
+from features.documents.extraction.fields.groups import Group, groups
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes import asking_again
+from features.documents.extraction.passes.hunter import hunter_request
+from features.documents.extraction.passes.second_reading import second_reading_request
 
 MAX_POSITIONS = 1024
 BATCH_SIZE = 16

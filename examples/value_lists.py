@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from examples.document_layouts import SYMBOLS, Facts, money
 from examples.field_requests import FieldRequest
 from examples.harms import Harm
-from extraction.fields.leaf import Kind
+from features.documents.extraction.fields.leaf import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

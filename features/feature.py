@@ -77,6 +77,8 @@ class Feature:
     commands: tuple[Command, ...] = ()
     pages: tuple[str, ...] = ()
     """Routers of the dashboard."""
+    templates: str | None = None
+    """The package whose folder `pages` has the templates of its pages."""
     menu: tuple[MenuEntry, ...] = ()
     control: tuple[str, ...] = ()
     """Work of a control worker: `workers.control_work.ControlWork`."""
@@ -86,6 +88,8 @@ class Feature:
     """Meters by the role that keeps them."""
     on_event: tuple[str, ...] = ()
     """Functions of `(session, tenant_id, event type, data)`, called in the transaction that makes an event true."""
+    stored_bytes: tuple[str, ...] = ()
+    """Functions of `(session, tenant_id)`: bytes of its objects that are no files and count as kept ones."""
     on_tenant_end: tuple[str, ...] = ()
     """Functions of `(session, tenant_id)`, called in the transaction that ends a tenant."""
 

@@ -136,3 +136,12 @@ class ServiceError(TokenmillError):
 
 class StorageFullError(ServiceError):
     code = "storage_full"
+
+
+class StoreAwayError(ServiceError):
+    """The folder or the bucket is not there: not mounted, or removed. Another try may find it."""
+
+    code = "store_away"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the store {name!r} is away: its folder or bucket is not there; ask your operator")

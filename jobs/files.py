@@ -11,7 +11,7 @@ from enum import StrEnum
 from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import deletions
+from jobs import deletions, hooks
 from jobs.accounts.limits import Limits
 from jobs.database import advisory_lock, try_advisory_lock
 from jobs.deletions import Deleted
@@ -20,7 +20,7 @@ from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate
 from jobs.pagination import Page, read_page
 from jobs.states import TERMINAL_BATCH_STATES, UploadState
-from jobs.tables import Batch, File, PassageIndex, Tenant, Upload, UploadPart
+from jobs.tables import Batch, File, Tenant, Upload, UploadPart
 
 MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
@@ -145,9 +145,8 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
     num_pending = session.scalar(select(func.count()).select_from(Upload).where(is_pending)) or 0
     is_kept = (UploadPart.tenant_id == tenant_id) & UploadPart.deleted_at.is_(None)
     in_parts = session.scalar(select(func.sum(UploadPart.size_bytes)).where(is_kept)) or 0
-    is_index = (PassageIndex.tenant_id == tenant_id) & PassageIndex.deleted_at.is_(None)
-    in_indexes = session.scalar(select(func.sum(PassageIndex.size_bytes)).where(is_index)) or 0
-    return int(num_files) + num_pending, int(size) + int(in_parts) + int(in_indexes)
+    in_features = hooks.stored_bytes(session, tenant_id)
+    return int(num_files) + num_pending, int(size) + int(in_parts) + in_features
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:

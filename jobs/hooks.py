@@ -24,6 +24,11 @@ def end_tenant(session: Session, tenant_id: str) -> None:
         hook(session, tenant_id)
 
 
+def stored_bytes(session: Session, tenant_id: str) -> int:
+    """Return the bytes of what features keep for a tenant beside its files."""
+    return sum(hook(session, tenant_id) for hook in _hooks("stored_bytes"))
+
+
 @cache
-def _hooks(kind: str) -> tuple[Callable[..., object], ...]:
+def _hooks(kind: str) -> tuple[Callable[..., Any], ...]:
     return tuple(import_module("features").parts(kind))

@@ -10,22 +10,10 @@ from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.errors import InputError
-from jobs.tables import (
-    Batch,
-    Collection,
-    Extraction,
-    File,
-    PassageIndex,
-    Pipeline,
-    Run,
-    Schedule,
-    WebhookDelivery,
-    WebhookEndpoint,
-)
+from jobs.tables.base import Base
 
-Row = TypeVar(
-    "Row", Batch, Collection, Extraction, File, PassageIndex, Pipeline, Run, Schedule, WebhookEndpoint, WebhookDelivery
-)
+Row = TypeVar("Row", bound=Base)
+"""Of a table with the columns id, tenant_id and created_at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +42,20 @@ def read_page(
     """
     if limit < 1:
         raise InputError(f"limit is {limit}; give 1 or more", param="limit", code="invalid_value")
-    position = tuple_(table.created_at, table.id)
+    ordering = (table.__table__.c.created_at, table.__table__.c.id)
+    position = tuple_(*ordering)
     if after is not None:
         cursor = _position_of(session, table, tenant_id=tenant_id, object_id=after)
         query = query.where(position < cursor if newest_first else position > cursor)
-    ordering = (table.created_at, table.id)
     query = query.order_by(*(column.desc() if newest_first else column.asc() for column in ordering)).limit(limit + 1)
     rows = session.scalars(query).all()
     return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 
 def _position_of(session: Session, table: type[Row], *, tenant_id: str, object_id: str) -> tuple[object, str]:
-    created_at = session.scalar(select(table.created_at).where(table.id == object_id, table.tenant_id == tenant_id))
+    columns = table.__table__.c
+    is_it = (columns.id == object_id) & (columns.tenant_id == tenant_id)
+    created_at = session.scalar(select(columns.created_at).where(is_it))
     if created_at is None:
         raise InputError(
             f"after is {object_id!r}, which is none of your objects; give the id of the last object of a page",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from extraction.retrieval.signature import EmbeddingSignature
 from jobs.accounts.money import PICOS_A_MICRO, in_currency
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
@@ -136,7 +135,18 @@ def embedding_of(model: Model) -> ModelEmbedding:
     return ModelEmbedding(**model.embedding)
 
 
-def require_same(session: Session, name: str, made: EmbeddingSignature) -> ModelEmbedding:
+class MadeVectors(Protocol):
+    """How vectors were made once."""
+
+    @property
+    def model_sha256(self) -> str: ...
+    @property
+    def pooling(self) -> str: ...
+    @property
+    def dimensions(self) -> int: ...
+
+
+def require_same(session: Session, name: str, made: MadeVectors) -> ModelEmbedding:
     """Return how a model makes its vectors. Raises ConflictError unless they were made so once."""
     model = known_model(session, name)
     now = None if model is None or model.embedding is None else embedding_of(model)

@@ -40,7 +40,7 @@ class UploadState(StrEnum):
 
 
 class RunState(StrEnum):
-    """States of a pipeline's run as the wire shows them."""  # `jobs.pipelines.lifecycle` alone writes them
+    """States of a pipeline's run as the wire shows them."""  # `features.pipelines.lifecycle` alone writes them
 
     QUEUED = "queued"  # waits until no other run of its pipeline is under way
     RUNNING = "running"
@@ -52,7 +52,7 @@ class RunState(StrEnum):
 
 
 class ExtractionState(StrEnum):
-    """States as the wire shows them."""  # `jobs.extractions.lifecycle` alone writes them
+    """States as the wire shows them."""  # `features.documents.lifecycle` alone writes them
 
     IN_PROGRESS = "in_progress"
     CANCELLING = "cancelling"  # the batch that it waits for is being cancelled
@@ -62,7 +62,7 @@ class ExtractionState(StrEnum):
 
 
 class IndexState(StrEnum):
-    """States as the wire shows them."""  # `jobs.indexes.lifecycle` alone writes them
+    """States as the wire shows them."""  # `features.retrieval.lifecycle` alone writes them
 
     IN_PROGRESS = "in_progress"
     CANCELLING = "cancelling"  # it is deleted, and the batch that it waits for is being cancelled

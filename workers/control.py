@@ -17,12 +17,12 @@ from celery.exceptions import SecurityWarning
 from sqlalchemy.orm import Session, sessionmaker
 
 from features import meters_of, parts
+from features.retrieval.questions import embedder_of
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.lifecycle import trace_context
 from jobs.batches.sweeps import DueBatch
 from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions, transaction
-from jobs.indexes.questions import embedder_of
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage, store_marker

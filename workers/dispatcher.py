@@ -20,6 +20,7 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines.scheduling.due_turns import DueTurns
 from jobs import chores, metrics, uptime
 from jobs.batches import due, following, sweeps
 from jobs.batches.due import Due
@@ -29,7 +30,6 @@ from jobs.database import BRIEF_SECONDS, autocommit, connect, sessions, transact
 from jobs.errors import ServiceError
 from jobs.forecasts import snapshot
 from jobs.overview import plots
-from jobs.pipelines.due_turns import DueTurns
 from jobs.settings import Settings
 from jobs.storage import Storage, store_marker
 from jobs.telemetry import serving

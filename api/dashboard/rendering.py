@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from api.dashboard import formats
 from api.dashboard.viewer import Viewer
@@ -53,10 +53,14 @@ def _is_shown(entry: MenuEntry, viewer: Viewer) -> bool:
     return entry.for_tenants and (viewer.may_submit or not entry.needs_submit)
 
 
+def _of_features() -> list[PackageLoader]:
+    return [PackageLoader(feature.templates, "pages") for feature in FEATURES if feature.templates is not None]
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("api.dashboard"),
+        loader=ChoiceLoader([PackageLoader("api.dashboard"), *_of_features()]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
 
 from api.dashboard import formats
 from api.dashboard.bars import bar, full_bar
 from api.dashboard.live import Look, Shown
-from api.schemas.extractions import ExtractionObject, StageObject
-from api.schemas.indexes import IndexObject, IndexStageObject
+from api.schemas.stages import CourseStage
 
 
-def staged_look(shown: ExtractionObject | IndexObject) -> Look:
+class Staged(Protocol):
+    """An object whose work goes through stages."""
+
+    @property
+    def status(self) -> StrEnum: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def stages(self) -> Sequence[CourseStage[Any]]: ...
+
+
+def staged_look(shown: Staged) -> Look:
     """Return the page of what comes by stages: its state, and how far each of them is."""
     values: dict[str, Shown] = {"state": (formats.state_name(shown.status), formats.tone(shown.status))}
     return Look.of(values | _places(shown.stages), shown.status, len(shown.stages), shown.reason)
 
 
-def _places(stages: Sequence[StageObject | IndexStageObject]) -> dict[str, Shown]:
+def _places(stages: Sequence[CourseStage[Any]]) -> dict[str, Shown]:
     """Return how far each is, by the name of its place."""
     values: dict[str, Shown] = {}
     for n, stage in enumerate(stages):

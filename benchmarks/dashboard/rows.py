@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.dashboard.statements import ROWS
 from engine.stats import EngineStats, Histogram, SizeHistogram, measured
-from extraction.course.stored_plan import StoredPlan
+from features.documents.extraction.course.stored_plan import StoredPlan
 from jobs import partitions, served_models
 from jobs.accounts import keys, tenants, window_budgets
 from jobs.accounts.window_budgets import NewBudget

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from extraction.grounding.align import align
-from extraction.grounding.spans import Span
+from features.documents.extraction.grounding.align import align
+from features.documents.extraction.grounding.spans import Span
 
 _CHARACTERS = 20_000
 """Of a text: about 5,000 tokens."""

@@ -27,16 +27,16 @@ import numpy as np
 from benchmarks.arguments import natural
 from benchmarks.extraction.alignment import generated_text
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
-from extraction.documents.document import Document
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import PassageError
-from extraction.passages.cutting import Cutter
-from extraction.passages.passage import Passage
-from extraction.passages.token_count import TokenCount
-from extraction.passes.excerpts import likely_tokens
-from extraction.retrieval.index import Index
-from extraction.retrieval.segment import Segment, build
-from extraction.retrieval.signature import EmbeddingSignature, Signature
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import PassageError
+from features.documents.extraction.passages.cutting import Cutter
+from features.documents.extraction.passages.passage import Passage
+from features.documents.extraction.passages.token_count import TokenCount
+from features.documents.extraction.passes.excerpts import likely_tokens
+from features.documents.extraction.retrieval.index import Index
+from features.documents.extraction.retrieval.segment import Segment, build
+from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
 
 T = TypeVar("T")
 

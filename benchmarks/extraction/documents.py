@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 import psutil
 
 from benchmarks.extraction.pages import make_pdf
-from extraction.documents.layout import layout
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentError
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import DocumentError
 
 _KINDS = 50
 """Of small files that are read again and again: every tenth is cut off."""

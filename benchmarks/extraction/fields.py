@@ -24,9 +24,9 @@ from benchmarks.extraction.harmed_papers import KINDS, STATED, Answer, answers_o
 from examples.field_requests import SCHEMA_PATH
 from examples.harms import Harm
 from examples.make_papers import Paper, make_papers
-from extraction.evaluation.metrics import Rates, auroc, risk_coverage, share_automated
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.calibration import fit
+from features.documents.extraction.evaluation.metrics import Rates, auroc, risk_coverage, share_automated
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.calibration import fit
 
 _KNOWN_SEED = 1_000_003
 """Added to the seed of the documents that are measured: those that scores are learned of."""

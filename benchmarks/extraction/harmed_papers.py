@@ -12,16 +12,16 @@ from typing import Any
 
 from examples.harms import Harm
 from examples.make_papers import Paper
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.evaluation.metrics import span_overlap
-from extraction.fields.leaf import Leaf
-from extraction.fields.schema import FieldSchema
-from extraction.fields.values import is_same_for
-from extraction.grounding.spans import Span
-from extraction.scoring.calibration import Calibration, Judged
-from extraction.scoring.features import Features
-from extraction.scoring.score import NOWHERE
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.evaluation.metrics import span_overlap
+from features.documents.extraction.fields.leaf import Leaf
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.fields.values import is_same_for
+from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.scoring.calibration import Calibration, Judged
+from features.documents.extraction.scoring.features import Features
+from features.documents.extraction.scoring.score import NOWHERE
 
 STATED, ABSENT = "stated", "never stated"
 KINDS = (STATED, ABSENT, *(harm.value for harm in Harm))

@@ -24,8 +24,8 @@ from benchmarks.extraction.pdf_writer import write_pdf
 from examples.documents import draw_facts
 from examples.field_requests import SCHEMA_PATH, gold, shown
 from examples.paper_layouts import HELD_OUT
-from extraction.fields.schema import FieldSchema
-from extraction.fields.values import is_same_for
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.fields.values import is_same_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

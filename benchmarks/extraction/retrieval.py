@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from benchmarks.arguments import natural
 from engine import Embedder
-from extraction.passages.passage import Passage
-from extraction.retrieval.index import Index
-from extraction.retrieval.ranking import Hit
-from extraction.retrieval.segment import build
-from extraction.retrieval.signature import EmbeddingSignature, Signature
+from features.documents.extraction.passages.passage import Passage
+from features.documents.extraction.retrieval.index import Index
+from features.documents.extraction.retrieval.ranking import Hit
+from features.documents.extraction.retrieval.segment import build
+from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
 
 Floats = NDArray[np.float32]
 

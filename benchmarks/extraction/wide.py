@@ -26,8 +26,8 @@ from benchmarks.extraction.pdf_writer import write_pdf
 from examples.documents import draw_facts
 from examples.field_requests import SCHEMA_PATH
 from examples.paper_layouts import HELD_OUT
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.records import UNANSWERED
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.records import UNANSWERED
 
 _KINDS: tuple[dict[str, str], ...] = (
     {"type": "string"},

@@ -17,8 +17,8 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentError
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import DocumentError
 
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cli.extracting.running import Tally
     from cli.extracting.work import ExtractFolder
     from cli.places.session import Place
-    from extraction.course.job import ExtractJob
+    from features.documents.extraction.course.job import ExtractJob
 
 
 def extract(
@@ -91,9 +91,9 @@ def extract(
     from cli.extracting.work import folder_of
     from cli.places.options import json_params, place_of, text_of
     from cli.up_command import default_data_dir
-    from extraction.course.job import Passes
-    from jobs.extractions.plans import plan, read_calibration
-    from jobs.extractions.record_table import require_table
+    from features.documents.extraction.course.job import Passes
+    from features.documents.plans import plan, read_calibration
+    from features.documents.record_table import require_table
 
     if output is None and not dry_run:
         raise InputError("no output was given. Say with -o where the records go, or look first with --dry-run.")

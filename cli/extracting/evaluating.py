@@ -16,9 +16,9 @@ from cli.places.options import say, text_of
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
-    from extraction.evaluation.evaluate import Evaluation, Measures
-    from extraction.evaluation.gold import GoldDocument
-    from extraction.fields.schema import FieldSchema
+    from features.documents.extraction.evaluation.evaluate import Evaluation, Measures
+    from features.documents.extraction.evaluation.gold import GoldDocument
+    from features.documents.extraction.fields.schema import FieldSchema
 
 _Records = Annotated[Path, typer.Argument(metavar="FIELDS.jsonl", help="What `tokenmill extract` has written.")]
 _Gold = Annotated[Path, typer.Option(metavar="GOLD.jsonl", help="A line for each document: its name and its fields.")]
@@ -40,7 +40,7 @@ def evaluate(
 ) -> None:
     """Tell how much of the records is right, for each field, and whether the scores mean what they say."""
     from cli.table import print_fields, print_table
-    from extraction.evaluation.evaluate import evaluate as measured
+    from features.documents.extraction.evaluation.evaluate import evaluate as measured
 
     if report is not None:
         _require_output(report, records, gold=gold, schema=schema)
@@ -75,8 +75,8 @@ def calibrate(
 ) -> None:
     """Learn from documents whose fields are known what the scores of others mean, and which need a person's look."""
     from cli.disk.download import replacing
-    from extraction.evaluation.evaluate import judged
-    from extraction.scoring.calibration import fit
+    from features.documents.extraction.evaluation.evaluate import judged
+    from features.documents.extraction.scoring.calibration import fit
 
     if target >= 1:
         raise InputError(
@@ -123,7 +123,7 @@ def _require_output(output: Path, records: Path, *, gold: Path, schema: Path) ->
 @contextmanager
 def _refused(records: Path) -> Iterator[None]:
     """Say of which file it is that records cannot be compared."""
-    from extraction.errors import ExtractionError
+    from features.documents.extraction.errors import ExtractionError
 
     try:
         yield
@@ -133,8 +133,8 @@ def _refused(records: Path) -> Iterator[None]:
 
 def _read(schema: Path, gold: Path) -> tuple[FieldSchema, dict[str, GoldDocument]]:
     from cli.extracting.known import read_known
-    from extraction.errors import ExtractionError
-    from extraction.fields.schema import FieldSchema
+    from features.documents.extraction.errors import ExtractionError
+    from features.documents.extraction.fields.schema import FieldSchema
 
     try:
         parsed = FieldSchema.parse(text_of(schema))
@@ -170,7 +170,7 @@ def _scores(found: Evaluation) -> Mapping[str, str]:
 
 def _write_report(path: Path, found: Evaluation) -> None:
     from cli.disk.download import replacing
-    from extraction.report.page import report as page
+    from features.documents.extraction.report.page import report as page
 
     with replacing(path) as file:
         file.write(page([], {}, title="Evaluation", evaluation=found).encode())

@@ -8,7 +8,7 @@ from cli.extracting.running import write_second_reading
 from cli.extracting.work import ExtractFolder
 from cli.places.estimate import Estimate, estimated
 from cli.places.session import Place
-from extraction.course.job import ExtractJob
+from features.documents.extraction.course.job import ExtractJob
 
 _AGAIN_OF_WHOLE, _AGAIN_IN_PARTS = 0.1, 0.5
 """Tokens of further questions for each of the first ones', where a prompt shows all of its document and where parts of

@@ -16,9 +16,9 @@ from cli.places.options import Window, say
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
+    from cli.calls import Calls
     from cli.extracting.outputs import Outputs
     from cli.extracting.running import Tally
-    from cli.pipelines.calls import Calls
 
 _ENDED_WITHOUT = ("failed", "cancelled")
 _MAX_TRIES = 100
@@ -58,13 +58,13 @@ def extract_of_index(
     each value comes with its document and its place there. Interrupted, the server goes on, and the same command comes
     back to it.
     """
+    from cli.calls import server
     from cli.disk.output_path import require_apart, require_replaceable
     from cli.extracting.command import end
     from cli.extracting.outputs import Outputs
-    from cli.pipelines.calls import server
     from cli.places.options import place_of, text_of
-    from jobs.extractions.plans import plan
-    from jobs.extractions.record_table import require_table
+    from features.documents.plans import plan
+    from features.documents.record_table import require_table
 
     if documents:
         raise InputError(f"both documents ({documents[0]!r}) and --index are given. Ask the one or the other.")
@@ -87,12 +87,12 @@ def extract_of_index(
 
 def _ask(calls: Calls, body: Mapping[str, Any], outputs: Outputs) -> Tally:
     """Have the server ask, or go on where an earlier call was, and write the record. Raises InputError."""
+    from cli.calls import named
     from cli.extracting.outputs import write_outputs
     from cli.extracting.running import Tally
     from cli.extracting.screen import noting, print_examples
-    from cli.pipelines.calls import named
     from cli.stages import until_ended
-    from extraction.fields.schema import FieldSchema
+    from features.documents.extraction.fields.schema import FieldSchema
 
     extraction = _begun(calls, body)
     say(f"extraction {extraction['id']}: should this command end, it goes on, and the same command comes back to it")
@@ -121,7 +121,7 @@ def _begun(calls: Calls, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(extraction_id: str) -> Iterator[dict[str, Any]]:
-    from cli.extractions.commands import pages
+    from features.documents.commands import pages
 
     for page in pages(extraction_id):
         yield from map(json.loads, page.splitlines())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from cli.extracting.prepared import ParseCache, prepare
 from cli.places.options import text_of
-from extraction.documents.layout import layout
-from extraction.errors import ExtractionError
-from extraction.evaluation.gold import GoldDocument, read_gold
-from extraction.fields.schema import FieldSchema
-from extraction.passes.examples import Example
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.evaluation.gold import GoldDocument, read_gold
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.examples import Example
 from jobs.errors import InputError
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cli.disk.download import replacing
-from extraction.documents.document import Document
-from extraction.documents.parsing import PARSERS
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentError
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.parsing import PARSERS
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import DocumentError
 from jobs.errors import InputError
 
 

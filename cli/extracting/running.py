@@ -15,12 +15,12 @@ from cli.extracting.results import Results
 from cli.extracting.work import ExtractFolder
 from cli.places.session import Place, Session
 from cli.places.stage import Stage
-from extraction.course.answers import Answers, LineResult, usage_of
-from extraction.course.document import again_requests, covered_requests, record_of
-from extraction.course.job import ExtractJob, custom_id
-from extraction.passes.excerpts import Showing
-from extraction.passes.prompts import Request
-from extraction.scoring.records import failed_record
+from features.documents.extraction.course.answers import Answers, LineResult, usage_of
+from features.documents.extraction.course.document import again_requests, covered_requests, record_of
+from features.documents.extraction.course.job import ExtractJob, custom_id
+from features.documents.extraction.passes.excerpts import Showing
+from features.documents.extraction.passes.prompts import Request
+from features.documents.extraction.scoring.records import failed_record
 from jobs.errors import ServiceError
 from jobs.settings import load_settings
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cli.line_tally import by_code
-from extraction.passes.withholding import NOT_IN_DOCUMENT
+from features.documents.extraction.passes.withholding import NOT_IN_DOCUMENT
 from jobs.counted import counted
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import glob
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from features.pipelines.rows.sources.files import reads
 from jobs.errors import InputError
-from pipelines.sources.files import reads
 
 
 def documents_of(given: Sequence[str]) -> list[Path]:

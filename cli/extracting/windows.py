@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.places.place import Server, ThisMachine
 from cli.places.session import Place
-from extraction.passes.excerpts import Window, likely_tokens
+from features.documents.extraction.passes.excerpts import Window, likely_tokens
 
 if TYPE_CHECKING:
     from openai import OpenAI

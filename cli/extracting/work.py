@@ -23,7 +23,7 @@ from cli.disk.download import replacing
 from cli.extracting.prepared import ParseCache, Prepared, name_of, prepare
 from cli.places.run_folder import RunFolder, sha256_of
 from cli.places.stage import Stage
-from extraction.course.job import ExtractJob
+from features.documents.extraction.course.job import ExtractJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

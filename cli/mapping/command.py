@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cli.mapping.job import MapJob
     from cli.mapping.running import Tally
     from cli.places.session import Place
-    from pipelines.lines.requests import RequestLine, UnrenderedRow
+    from features.pipelines.rows.lines.requests import RequestLine, UnrenderedRow
 
 
 def map_(
@@ -59,9 +59,9 @@ def map_(
     from cli.mapping.job import Wanted, plan
     from cli.places.options import json_params, place_of, text_of
     from cli.up_command import default_data_dir
-    from pipelines.outputs.tables import output_format
-    from pipelines.sources.files import Format, reads
-    from pipelines.sources.reading import open_source
+    from features.pipelines.rows.outputs.tables import output_format
+    from features.pipelines.rows.sources.files import Format, reads
+    from features.pipelines.rows.sources.reading import open_source
 
     if output is None and not dry_run:
         raise InputError("no output was given. Say with -o where the table goes, or look first with --dry-run.")
@@ -142,7 +142,7 @@ def _show(job: MapJob, place: Place) -> None:
 
 
 def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
-    from pipelines.lines.requests import UnrenderedRow
+    from features.pipelines.rows.lines.requests import UnrenderedRow
 
     if isinstance(one, UnrenderedRow):
         return f"--- row {one.index}: no prompt: {one.error}\n"

@@ -15,14 +15,14 @@ from cli.disk.download import replacing
 from cli.mapping.job import MapJob
 from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
+from features.pipelines.rows.lines.joining import joined_rows
+from features.pipelines.rows.lines.requests import RequestLine, UnrenderedRow, request_lines
+from features.pipelines.rows.lines.table_shape import SeenColumns, output_schema, require_apart
+from features.pipelines.rows.outputs.kept_columns import dumped, loaded
+from features.pipelines.rows.outputs.tables import require_writable
+from features.pipelines.rows.sources.files import Format
+from features.pipelines.rows.sources.source import Row
 from jobs.errors import InputError
-from pipelines.lines.joining import joined_rows
-from pipelines.lines.requests import RequestLine, UnrenderedRow, request_lines
-from pipelines.lines.table_shape import SeenColumns, output_schema, require_apart
-from pipelines.outputs.kept_columns import dumped, loaded
-from pipelines.outputs.tables import require_writable
-from pipelines.sources.files import Format
-from pipelines.sources.source import Row
 
 MAX_SHOWN = 3
 """Rows that a dry run shows."""

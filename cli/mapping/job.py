@@ -9,13 +9,13 @@ from typing import Any
 
 import orjson
 
+from features.pipelines.rows.lines.requests import Ask, require_columns
+from features.pipelines.rows.lines.table_shape import Shape, output_schema, require_apart
+from features.pipelines.rows.outputs.column_types import answer_columns
+from features.pipelines.rows.sources.files import Format
+from features.pipelines.rows.sources.source import Source
+from features.pipelines.rows.templates.template import Template, check
 from jobs.errors import InputError
-from pipelines.lines.requests import Ask, require_columns
-from pipelines.lines.table_shape import Shape, output_schema, require_apart
-from pipelines.outputs.column_types import answer_columns
-from pipelines.sources.files import Format
-from pipelines.sources.source import Source
-from pipelines.templates.template import Template, check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

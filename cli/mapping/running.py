@@ -14,9 +14,9 @@ from cli.mapping.folder import MapFolder, Rendered, arrow_schema
 from cli.mapping.job import MapJob
 from cli.places.run_folder import RunFolder, sha256_of
 from cli.places.session import Place, session_at
+from features.pipelines.rows.lines.table_shape import ERROR_COLUMN
+from features.pipelines.rows.outputs.tables import open_table
 from jobs.counted import counted
-from pipelines.lines.table_shape import ERROR_COLUMN
-from pipelines.outputs.tables import open_table
 
 _CODE = re.compile(r"\((\w+)\)$")
 

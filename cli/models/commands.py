@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.admin.transactions import DataDirOption, admin_transaction, administration
+from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.counted import counted
 from jobs.errors import InputError
 
@@ -56,7 +56,7 @@ def add(
     Batches may name it at once where its files are on this machine and can be read, else once a worker has loaded it.
     """
     from cli.served_model import is_readable_here
-    from jobs.administration import models
+    from features.administration import models
 
     is_offered = is_readable_here(path) or unchecked
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
@@ -86,7 +86,7 @@ def set_(
     data_dir: DataDirOption = None,
 ) -> None:
     """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
-    from jobs.administration import models
+    from features.administration import models
 
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     if not prices:
@@ -164,7 +164,7 @@ def pull(
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="The name requests use.")], data_dir: DataDirOption = None) -> None:
     """Take a model away, once no worker serves it and no open batch names it; bills stay."""
-    from jobs.administration import models
+    from features.administration import models
 
     with administration(data_dir) as admin:
         models.remove(admin, name)

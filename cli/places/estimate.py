@@ -17,7 +17,7 @@ import orjson
 
 from cli.disk.input_scan import named_lines
 from cli.places.typical_answer import typical_answer
-from pipelines.lines.requests import ENDPOINT
+from features.pipelines.rows.lines.requests import ENDPOINT
 
 LIKELY_BASIS = "answers as the typical one of their schema, with a fifth of what may be null taken as null"
 NO_SCHEMA = "unknown: nothing tells how long answers without a schema are"

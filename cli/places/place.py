@@ -13,8 +13,8 @@ from cli.places.estimate import Counted
 from cli.places.run_folder import RunFolder
 from cli.places.session import Connection
 from cli.places.stage import Stage
+from features.pipelines.rows.lines.requests import ENDPOINT
 from jobs.errors import InputError
-from pipelines.lines.requests import ENDPOINT
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.admin.transactions import DataDirOption, admin_transaction, administration
+from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 from jobs.states import BudgetUnit, BudgetWindow
 
@@ -37,8 +37,8 @@ def set_(
     There is one for each tenant or key, unit and window; set again, it gets the new limit, and
     what is left out stays as it was.
     """
+    from features.administration import budgets
     from jobs.accounts import tenants, window_budgets
-    from jobs.administration import budgets
 
     unit, limit = _limit(tokens, money)
     wanted = window_budgets.NewBudget(
@@ -71,7 +71,7 @@ def list_(
 @app.command()
 def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_dir: DataDirOption = None) -> None:
     """Remove a budget; lines that wait for it go on."""
-    from jobs.administration import budgets
+    from features.administration import budgets
 
     with administration(data_dir) as admin:
         budgets.remove(admin, budget_id)

@@ -226,8 +226,8 @@ def _local_folder(settings: Settings) -> Path | None:
 
 
 def _readers(settings: Settings) -> Iterator[Finding]:
-    from extraction.documents.process.isolation import Isolation
-    from extraction.errors import ExtractionError
+    from features.documents.extraction.documents.process.isolation import Isolation
+    from features.documents.extraction.errors import ExtractionError
 
     try:
         found = Isolation.probe()

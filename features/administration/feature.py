@@ -7,12 +7,13 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 FEATURE = Feature(
     name="administration",
     routers=(
-        "api.admin.tenants:router",
-        "api.admin.keys:router",
-        "api.admin.budgets:router",
-        "api.admin.models:router",
-        "api.admin.workers:router",
-        "api.admin.log:router",
+        "features.administration.http.tenants:router",
+        "features.administration.http.keys:router",
+        "features.administration.http.sessions:router",
+        "features.administration.http.budgets:router",
+        "features.administration.http.models:router",
+        "features.administration.http.workers:router",
+        "features.administration.http.log:router",
     ),
     scopes=Scopes(
         admin=(
@@ -20,27 +21,48 @@ FEATURE = Feature(
             "deleteTenant",
             *("listOperatorKeys", "createOperatorKey", "listKeys", "createKey", "rotateKey", "revokeKey"),
             *("listBudgets", "setBudget", "removeBudget", "listKnownModels", "addModel", "setPrices", "removeModel"),
+            *("listAllSessions", "endAllSessions", "endAnySession", "endSessionsOfKey"),
             *("listWorkers", "drainWorker", "resumeWorker", "readAdminLog"),
         ),
     ),
     commands=(
         Command(
-            "tenants", "cli.admin.tenants:app", Section.ADMINISTRATION, "Tenants: who owns files, batches and a budget."
+            "tenants",
+            "features.administration.commands.tenants:app",
+            Section.ADMINISTRATION,
+            "Tenants: who owns files, batches and a budget.",
         ),
-        Command("keys", "cli.admin.keys:app", Section.ADMINISTRATION, "API keys of tenants, and of operators."),
-        Command("workers", "cli.admin.workers:app", Section.ADMINISTRATION, "Workers: who works, and who has to go."),
-        Command("admin", "cli.admin.log:app", Section.ADMINISTRATION, "What operators changed."),
         Command(
-            "db", "cli.admin.database:app", Section.ADMINISTRATION, "The database: its schema, and its object store."
+            "keys",
+            "features.administration.commands.keys:app",
+            Section.ADMINISTRATION,
+            "API keys of tenants, and of operators.",
+        ),
+        Command(
+            "sessions",
+            "features.administration.commands.sessions:app",
+            Section.ADMINISTRATION,
+            "Browsers that are signed in to the dashboard.",
+        ),
+        Command(
+            "workers",
+            "features.administration.commands.workers:app",
+            Section.ADMINISTRATION,
+            "Workers: who works, and who has to go.",
+        ),
+        Command("admin", "features.administration.commands.log:app", Section.ADMINISTRATION, "What operators changed."),
+        Command(
+            "db", "cli.database.commands:app", Section.ADMINISTRATION, "The database: its schema, and its object store."
         ),
         Command(
             "audit",
-            "cli.admin.database:audit",
+            "cli.database.commands:audit",
             Section.ADMINISTRATION,
             "Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings.",
         ),
     ),
-    pages=("api.dashboard.pages.tenants:router",),
+    templates="features.administration",
+    pages=("features.administration.pages.tenants:router",),
     menu=(
         MenuEntry("/tenants", "Tenants", for_tenants=False, for_operators=True),
         MenuEntry("/log", "Admin log", for_tenants=False, for_operators=True),

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from features.feature import Command, Feature, MenuEntry, Scopes, Section
+from features.feature import Feature, MenuEntry, Scopes
 
 FEATURE = Feature(
     name="dashboard",
-    routers=("api.browser_sessions.own:router", "api.browser_sessions.everybodys:router"),
+    routers=("api.own_sessions:router",),
     scopes=Scopes(
         read=("listSessions", "endSession", "endSessions"),  # the key's own: who may sign in may sign out
-        admin=("listAllSessions", "endAllSessions", "endAnySession", "endSessionsOfKey"),
-    ),
-    commands=(
-        Command(
-            "sessions",
-            "cli.admin.sessions:app",
-            Section.ADMINISTRATION,
-            "Browsers that are signed in to the dashboard.",
-        ),
     ),
     pages=(
         "api.dashboard.signing_in:router",

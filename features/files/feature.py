@@ -6,11 +6,11 @@ from features.feature import Command, Feature, Scopes, Section
 
 FEATURE = Feature(
     name="files",
-    routers=("api.files.routes:router", "api.files.tables:router", "api.part_uploads.routes:router"),
+    routers=("api.files.routes:router", "api.part_uploads.routes:router"),
     scopes=Scopes(
-        read=("listFiles", "retrieveFile", "downloadFile", "readTable", "retrieveUpload"),
+        read=("listFiles", "retrieveFile", "downloadFile", "retrieveUpload"),
         submit=(
-            *("createFile", "deleteFile", "createRequests"),
+            *("createFile", "deleteFile"),
             *("createUpload", "addUploadPart", "completeUpload", "cancelUpload"),
         ),
     ),

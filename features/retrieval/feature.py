@@ -6,9 +6,9 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="retrieval",
-    tables=("jobs.tables.indexes",),
-    routers=("api.indexes.indexes:router", "api.indexes.searches:router"),
-    services={"search": "api.indexes.service:open_search"},
+    tables=("features.retrieval.tables",),
+    routers=("features.retrieval.http.indexes:router", "features.retrieval.http.searches:router"),
+    services={"search": "features.retrieval.http.service:open_search"},
     scopes=Scopes(
         read=(
             *("listIndexes", "retrieveIndex"),
@@ -19,14 +19,16 @@ FEATURE = Feature(
     commands=(
         Command(
             "indexes",
-            "cli.indexes.commands:app",
+            "features.retrieval.commands:app",
             Section.SERVER,
             "Indexes on a server: passages of collections, found.",
         ),
     ),
-    pages=("api.dashboard.pages.indexes:router",),
+    templates="features.retrieval",
+    pages=("features.retrieval.pages.indexes:router",),
     menu=(MenuEntry("/indexes", "Indexes"),),
-    control=("workers.turns.indexes:WORK",),
-    purges=("jobs.indexes.purging:purges",),
-    meters={"api": "jobs.indexes.meters:API"},
+    control=("features.retrieval.work:WORK",),
+    purges=("features.retrieval.purging:purges",),
+    stored_bytes=("features.retrieval.lifecycle:stored_bytes",),
+    meters={"api": "features.retrieval.meters:API"},
 )

@@ -6,9 +6,9 @@ from features.feature import Command, Feature, Scopes, Section
 
 FEATURE = Feature(
     name="webhooks",
-    tables=("jobs.tables.webhooks",),
-    routers=("api.webhooks.routes:router", "api.webhooks.deliveries:router"),
-    services={"webhooks": "api.webhooks.service:open_sender"},
+    tables=("features.webhooks.tables",),
+    routers=("features.webhooks.http.routes:router", "features.webhooks.http.deliveries:router"),
+    services={"webhooks": "features.webhooks.http.service:open_sender"},
     scopes=Scopes(
         read=("listWebhookEndpoints", "retrieveWebhookEndpoint", "listWebhookDeliveries", "listWebhookEventTypes"),
         submit=(
@@ -19,14 +19,14 @@ FEATURE = Feature(
     commands=(
         Command(
             "webhooks",
-            "cli.webhooks.commands:app",
+            "features.webhooks.commands:app",
             Section.SERVER,
             "Have URLs told when batches end or runs fail, and see what was sent to them.",
         ),
     ),
-    control=("workers.webhooks:WORK",),
-    purges=("jobs.webhooks.deliveries:purges",),
-    meters={"control": "jobs.webhooks.meters:CONTROL"},
-    on_event=("jobs.webhooks.events:emit",),
-    on_tenant_end=("jobs.webhooks.endpoints:delete_endpoints_of",),
+    control=("features.webhooks.work:WORK",),
+    purges=("features.webhooks.deliveries:purges",),
+    meters={"control": "features.webhooks.meters:CONTROL"},
+    on_event=("features.webhooks.events:emit",),
+    on_tenant_end=("features.webhooks.endpoints:delete_endpoints_of",),
 )

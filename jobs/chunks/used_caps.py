@@ -1,4 +1,4 @@
-"""Whether a batch has used up what its run had left for it. Ends nothing: `jobs.pipelines` does."""
+"""Whether a batch has used up what its run had left for it. Ends nothing: `features.pipelines` does."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 
 from jobs.errors import FencedOutError
 from jobs.ids import new_id
-from jobs.tables import Batch, Extraction, PassageIndex, Run
+from jobs.tables.base import Base
 
-Row = TypeVar("Row", bound=Batch | Extraction | PassageIndex | Run)
+Row = TypeVar("Row", bound=Base)
 
 UNCLAIMED = "(claimed_until IS NULL OR claimed_until <= clock_timestamp())"
 

@@ -16,10 +16,9 @@ from jobs.graphs.advancing import Advancer
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
-from jobs.tables import Extraction, PassageIndex
-from jobs.tables.courses import StageColumns
+from jobs.tables.courses import CourseRow, StageColumns
 
-Course = TypeVar("Course", bound=Extraction | PassageIndex)
+Course = TypeVar("Course", bound=CourseRow)
 Standing = TypeVar("Standing", bound=CourseStanding[StageColumns])
 
 

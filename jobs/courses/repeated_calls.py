@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError
-from jobs.tables import Extraction, PassageIndex
+from jobs.tables.courses import CourseRow
 
-Course = TypeVar("Course", Extraction, PassageIndex)
+Course = TypeVar("Course", bound=CourseRow)
 
 
 class RepeatableCall(Protocol):

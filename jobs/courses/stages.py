@@ -16,7 +16,7 @@ from jobs.graphs.windows import window_left
 from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines
 from jobs.tables import Batch, Tenant
-from jobs.tables.courses import CourseColumns, StageColumns
+from jobs.tables.courses import CourseRow, StageColumns
 
 StageRow = TypeVar("StageRow", bound=StageColumns)
 
@@ -53,7 +53,7 @@ class StageBatch:
 
 def begin(
     session: Session,
-    course: CourseColumns,
+    course: CourseRow,
     row: StageColumns,
     *,
     lines: NewFile | None,
@@ -72,7 +72,7 @@ def begin(
     session.flush()
 
 
-def _submit(session: Session, course: CourseColumns, lines: NewFile, wanted: StageBatch, settings: Settings) -> Batch:
+def _submit(session: Session, course: CourseRow, lines: NewFile, wanted: StageBatch, settings: Settings) -> Batch:
     created = CreateBatch(
         input_file_id="",
         made_from=f"{wanted.stage} of {course.id}",
@@ -88,7 +88,7 @@ def _submit(session: Session, course: CourseColumns, lines: NewFile, wanted: Sta
     return made_inputs.submit(session, tenant, created, lines, settings, key_id=course.api_key_id).batch
 
 
-def note_ended(session: Session, course: CourseColumns, stage: StageColumns) -> None:
+def note_ended(session: Session, course: CourseRow, stage: StageColumns) -> None:
     """Note that a stage is over: what comes next is tried anew."""
     stage.done_at = session.scalar(select(func.now()))
     course.num_tries = 0

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs.states import CANCELLING
 from jobs.tables import Batch, Tenant
-from jobs.tables.courses import CourseColumns, StageColumns
+from jobs.tables.courses import CourseRow, StageColumns
 
 StageRow_co = TypeVar("StageRow_co", bound=StageColumns, covariant=True)
 
@@ -38,6 +38,6 @@ class CourseStanding(Generic[StageRow_co]):
         return None if stage is None or stage.batch_id is None else self.batches[stage.batch_id]
 
 
-def is_stopped(session: Session, course: CourseColumns) -> bool:
+def is_stopped(session: Session, course: CourseRow) -> bool:
     """Tell whether a course is to end: it is being cancelled, or its tenant is gone."""
     return course.state == CANCELLING or session.get_one(Tenant, course.tenant_id).deleted_at is not None

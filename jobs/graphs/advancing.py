@@ -23,11 +23,12 @@ from jobs.errors import ConflictError, FencedOutError, InputError, LimitError, R
 from jobs.graphs.reasons import note_reason
 from jobs.settings import Settings
 from jobs.states import CANCELLING, TERMINAL_BATCH_STATES, BatchState
-from jobs.tables import Batch, Extraction, PassageIndex, Run
+from jobs.tables import Batch
+from jobs.tables.courses import GraphRow
 
 log = logging.getLogger(__name__)
 
-Graph = TypeVar("Graph", bound=Extraction | PassageIndex | Run)
+Graph = TypeVar("Graph", bound=GraphRow)
 
 _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together

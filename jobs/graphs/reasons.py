@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from jobs.tables import Batch, Extraction, PassageIndex, Run
+from jobs.tables import Batch
+from jobs.tables.courses import GraphRow
 
 _MAX_REASON = 2000  # characters
 
 
-def note_reason(graph: Extraction | PassageIndex | Run, reason: str | None) -> None:
+def note_reason(graph: GraphRow, reason: str | None) -> None:
     """Note why a locked graph ends, or waits, if there is a reason: it may name what tenants wrote, or very many."""
     known = storable(reason or "") or None
     graph.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"

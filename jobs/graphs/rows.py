@@ -8,9 +8,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.states import ExtractionState, IndexState, RunState, require_move
-from jobs.tables import Extraction, PassageIndex, Run
+from jobs.tables.courses import GraphRow
 
-Graph = TypeVar("Graph", Extraction, PassageIndex, Run)
+Graph = TypeVar("Graph", bound=GraphRow)
 State = TypeVar("State", ExtractionState, IndexState, RunState)
 
 
@@ -20,7 +20,7 @@ def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:
     return session.scalar(query, execution_options={"populate_existing": True})
 
 
-def enter(session: Session, graph: Extraction | PassageIndex | Run, after: State, *, is_end: bool) -> None:
+def enter(session: Session, graph: GraphRow, after: State, *, is_end: bool) -> None:
     """Put a locked graph into its next state; at its end nobody has it any more. Raises IllegalMoveError.
 
     Nobody else writes `state`, and the `lifecycle` of its kind alone calls this.

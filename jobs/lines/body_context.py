@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from extraction.passages.numbered import ShownPassage, layout
 from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, whole
+from protocol.passages import ShownPassage, layout
 
 PLACEHOLDER = "{{context}}"
 """Stands once in the messages of a line with a context, where its passages go."""

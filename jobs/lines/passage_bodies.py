@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extraction.passages.numbered import ShownPassage
 from jobs.lines.body_checks import BodyError, Check, object_, refuse_unknown, text, whole
 from jobs.lines.body_context import MAX_TOP_K, ContextRequest
 from jobs.lines.document_bodies import PREPARE_MODEL
+from protocol.passages import ShownPassage
 
 FIND_ENDPOINT = "/v1/passages/find"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -16,12 +16,10 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from jobs.errors import NotFoundError
-from jobs.states import TERMINAL_INDEX_STATES
 from jobs.storage.objects import Storage
-from jobs.tables import Model, PassageIndex
+from jobs.tables import Model
 
 _KEY = re.compile(r"tokenizers/([0-9a-f]{64})\.json(?:#[0-9]+)?")
-_ENDED = [state.value for state in TERMINAL_INDEX_STATES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +60,10 @@ def tokenizer_of(model: Model) -> ModelTokenizer | None:
     return None if model.tokenizer is None else ModelTokenizer(**model.tokenizer)
 
 
-def unnamed(session: Session, names: Sequence[str]) -> list[str]:
-    """Return those of these objects that are tokenizers which no model has, and no index is still to be cut by."""
-    hashes = {name: found for name in names if (found := named_sha256(name)) is not None}
-    wanted = set(hashes.values())
+def of_models(session: Session, hashes: Collection[str]) -> set[str]:
+    """Return those of these hashes that a model's tokenizer has."""
     sha256 = Model.tokenizer["sha256"].as_string()
-    of_models = select(sha256).where(sha256.in_(wanted))
-    is_mine = PassageIndex.tokenizer_sha256.in_(wanted) & PassageIndex.state.not_in(_ENDED)
-    named = set(session.scalars(of_models.union(select(PassageIndex.tokenizer_sha256).where(is_mine))))
-    return [name for name, found in hashes.items() if found not in named]
+    return set(session.scalars(select(sha256).where(sha256.in_(hashes))))
 
 
 def is_old(storage: Storage, name: str, limit: datetime) -> bool:

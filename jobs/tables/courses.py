@@ -9,12 +9,20 @@ from sqlalchemy import ForeignKey, Integer, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.states import COURSE_UNDER_WAY
-from jobs.tables.base import created_at
+from jobs.tables.base import Base, created_at
 
 
-class ClaimColumns:
-    """Who is at it: `jobs.claims`."""
+class GraphRow(Base):
+    """Of a graph of batches: whose it is, how it ended, and who has claimed it (`jobs.claims`)."""
 
+    __abstract__ = True
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    state: Mapped[str]  # of its kind's
+    reason: Mapped[str | None]  # of its end, or of its wait
+    created_at: Mapped[datetime] = created_at()
+    ended_at: Mapped[datetime | None]
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_by: Mapped[str | None]
     claimed_until: Mapped[datetime | None]
@@ -22,11 +30,11 @@ class ClaimColumns:
     num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
 
 
-class CourseColumns(ClaimColumns):
+class CourseRow(GraphRow):
     """Of what is done to all documents of a collection: who asked for it, how, and how it ended."""
 
-    id: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    __abstract__ = True
+
     collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
     priority: Mapped[str]
     completion_window: Mapped[str]
@@ -34,11 +42,8 @@ class CourseColumns(ClaimColumns):
     api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str]  # of the create call
-    state: Mapped[str] = mapped_column(server_default=COURSE_UNDER_WAY)  # of its kind's
-    reason: Mapped[str | None]  # of its end, or of its wait
-    created_at: Mapped[datetime] = created_at()
+    state: Mapped[str] = mapped_column(server_default=COURSE_UNDER_WAY)
     expires_at: Mapped[datetime]  # then its batches do
-    ended_at: Mapped[datetime | None]
 
 
 class StageColumns:

@@ -12,7 +12,7 @@ from jobs.tables.base import Base, created_at
 
 
 class AdminEntry(Base):
-    """A change that an operator made; append-only: triggers refuse all but inserts. `jobs.administration.log`."""
+    """A change that an operator made; append-only: triggers refuse all but inserts. `jobs.admin_log`."""
 
     __tablename__ = "admin_log"
 
@@ -49,7 +49,7 @@ class Deletion(Base):
 
 
 class ScheduleWatch(Base):
-    """Since when dispatchers look at schedules without a pause, in one row; see `jobs.pipelines.watch`."""
+    """Since when dispatchers look at schedules without a pause: see `features.pipelines.scheduling.watch`."""
 
     __tablename__ = "schedule_watch"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
+from features.documents.advancing import Extractions
 from jobs.database import sessions
-from jobs.extractions.advancing import Extractions
 from jobs.storage import Storage
 from tests.jobs.extractions.answering import Answering
 

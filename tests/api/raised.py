@@ -1,7 +1,7 @@
 """Which of the domain's errors a function may raise, as far as its source says: what it makes, calls and depends on.
 
-Names are followed through imports of `api` and `jobs`; of a class that is made, or named in a call, every method
-counts. Methods of what a function is handed are not followed.
+Names are followed through imports of `api`, `features` and `jobs`; of a class that is made, or named in a call, every
+method counts. Methods of what a function is handed are not followed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _defined_by(statement: ast.stmt) -> Iterator[str]:
 
 @cache
 def _module(name: str) -> Module | None:
-    if name.partition(".")[0] not in ("api", "jobs"):
+    if name.partition(".")[0] not in ("api", "features", "jobs"):
         return None
     path = ROOT.joinpath(*name.split("."))
     file = next((found for found in (path.with_suffix(".py"), path / "__init__.py") if found.exists()), None)

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from features.pipelines import stores
 from jobs.accounts.keys import authenticate
-from jobs.pipelines import stores
 
 
 def upload(http: httpx.Client, name: str = "a.pdf", *, purpose: str = "user_data", content: bytes = b"%PDF-") -> str:

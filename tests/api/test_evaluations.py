@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from api.schemas.evaluations import EvaluationObject
-from extraction.evaluation.evaluate import evaluate
-from extraction.evaluation.gold import read_gold_file
-from extraction.evaluation.metrics import RiskPoint
-from extraction.fields.schema import FieldSchema
-from jobs.extractions import evaluating
+from features.documents import evaluating
+from features.documents.extraction.evaluation.evaluate import evaluate
+from features.documents.extraction.evaluation.gold import read_gold_file
+from features.documents.extraction.evaluation.metrics import RiskPoint
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.schemas.evaluations import EvaluationObject
 from tests.api.extracting import completed_extraction
 from tests.jobs.extractions.answering import FLAKY
 

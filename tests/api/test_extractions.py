@@ -10,11 +10,11 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from extraction.scoring.vector import NAMES
+from features.documents import stages
+from features.documents.advancing import Extractions
+from features.documents.extraction.scoring.vector import NAMES
 from jobs.chunks import fleet
 from jobs.database import sessions
-from jobs.extractions import stages
-from jobs.extractions.advancing import Extractions
 from jobs.storage import Storage
 from tests.jobs.extractions.answering import Answering
 

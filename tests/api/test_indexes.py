@@ -13,21 +13,22 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from api.extractions import document_texts
+from features.documents.http import document_texts
+from features.retrieval.advancing import Indexes
+from features.retrieval.parts import IndexParts, parts_of
+from features.retrieval.searching import Found, Searcher
+from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.accounts import keys
 from jobs.audit.audit import audit
 from jobs.chunks import fleet
 from jobs.database import sessions
-from jobs.indexes.advancing import Indexes
-from jobs.indexes.parts import IndexParts, parts_of
-from jobs.indexes.searching import Found, Searcher
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.lines.endpoints import LineKind
 from jobs.states import Scope
 from jobs.storage import Storage, tokenizers
 from jobs.storage.tokenizers import ModelTokenizer
-from jobs.tables import Batch, PassageIndex
+from jobs.tables import Batch
 from tests.extraction.passages.builders import byte_tokenizer
 from tests.jobs.indexes.answering import MADE, UNKNOWN, IndexAnswering
 
@@ -289,7 +290,7 @@ def test_searches_and_texts_of_one_tenant_leave_threads_to_others(
         return find_text(*given)
 
     monkeypatch.setattr(document_texts, "_text", read_text)
-    monkeypatch.setattr("api.indexes.searches.parts_of", asked_parts_of)
+    monkeypatch.setattr("features.retrieval.http.searches.parts_of", asked_parts_of)
     monkeypatch.setattr(Searcher, "search", search)
     documents = f"/v1/collections/{made['collection_id']}/documents"
     text_url = f"{documents}/{http.get(documents).json()['data'][0]['id']}/text"

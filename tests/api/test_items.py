@@ -15,8 +15,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api.admission import in_flight
-from extraction.scoring import reviews
-from jobs.extractions import record_ranges
+from features.documents import record_ranges
+from features.documents.extraction.scoring import reviews
 from jobs.storage import Storage
 from tests.api.extracting import completed_extraction
 from tests.database_roles import as_superuser_do

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 import api
+import features
 from api.app import create_app
 from api.scopes import OPEN, SCOPES
 from api.submission_fields import WINDOW_PATTERN
@@ -105,7 +106,11 @@ def test_operations_have_openais_names_and_the_failures_that_any_request_may_mee
 
 def endpoints() -> Iterator[tuple[str, list[Name]]]:
     """Yield each operation's id with its endpoint and what stands before it."""
-    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(api.__path__, "api.")]
+    modules = [
+        importlib.import_module(module.name)
+        for package in (api, features)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
     routers = {id(value): value for module in modules for value in vars(module).values()}.values()
     for route in (route for router in routers if isinstance(router, APIRouter) for route in router.routes):
         if type(route) is APIRoute and route.operation_id is not None:

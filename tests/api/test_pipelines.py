@@ -14,11 +14,11 @@ import httpx
 import pytest
 from sqlalchemy.orm import Session
 
-from api.extractions import documents
-from api.pipelines import previews
+from features.documents.http import documents
+from features.pipelines import stores
+from features.pipelines.http import previews
 from jobs.accounts.keys import authenticate
 from jobs.errors import InputError
-from jobs.pipelines import stores
 from tests.api.waiting import wait_until
 from tests.api.worker import run
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from extraction.scoring import reviews
-from jobs.extractions.reviewing import reviewed
-from jobs.tables import Extraction
+from features.documents.extraction.scoring import reviews
+from features.documents.reviewing import reviewed
+from features.documents.tables import Extraction
 from tests.api.extracting import completed_extraction
 from tests.jobs.extractions.answering import FLAKY
 

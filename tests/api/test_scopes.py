@@ -17,6 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 import api
+import features
 from api.openapi import DescribedApp
 from api.scopes import SCOPES, scope_of
 from jobs.accounts import keys, tenants
@@ -25,7 +26,11 @@ from jobs.states import Scope
 
 def routes() -> Iterator[APIRoute]:
     """Yield the routes of every router of the package, those that the schema does not show, too."""
-    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(api.__path__, "api.")]
+    modules = [
+        importlib.import_module(module.name)
+        for package in (api, features)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
     routers = {id(value): value for module in modules for value in vars(module).values()}.values()
     for router in routers:
         if isinstance(router, APIRouter):

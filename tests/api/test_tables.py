@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs.pipelines.sources import uploaded_tables
+from features.pipelines.sources import uploaded_tables
 
 ROWS = b'\xef\xbb\xbftext,lang\n"Good, cheap",en\n"Sehr\nlaut",de\n'
 

@@ -11,11 +11,11 @@ import pytest
 from openai import OpenAI
 from sqlalchemy.orm import Session
 
+from features.webhooks import deliveries, endpoints
+from features.webhooks.events import emit
+from features.webhooks.sending import Answer
 from jobs.accounts.keys import authenticate
 from jobs.states import EventType
-from jobs.webhooks import deliveries, endpoints
-from jobs.webhooks.events import emit
-from jobs.webhooks.sending import Answer
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
 URL = "https://example.com/hook"

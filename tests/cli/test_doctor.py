@@ -13,7 +13,7 @@ from cli.embedded.child import Child
 from cli.embedded.valkey import prepare_valkey
 from cli.status.doctor import Finding, Verdict, examine
 from confined.isolation import Layer
-from extraction.documents.process import isolation
+from features.documents.extraction.documents.process import isolation
 from jobs.database import connect, head_revision
 from jobs.settings import Settings
 from jobs.storage import Storage

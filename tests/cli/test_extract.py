@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from cli.extracting.known import read_known
-from extraction.fields.schema import FieldSchema
-from extraction.passes.examples import FROM_AN_EXAMPLE
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.examples import FROM_AN_EXAMPLE
 from jobs.chunks.recording import LineResult
 from jobs.errors import ConflictError, InputError
 from tests.cli.killed import wait_for

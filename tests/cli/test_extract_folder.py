@@ -15,9 +15,9 @@ from cli.extracting.running import records, run_batches
 from cli.extracting.work import ExtractFolder, folder_of
 from cli.places.session import Session
 from cli.places.stage import Stage
-from extraction.course.document import NO_ROOM
-from extraction.course.job import ExtractJob, Passes, plan
-from extraction.scoring.records import UNANSWERED
+from features.documents.extraction.course.document import NO_ROOM
+from features.documents.extraction.course.job import ExtractJob, Passes, plan
+from features.documents.extraction.scoring.records import UNANSWERED
 from jobs.errors import InputError
 from tests.cli.service import run
 from tests.jobs.extractions.answering import ENDLESS

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from cli.calls import Calls
 from cli.extracting.index_command import _begun
-from cli.pipelines.calls import Calls
+from features.documents.advancing import Extractions
+from features.documents.tables import Extraction
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.extractions.advancing import Extractions
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Extraction, Tenant
+from jobs.tables import Tenant
 from tests.cli.service import Service, run
 from tests.jobs.extractions.answering import Answering
 from tests.jobs.indexes.stored_indexes import add_index

@@ -18,8 +18,8 @@ from benchmarks.extraction.pdf_writer import write_pdf
 from benchmarks.extraction.wide import wide_schema
 from examples.documents import draw_facts
 from examples.paper_layouts import HELD_OUT
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.records import UNANSWERED
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.records import UNANSWERED
 
 pytestmark = pytest.mark.long
 

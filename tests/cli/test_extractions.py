@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from features.documents.advancing import Extractions
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.extractions.advancing import Extractions
 from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.cli.documents import collect, http_of

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from features.retrieval.advancing import Indexes
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.indexes.advancing import Indexes
 from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.cli.documents import collect

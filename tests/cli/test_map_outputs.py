@@ -11,9 +11,9 @@ import pytest
 from cli.mapping.folder import MapFolder
 from cli.mapping.job import Wanted, plan
 from cli.places.run_folder import RunFolder
+from features.pipelines.rows.sources.files import Format, reads
+from features.pipelines.rows.sources.reading import open_source
 from jobs.errors import InputError
-from pipelines.sources.files import Format, reads
-from pipelines.sources.reading import open_source
 from tests.cli.service import run
 
 WIDE: list[dict[str, Any]] = [{"a": 1.5}, *({"a": 2} for _ in range(1023))]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.pipelines.schedules import ScheduleBody
-from cli.pipelines.apply import SCHEDULE_DEFAULTS
+from features.pipelines.commands.apply import SCHEDULE_DEFAULTS
+from features.pipelines.http.schedules import ScheduleBody
 from jobs.errors import InputError
 from tests.cli.service import Service, run
 

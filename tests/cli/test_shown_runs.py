@@ -12,11 +12,11 @@ import httpx2
 import pytest
 from openai import APIConnectionError
 
+from cli import calls
+from cli.calls import Calls
 from cli.line_tally import SOME_LINES_FAILED
-from cli.pipelines import calls
-from cli.pipelines.calls import Calls
-from cli.pipelines.shown import failed_rows, preview_lines, run_row
-from cli.pipelines.watching import watch_run
+from features.pipelines.commands.shown import failed_rows, preview_lines, run_row
+from features.pipelines.commands.watching import watch_run
 from tests.cli.service import run as command
 
 

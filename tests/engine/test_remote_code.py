@@ -16,7 +16,19 @@ from tests.engine.tiny_models import save_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_TOKENIZER = ROOT / "examples" / "demo_model" / "tokenizer.json"
-OURS = ("api", "benchmarks", "cli", "engine", "examples", "jobs", "kernels", "protocol", "scripts", "workers")
+OURS = (
+    "api",
+    "benchmarks",
+    "cli",
+    "engine",
+    "examples",
+    "features",
+    "jobs",
+    "kernels",
+    "protocol",
+    "scripts",
+    "workers",
+)
 
 CODE = """
 from pathlib import Path

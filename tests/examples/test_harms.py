@@ -12,7 +12,7 @@ from examples.field_requests import make_request, shown
 from examples.harms import Harm, Harmed, draw_harms, harm_lines, harmed_gold
 from examples.make_papers import Paper, make_papers
 from examples.value_lists import list_text
-from extraction.fields.leaf import Kind
+from features.documents.extraction.fields.leaf import Kind
 
 SHARE = 0.3
 

@@ -12,9 +12,9 @@ from examples.field_requests import SCHEMA_PATH, answer_text, make_request, show
 from examples.make_papers import make_papers
 from examples.train_demo_model import IGNORED
 from examples.train_fields import MAX_POSITIONS, AnswerTokens, batches, field_chat
-from extraction.fields.groups import groups
-from extraction.fields.schema import FieldSchema
-from extraction.passes.answers import read_answer
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.answers import read_answer
 
 
 def test_every_quote_of_a_request_stands_in_its_document() -> None:

@@ -13,15 +13,16 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.binaries import find_postgres
+from features.documents.collections import collection, documents
+from features.documents.tables import Collection
 from jobs import files, served_models
 from jobs.accounts import budgets, tenants
 from jobs.database import connect, sessions
-from jobs.extractions import collection, documents
 from jobs.ids import new_id
 from jobs.settings import Settings
 from jobs.states import AskedPriority, BatchState
 from jobs.storage import Storage
-from jobs.tables import Batch, Chunk, Collection, File, Tenant
+from jobs.tables import Batch, Chunk, File, Tenant
 from tests.jobs.batches.control import validate
 
 

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from features.pipelines.tables import Pipeline, Run
 from jobs import metrics
-from jobs.tables import Batch, Pipeline, Run, Tenant
+from jobs.tables import Batch, Tenant
 from jobs.telemetry.meters import Sample
 from tests.database_roles import as_superuser_do
 

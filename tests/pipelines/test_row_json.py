@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipelines.row_json import dumps, loads
+from features.pipelines.rows.row_json import dumps, loads
 
 LONG = "123456789012345678901234567890"
 NOON = "2026-01-02T12:00:00"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines import stores
 from jobs import files, served_models
 from jobs.accounts import tenants
 from jobs.batches import lifecycle
@@ -19,7 +20,6 @@ from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
-from jobs.pipelines import stores
 from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.storage import Storage

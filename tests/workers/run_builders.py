@@ -13,6 +13,11 @@ from typing import IO, Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines import definitions, lifecycle, stores
+from features.pipelines.advancing import Runs
+from features.pipelines.external.store import ExternalStore, Found
+from features.pipelines.scheduling import schedules
+from features.pipelines.tables import Run
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
 from jobs.batches.validation import validate_batch
@@ -20,13 +25,10 @@ from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
-from jobs.pipelines import definitions, lifecycle, schedules, stores
-from jobs.pipelines.advancing import Runs
-from jobs.pipelines.external.store import ExternalStore, Found
 from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import ObjectWriter, Storage
-from jobs.tables import Batch, Run
+from jobs.tables import Batch
 
 SCHEMA = {
     "type": "object",

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from sqlalchemy import select, text
 
+from features.pipelines import definitions, lifecycle, steps
+from features.pipelines.runs import claims
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.batches import retrying
-from jobs.pipelines import definitions, lifecycle, steps
-from jobs.pipelines.runs import claims
 from jobs.states import RunState
 from jobs.tables import Batch, Tenant
 from tests.workers.run_builders import House, step

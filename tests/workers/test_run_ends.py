@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs.pipelines import lifecycle, publishing, stores
-from jobs.pipelines.external import folder
-from jobs.pipelines.external.opening import open_store
-from jobs.pipelines.external.store import StoreAwayError
+from features.pipelines import lifecycle, publishing, stores
+from features.pipelines.external import folder
+from features.pipelines.external.opening import open_store
+from jobs.errors import StoreAwayError
 from jobs.states import RunState
 from jobs.tables import Batch
 from tests.workers.run_builders import House, step

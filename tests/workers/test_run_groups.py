@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from features.pipelines.rows.lines import grouping
 from jobs.states import RunState
-from pipelines.lines import grouping
 from tests.workers.run_builders import House, step
 
 

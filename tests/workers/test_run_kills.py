@@ -7,13 +7,15 @@ import itertools
 import pytest
 from sqlalchemy import select, text
 
+from features.pipelines import lifecycle
+from features.pipelines.tables import RunStep
+from features.pipelines.work import run_turns
+from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
-from jobs.pipelines import lifecycle
 from jobs.states import TERMINAL_RUN_STATES, RunState
-from jobs.tables import Batch, RunStep, WebhookDelivery
+from jobs.tables import Batch
 from tests.jobs.webhooks.builders import add_endpoint
 from tests.workers.run_builders import Effects, House, Killed, carry_out, step, watched
-from workers.turns.runs import run_turns
 
 _CLAIM_ENDS = "UPDATE run SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
 _numbers = itertools.count()

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from jobs.pipelines import lifecycle
+from features.pipelines import lifecycle
+from features.pipelines.rows.templates.process import RenderingProcess
+from features.pipelines.tables import RunStep
 from jobs.states import RunState
-from jobs.tables import Batch, RunStep
-from pipelines.templates.process import RenderingProcess
+from jobs.tables import Batch
 from tests.workers.run_builders import House, step
 
 

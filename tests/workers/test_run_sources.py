@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from features.pipelines import definitions, lifecycle, stores
+from features.pipelines.spec import parse_definition
 from jobs.accounts import tenants
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, NotFoundError
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
-from jobs.pipelines import definitions, lifecycle, stores
-from jobs.pipelines.spec import parse_definition
 from jobs.states import RunState
 from tests.workers.run_builders import House, step
 

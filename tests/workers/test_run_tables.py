@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, text
 
-from jobs.pipelines import lifecycle
+from features.pipelines import lifecycle
 from jobs.states import RunState
 from jobs.tables import Batch
 from tests.workers.run_builders import Effects, House, Killed, carry_out, step, watched

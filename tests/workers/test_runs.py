@@ -12,13 +12,14 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
+from features.pipelines import definitions, lifecycle
+from features.pipelines.external.store import ExternalStore
+from features.pipelines.tables import Run, RunStep
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
-from jobs.errors import InputError
-from jobs.pipelines import definitions, lifecycle
-from jobs.pipelines.external.store import ExternalStore, StoreAwayError
+from jobs.errors import InputError, StoreAwayError
 from jobs.states import RunState
-from jobs.tables import Batch, File, Run, RunStep
+from jobs.tables import Batch, File
 from tests.workers.run_builders import House, step
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from features.pipelines import lifecycle, stores
+from features.pipelines.advancing import Runs
+from features.pipelines.external.store import ExternalStore
+from features.pipelines.tables import Run
 from jobs.accounts.limits import set_limits
-from jobs.pipelines import lifecycle, stores
-from jobs.pipelines.advancing import Runs
-from jobs.pipelines.external.store import ExternalStore
 from jobs.states import RunState
-from jobs.tables import Run
 from tests.workers.run_builders import Effects, House, WatchedStore
 
 

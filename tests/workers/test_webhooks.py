@@ -15,17 +15,17 @@ from openai import OpenAI
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.webhooks import deliveries
+from features.webhooks.endpoints import EndpointChange, create_endpoint
+from features.webhooks.events import emit
+from features.webhooks.meters import CONTROL
+from features.webhooks.work import MAX_OF_A_TENANT, WebhookSender
 from jobs.accounts.tenants import create_tenant
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant
 from jobs.telemetry.meters import Meters
-from jobs.webhooks import deliveries
-from jobs.webhooks.endpoints import EndpointChange, create_endpoint
-from jobs.webhooks.events import emit
-from jobs.webhooks.meters import CONTROL
 from tests.webhook_receiver import LOCAL, Receiver, receiving
-from workers.webhooks import MAX_OF_A_TENANT, WebhookSender
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(webhook_networks=LOCAL, claim_alone_seconds=0.05)
@@ -167,9 +167,9 @@ KILLED = """
 import os, signal, sys, threading
 from jobs.database import connect, sessions
 from jobs.settings import Settings
-from jobs.webhooks import deliveries
-from jobs.webhooks.sending import Sender
-from workers.webhooks import WebhookSender
+from features.webhooks import deliveries
+from features.webhooks.sending import Sender
+from features.webhooks.work import WebhookSender
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -221,8 +221,8 @@ def test_a_worker_that_is_killed_between_two_effects_loses_nothing(
 def test_an_answer_is_recorded_once_postgres_is_back(
     maker: sessionmaker[Session], tenant: Tenant, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from features.webhooks import work as webhooks
     from jobs.errors import ServiceError
-    from workers import webhooks
 
     real, failures = deliveries.record, [ServiceError("away"), ServiceError("away")]
 

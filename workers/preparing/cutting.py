@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extraction.course.cutting_child import Cutting, ReadDocument, packed, unpacked
-from extraction.documents.limits import Limits
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentError, PassageError
+from features.documents.extraction.course.cutting_child import Cutting, ReadDocument, packed, unpacked
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import DocumentError, PassageError
 from jobs.errors import InputError
 from jobs.lines.document_bodies import CutRequest
 from jobs.storage import Storage, prepared, read_documents

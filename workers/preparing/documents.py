@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from extraction.course.grounding_child import packed, packed_found
-from extraction.documents.document import DocumentSummary
-from extraction.documents.limits import Limits
-from extraction.errors import DocumentError, ExtractionError
+from features.documents.extraction.course.grounding_child import packed, packed_found
+from features.documents.extraction.documents.document import DocumentSummary
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.errors import DocumentError, ExtractionError
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
 from jobs.storage import Storage, prepared, read_documents

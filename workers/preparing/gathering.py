@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.corpus import FoundPassage
-from extraction.course.job import custom_id
+from features.documents.collections import documents
+from features.documents.extraction.course.corpus import FoundPassage
+from features.documents.extraction.course.job import custom_id
 from jobs.database import transaction
-from jobs.extractions import documents
 from jobs.settings import MIB
 from jobs.storage import Storage, read_documents
 

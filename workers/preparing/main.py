@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 
-from extraction.documents.limits import Limits
-from extraction.documents.process.isolation import Isolation
-from extraction.errors import ExtractionError
 from features import meters_of
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.process.isolation import Isolation
+from features.documents.extraction.errors import ExtractionError
+from features.retrieval.searching import Searcher
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
-from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.settings import MIB, Settings
 from jobs.storage import Storage, store_marker

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.retrieval.lifecycle import find_index
+from features.retrieval.parts import IndexParts, parts_of
+from features.retrieval.searching import Found, FoundPassage, Query, Searcher
 from jobs.batches.retrieval.results import INDEX_NOT_FOUND, UNAVAILABLE
 from jobs.database import transaction
 from jobs.errors import NotFoundError
-from jobs.indexes.lifecycle import find_index
-from jobs.indexes.parts import IndexParts, parts_of
-from jobs.indexes.searching import Found, FoundPassage, Query, Searcher
 from jobs.lines.passage_bodies import FindRequest
 from workers.preparing.line_errors import LineError
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from extraction.course.cutting_child import MODULE as CUTTER
-from extraction.course.grounding_child import MODULE as GROUNDER
-from extraction.documents.limits import Limits
-from extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.course.cutting_child import MODULE as CUTTER
+from features.documents.extraction.course.grounding_child import MODULE as GROUNDER
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.process.document_reader import DocumentReader
 from workers.chunks.running import RunningCount
 from workers.preparing.turns import Turns
 

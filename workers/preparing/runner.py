@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from extraction.errors import ExtractionError
+from features.documents.extraction.errors import ExtractionError
 from jobs.chunks.fleet import RunningLines
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import ServiceError

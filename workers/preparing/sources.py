@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.errors import DocumentCode, DocumentError
+from features.pipelines import stores
 from jobs import files
 from jobs.database import transaction
 from jobs.errors import NotFoundError
 from jobs.lines.document_bodies import ReadRequest
-from jobs.pipelines import stores
 from jobs.settings import Settings
 from jobs.storage import Storage
 

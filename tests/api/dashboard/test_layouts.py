@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from api.dashboard import formats
-from api.dashboard.pages import models, overview, pipelines
+from api.dashboard.pages import models, overview
+from features.pipelines.pages import pipelines
 from jobs.overview.fleet import WorkersCounted, WorkerSeen
 from jobs.overview.reviewing import OpenReviews
 from jobs.overview.scheduled import NextRun

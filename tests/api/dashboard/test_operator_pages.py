@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.dashboard.pages import health, tenants
+from api.dashboard.pages import health
+from features.administration.pages import tenants
 from jobs.access import Standing
 from jobs.overview.diagnosis import DatabaseLook
 from tests.api.browser import Browser

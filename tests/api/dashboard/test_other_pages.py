@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from features.pipelines import stores
 from jobs.accounts.keys import authenticate
 from jobs.chunks.fleet import heartbeat, register, stop
-from jobs.pipelines import stores
 from tests.api.browser import Browser
 from tests.api.extracting import completed_extraction
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from extraction.scoring import reviews
+from features.documents.extraction.scoring import reviews
 from tests.api.extracting import completed_extraction
 from tests.e2e.driven import CHROMIUM, MISSING, PHONE, Window, chromium, open_window
 

@@ -17,10 +17,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from api.auth import COOKIE
+from features import load_tables
 from jobs.accounts import browser_sessions, keys
 from jobs.errors import AuthenticationError
 from jobs.tables import Base
 from tests.api.browser import Browser
+
+load_tables()
 
 Browse = Callable[[str | None], Browser]
 

@@ -18,9 +18,10 @@ from api.dashboard.recent import Recent
 from benchmarks.dashboard import pages
 from benchmarks.dashboard.pages import Paths
 from benchmarks.dashboard.rows import Filled, Sizes, fill
-from jobs.extractions import stages
+from features.documents import stages
+from features.documents.tables import Extraction, ExtractionStage
 from jobs.overview.listing import BatchFilter
-from jobs.tables import Batch, BatchStage, Budget, Extraction, ExtractionStage
+from jobs.tables import Batch, BatchStage, Budget
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.extraction.__main__ import main
 from benchmarks.extraction.corpus import make_document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
 from tests.extraction.passages.builders import byte_tokenizer
 
 

@@ -10,11 +10,11 @@ from benchmarks.extraction.harmed_papers import ABSENT, STATED, Answer, answers_
 from examples.field_requests import SCHEMA_PATH
 from examples.harms import Harm
 from examples.make_papers import Paper, make_papers
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.calibration import Calibration, Part
-from extraction.scoring.score import NOWHERE
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.calibration import Calibration, Part
+from features.documents.extraction.scoring.score import NOWHERE
 
 SCHEMA = FieldSchema.parse(SCHEMA_PATH.read_bytes())
 PAPERS = {paper.name: paper for paper in make_papers(40, seed=3, harm_share=0.3)}

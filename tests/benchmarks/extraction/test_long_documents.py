@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.extraction.long_documents import LongDocument, make_document, measure
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
 
 STATED = {"type": "invoice", "vendor": "Ash Ltd", "number": "R-17", "total": 12.5, "pieces": None}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.extraction.wide import wide_schema
-from extraction.fields.groups import groups
-from extraction.fields.schema import FieldSchema
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.schema import FieldSchema
 
 
 def test_a_wide_schema_has_as_many_leaves_as_are_wanted_in_groups() -> None:

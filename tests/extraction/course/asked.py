@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extraction.course.answers import LineResult
-from extraction.passes.excerpts import Window, likely_tokens
+from features.documents.extraction.course.answers import LineResult
+from features.documents.extraction.passes.excerpts import Window, likely_tokens
 
 TEXT = {"type": "string"}
 WINDOW = Window(max_tokens=4096, count=likely_tokens)

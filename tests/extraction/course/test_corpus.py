@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
-from extraction.course.corpus import FoundPassage, gather
-from extraction.course.document import again_requests, record_of
-from extraction.course.job import ExtractJob, plan
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.documents.runs import Box, Run, Runs
-from extraction.passes.excerpts import Window, likely_tokens
+from features.documents.extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
+from features.documents.extraction.course.corpus import FoundPassage, gather
+from features.documents.extraction.course.document import again_requests, record_of
+from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.runs import Box, Run, Runs
+from features.documents.extraction.passes.excerpts import Window, likely_tokens
 
 FIELDS = {"vendor": {"type": "string"}, "total": {"type": "string"}}
 SCHEMA = json.dumps({"type": "object", "properties": FIELDS}).encode()

@@ -12,17 +12,25 @@ import jsonschema_rs
 import orjson
 import pytest
 
-from extraction.course import document, job
-from extraction.course.answers import Answers, LineResult
-from extraction.course.document import record_of, whole_reading
-from extraction.course.job import ExtractJob
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.fields.paths import Path, spell
-from extraction.passes.asking_again import CUT, MISSING, TOO_LONG, UNGROUNDED, asked_again, halves, parts
-from extraction.passes.document_reading import DocumentReading, Question
-from extraction.passes.excerpts import Window
-from extraction.scoring.records import UNANSWERED, UNENDED
+from features.documents.extraction.course import document, job
+from features.documents.extraction.course.answers import Answers, LineResult
+from features.documents.extraction.course.document import record_of, whole_reading
+from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.fields.paths import Path, spell
+from features.documents.extraction.passes.asking_again import (
+    CUT,
+    MISSING,
+    TOO_LONG,
+    UNGROUNDED,
+    asked_again,
+    halves,
+    parts,
+)
+from features.documents.extraction.passes.document_reading import DocumentReading, Question
+from features.documents.extraction.passes.excerpts import Window
+from features.documents.extraction.scoring.records import UNANSWERED, UNENDED
 from tests.extraction.course.asked import REFUSED, TEXT, WINDOW
 
 SCHEMA = {

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from extraction.course import job
-from extraction.course.answers import Answers, LineResult
-from extraction.course.document import again_requests, record_of
-from extraction.course.job import ExtractJob
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.passes.examples import Example
-from extraction.passes.prompts import Request
+from features.documents.extraction.course import job
+from features.documents.extraction.course.answers import Answers, LineResult
+from features.documents.extraction.course.document import again_requests, record_of
+from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.passes.examples import Example
+from features.documents.extraction.passes.prompts import Request
 from tests.extraction.course.asked import REFUSED, TEXT, WINDOW
 
 

@@ -7,10 +7,10 @@ import json
 import orjson
 import pytest
 
-from extraction.course.answers import LineResult
-from extraction.course.job import Passes
-from extraction.course.stored_plan import StoredPlan
-from extraction.errors import ExtractionError
+from features.documents.extraction.course.answers import LineResult
+from features.documents.extraction.course.job import Passes
+from features.documents.extraction.course.stored_plan import StoredPlan
+from features.documents.extraction.errors import ExtractionError
 
 SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in ("z", "a", "m")}})
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import orjson
 
-from extraction.documents.limits import Limits, Progress
-from extraction.documents.process.child import serve
-from extraction.documents.process.frames import HEAD, Kind
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.process.child import serve
+from features.documents.extraction.documents.process.frames import HEAD, Kind
 
 MODULE = "tests.extraction.documents.attacker"
 NOBODY = 65534

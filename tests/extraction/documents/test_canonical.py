@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.documents.canonical import canonical
+from features.documents.extraction.documents.canonical import canonical
 
 TEXTS = st.text(
     st.sampled_from("ae\u0301\u0323\u00ad\r\n\x00\u1100\u1161\u11a8\ufb2c\u212b\u09c7\u09be é😀"), max_size=40

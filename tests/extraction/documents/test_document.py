@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.documents.document import Cell, Document, DocumentSummary, Heading, Page, text_of
-from extraction.documents.runs import Box, Run, Runs
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.document import Cell, Document, DocumentSummary, Heading, Page, text_of
+from features.documents.extraction.documents.runs import Box, Run, Runs
+from features.documents.extraction.errors import DocumentCode, DocumentError
 
 
 def document(runs: list[Run], text: str = "Total 7\nThe end") -> Document:

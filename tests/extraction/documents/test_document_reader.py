@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from benchmarks.extraction.pages import make_pdf
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import PARSERS, parse
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.documents.process.reading_process import ReaderDiedError, ReadingProcess
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import PARSERS, parse
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.documents.process.reading_process import ReaderDiedError, ReadingProcess
+from features.documents.extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
 
 PDF = make_pdf(3, seed=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from extraction.documents.formats import Format
-from extraction.errors import DocumentCode
+from features.documents.extraction.documents.formats import Format
+from features.documents.extraction.errors import DocumentCode
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "extraction.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Documents")[2].partition("\n## ")[0]

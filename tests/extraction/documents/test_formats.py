@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from extraction.documents.formats import Format, format_of
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.formats import Format, format_of
+from features.documents.extraction.errors import DocumentCode, DocumentError
 
 
 def package(*members: str) -> bytes:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from benchmarks.extraction.pages import make_pdf
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
-from extraction.documents.document import Document
-from extraction.documents.layout import layout
-from extraction.documents.limits import Limits, Progress
-from extraction.documents.parsing import parse
-from extraction.documents.readers.pdf import read_pdf
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.readers.pdf import read_pdf
 
 TABLE = [("Item", "Price"), ("Pens", "12.00"), ("Paper and ink", "7.50")]
 

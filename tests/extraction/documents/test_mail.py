@@ -6,10 +6,10 @@ from email.message import EmailMessage
 
 import pytest
 
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.errors import DocumentCode, DocumentError
 
 
 def mail(subject: str, body: str = "Hello.\n") -> EmailMessage:

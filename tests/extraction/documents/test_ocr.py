@@ -8,8 +8,8 @@ import pypdfium2
 import pytest
 
 from benchmarks.extraction.pdf_writer import PdfPage, Picture, Words, write_pdf
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.errors import DocumentCode, DocumentError
 
 pytest.importorskip("rapidocr", reason="the extra [ocr] is not installed")
 pytestmark = pytest.mark.long

@@ -6,9 +6,9 @@ import datetime
 
 import pytest
 
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
 from tests.extraction.documents.office_files import changed, sheets_file, slides_file, word_file
 
 WORD = "word/document.xml"

@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.extraction.pages import make_pdf
 from benchmarks.extraction.pdf_writer import PdfPage, Words, frame, pdf_objects, write_pdf
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.documents.readers.pdf import opened
-from extraction.documents.runs import Box
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.documents.readers.pdf import opened
+from features.documents.extraction.documents.runs import Box
+from features.documents.extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import builders
 
 

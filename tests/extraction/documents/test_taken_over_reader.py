@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from confined import landlock
-from extraction.course.cutting_child import MODULE as CUTTER
-from extraction.course.grounding_child import MODULE as GROUNDER
-from extraction.documents.limits import Limits
-from extraction.documents.process.document_reader import DocumentReader
-from extraction.documents.process.drawn_pages import MODULE as DRAWER
-from extraction.documents.process.reading_process import READER, ReadingProcess, start_warm
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.course.cutting_child import MODULE as CUTTER
+from features.documents.extraction.course.grounding_child import MODULE as GROUNDER
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.documents.process.drawn_pages import MODULE as DRAWER
+from features.documents.extraction.documents.process.reading_process import READER, ReadingProcess, start_warm
+from features.documents.extraction.errors import DocumentCode, DocumentError
 from tests.extraction.documents import attacker
 
 pytestmark = [

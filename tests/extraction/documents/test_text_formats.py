@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.errors import DocumentCode, DocumentError
 
 
 def read(content: str | bytes, name: str, limits: Limits | None = None) -> Document:

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import psutil
 
-from extraction.documents.limits import Limits
-from extraction.documents.process.document_reader import DocumentReader
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.process.document_reader import DocumentReader
 from tests.extraction.documents.attacker import ATTACKS, MODULE, READS, WRITTEN, become_nobody
 
 LIMITS = Limits(seconds=600)

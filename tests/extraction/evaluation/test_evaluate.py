@@ -9,15 +9,15 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from extraction.errors import ExtractionError
-from extraction.evaluation.comparing import compare
-from extraction.evaluation.evaluate import evaluate, judged
-from extraction.evaluation.gold import GoldDocument, read_gold, read_gold_file
-from extraction.fields.paths import spell
-from extraction.fields.schema import FieldSchema
-from extraction.fields.values import is_same_for
-from extraction.grounding.spans import Span
-from extraction.scoring.features import Features
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.evaluation.comparing import compare
+from features.documents.extraction.evaluation.evaluate import evaluate, judged
+from features.documents.extraction.evaluation.gold import GoldDocument, read_gold, read_gold_file
+from features.documents.extraction.fields.paths import spell
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.fields.values import is_same_for
+from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.scoring.features import Features
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)
@@ -223,7 +223,7 @@ def test_a_value_is_compared_once_whatever_is_measured_of_it(monkeypatch: pytest
         asked.append(spell(leaf.path))
         return is_same_for(leaf, *values)
 
-    monkeypatch.setattr("extraction.evaluation.comparing.is_same_for", counted)
+    monkeypatch.setattr("features.documents.extraction.evaluation.comparing.is_same_for", counted)
     evaluate(SCHEMA, [record({**FIELDS, "lines": []}, number=0.9)], gold({**FIELDS, "lines": []}))
     assert asked.count("number") == 1, "of a text the likeness is another question"
 

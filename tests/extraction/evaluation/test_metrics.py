@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.evaluation.metrics import (
+from features.documents.extraction.evaluation.metrics import (
     Rates,
     auroc,
     brier,
@@ -17,7 +17,7 @@ from extraction.evaluation.metrics import (
     span_overlap,
     text_likeness,
 )
-from extraction.grounding.spans import Span
+from features.documents.extraction.grounding.spans import Span
 
 
 def test_rates_follow_from_their_counts() -> None:

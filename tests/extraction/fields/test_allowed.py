@@ -7,13 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from extraction.errors import ExtractionError
-from extraction.fields import allowed
-from extraction.fields.allowed import problem_of
-from extraction.fields.leaf import Leaf
-from extraction.fields.paths import ITEM
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.items import item_of
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.fields import allowed
+from features.documents.extraction.fields.allowed import problem_of
+from features.documents.extraction.fields.leaf import Leaf
+from features.documents.extraction.fields.paths import ITEM
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.items import item_of
 
 NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 100}
 SIZE = {"type": "object", "properties": {"size": {"type": "integer"}}}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.errors import SchemaError
-from extraction.fields.expression_parser import MAX_DEPTH, parse_expression
+from features.documents.extraction.errors import SchemaError
+from features.documents.extraction.fields.expression_parser import MAX_DEPTH, parse_expression
 
 LEAVES: list[tuple[str, ...]] = [("lines", "*", "quantity"), ("lines", "*", "price"), ("lines", "*", "amount")]
 LEAVES += [("net",), ("tax",), ("vendor", "name"), ("issued",), ("due",), ("tags", "*")]

@@ -6,9 +6,9 @@ import pytest
 
 from engine.grammars.grammar import check_grammar
 from engine.structured import StructuredOutput
-from extraction.errors import SchemaError
-from extraction.fields.groups import TOKEN_SHARE, answer_tokens, groups
-from extraction.fields.schema import FieldSchema
+from features.documents.extraction.errors import SchemaError
+from features.documents.extraction.fields.groups import TOKEN_SHARE, answer_tokens, groups
+from features.documents.extraction.fields.schema import FieldSchema
 from tests.extraction.fields.builders import INVOICE, wide_schema
 
 

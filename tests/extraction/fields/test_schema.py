@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from extraction.errors import SchemaError
-from extraction.fields.leaf import Kind, LeafType, Metric
-from extraction.fields.paths import build, path_of, spell
-from extraction.fields.schema import FieldSchema
+from features.documents.extraction.errors import SchemaError
+from features.documents.extraction.fields.leaf import Kind, LeafType, Metric
+from features.documents.extraction.fields.paths import build, path_of, spell
+from features.documents.extraction.fields.schema import FieldSchema
 from tests.extraction.fields.builders import INVOICE
 
 

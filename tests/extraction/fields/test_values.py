@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.fields.dates import dates
-from extraction.fields.leaf import Kind
-from extraction.fields.numbers import currency, numbers
-from extraction.fields.values import is_same, normal_text
+from features.documents.extraction.fields.dates import dates
+from features.documents.extraction.fields.leaf import Kind
+from features.documents.extraction.fields.numbers import currency, numbers
+from features.documents.extraction.fields.values import is_same, normal_text
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.fields.leaf import Kind
-from extraction.grounding.align import Sought, align, ground
-from extraction.grounding.spans import Grounding, Status
+from features.documents.extraction.fields.leaf import Kind
+from features.documents.extraction.grounding.align import Sought, align, ground
+from features.documents.extraction.grounding.spans import Grounding, Status
 
 TEXT = """Invoice No. 4711
 ACME Corp. & Of\ufb01ce “North”

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.grounding.normalised import Target
+from features.documents.extraction.grounding.normalised import Target
 
 TEXTS = st.text(
     alphabet=st.one_of(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.fields.leaf import Kind
-from extraction.grounding.align import Sought, ground
-from extraction.grounding.standing import Standing
+from features.documents.extraction.fields.leaf import Kind
+from features.documents.extraction.grounding.align import Sought, ground
+from features.documents.extraction.grounding.standing import Standing
 
 TEXT, NUMBER, MONEY, DATE = Kind.TEXT, Kind.NUMBER, Kind.MONEY, Kind.DATE
 CELLS = "To: 12 High Street    Invoice 17\nLondon SW1    Date 4 May\n\nCountry: UK"

@@ -10,7 +10,7 @@ from functools import cache
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from benchmarks.extraction.alignment import generated_text
-from extraction.documents.document import Heading
+from features.documents.extraction.documents.document import Heading
 
 _TOKEN = re.compile(r"\w{1,4}|[^\w\s]")
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.extraction.alignment import generated_text
-from extraction.documents.document import Heading
-from extraction.errors import PassageError
-from extraction.grounding.spans import Span
-from extraction.passages.cutting import WINDOW_CHARACTERS, Cutter, by_windows
-from extraction.passages.passage import joined_spans
+from features.documents.extraction.documents.document import Heading
+from features.documents.extraction.errors import PassageError
+from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.passages.cutting import WINDOW_CHARACTERS, Cutter, by_windows
+from features.documents.extraction.passages.passage import joined_spans
 from tests.extraction.passages.builders import count, with_headings
 
 TEXTS = st.text(alphabet="ab .,\n#ßé漢🙂-\t", max_size=600)
@@ -120,7 +120,7 @@ def test_windows_give_the_passages_of_the_whole_text(monkeypatch: pytest.MonkeyP
     rng = random.Random(3)
     text = "".join("。" if rng.random() < 0.002 else chr(0x4E00 + rng.randrange(3000)) for _ in range(6000))
     by_window = Cutter(count=len, max_tokens=40).cut(text)
-    monkeypatch.setattr("extraction.passages.cutting.WINDOW_CHARACTERS", len(text))
+    monkeypatch.setattr("features.documents.extraction.passages.cutting.WINDOW_CHARACTERS", len(text))
     assert by_window == Cutter(count=len, max_tokens=40).cut(text)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from extraction.documents.document import Heading
-from extraction.errors import PassageError
-from extraction.passages.cutting import Cutter
-from extraction.passages.token_count import TokenCount
+from features.documents.extraction.documents.document import Heading
+from features.documents.extraction.errors import PassageError
+from features.documents.extraction.passages.cutting import Cutter
+from features.documents.extraction.passages.token_count import TokenCount
 from tests.extraction.passages.builders import byte_tokenizer, word_tokenizer
 
 MADE = (byte_tokenizer, word_tokenizer)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.extracting.outputs import Outputs, write_outputs
-from extraction.fields.groups import Group, groups
-from extraction.fields.paths import ITEM, build, spell
-from extraction.fields.schema import FieldSchema
-from extraction.passes.answers import read_answer
-from extraction.passes.partial_json import Node, parse
+from features.documents.extraction.fields.groups import Group, groups
+from features.documents.extraction.fields.paths import ITEM, build, spell
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.answers import read_answer
+from features.documents.extraction.passes.partial_json import Node, parse
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)

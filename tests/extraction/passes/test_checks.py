@@ -8,17 +8,24 @@ from typing import Any
 
 import pytest
 
-from extraction.fields.groups import groups
-from extraction.fields.leaf import Kind
-from extraction.fields.paths import spell
-from extraction.fields.schema import FieldSchema
-from extraction.passes.answers import read_answer
-from extraction.passes.asking_again import CONTRADICTED, MISSING, UNGROUNDED, UNREADABLE, doubts, settle
-from extraction.passes.check_digits import is_iban, is_vat_id
-from extraction.passes.findings import Agreement, Finding, ground_readings, relocate
-from extraction.passes.merging import merge, record
-from extraction.passes.second_reading import read_second, with_agreements
-from extraction.passes.validators import violations
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.leaf import Kind
+from features.documents.extraction.fields.paths import spell
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.answers import read_answer
+from features.documents.extraction.passes.asking_again import (
+    CONTRADICTED,
+    MISSING,
+    UNGROUNDED,
+    UNREADABLE,
+    doubts,
+    settle,
+)
+from features.documents.extraction.passes.check_digits import is_iban, is_vat_id
+from features.documents.extraction.passes.findings import Agreement, Finding, ground_readings, relocate
+from features.documents.extraction.passes.merging import merge, record
+from features.documents.extraction.passes.second_reading import read_second, with_agreements
+from features.documents.extraction.passes.validators import violations
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)

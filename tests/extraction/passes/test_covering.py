@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from extraction.course import job
-from extraction.course.answers import Answers, LineResult
-from extraction.course.document import covered_questions, covered_texts, record_of, whole_reading
-from extraction.documents.document import Document
-from extraction.documents.layout import layout
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.grounding.spans import Span
-from extraction.passes.covered_text import COVER, covered
-from extraction.passes.document_reading import DocumentReading
+from features.documents.extraction.course import job
+from features.documents.extraction.course.answers import Answers, LineResult
+from features.documents.extraction.course.document import covered_questions, covered_texts, record_of, whole_reading
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.passes.covered_text import COVER, covered
+from features.documents.extraction.passes.document_reading import DocumentReading
 
 SCHEMA = {
     "type": "object",

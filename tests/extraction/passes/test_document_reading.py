@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from extraction.documents.layout import layout
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.fields.groups import groups
-from extraction.fields.schema import FieldSchema
-from extraction.passes.asking_again import asked_again
-from extraction.passes.document_reading import DocumentReading, read_group
-from extraction.passes.merging import record
+from features.documents.extraction.documents.layout import layout
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.asking_again import asked_again
+from features.documents.extraction.passes.document_reading import DocumentReading, read_group
+from features.documents.extraction.passes.merging import record
 
 SCHEMA = FieldSchema.parse(
     {

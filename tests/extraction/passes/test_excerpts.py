@@ -11,18 +11,18 @@ import pytest
 
 from benchmarks.extraction.alignment import generated_text
 from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
-from extraction.course.answers import Answers, LineResult
-from extraction.course.document import record_of
-from extraction.course.job import ExtractJob, plan
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.grounding.spans import Span
-from extraction.passes.document_reading import Question
-from extraction.passes.examples import Example
-from extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
-from extraction.passes.likeness import choose_examples
-from extraction.passes.prompts import Request
+from features.documents.extraction.course.answers import Answers, LineResult
+from features.documents.extraction.course.document import record_of
+from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.grounding.spans import Span
+from features.documents.extraction.passes.document_reading import Question
+from features.documents.extraction.passes.examples import Example
+from features.documents.extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
+from features.documents.extraction.passes.likeness import choose_examples
+from features.documents.extraction.passes.prompts import Request
 from tests.extraction.passages.builders import count
 
 SCHEMA = {
@@ -117,7 +117,7 @@ def test_a_prompt_shows_what_stands_beside_the_words_of_its_fields_too() -> None
 def test_a_job_by_another_rule_of_what_is_shown_is_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job(max_tokens=700)
     before = asked.identity()
-    monkeypatch.setattr("extraction.course.job.EXCERPT_RULES", (1, 2, 3))
+    monkeypatch.setattr("features.documents.extraction.course.job.EXCERPT_RULES", (1, 2, 3))
     assert asked.identity() != before
 
 

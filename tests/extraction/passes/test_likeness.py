@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from extraction.passes.examples import MAX_EXAMPLES, Example
-from extraction.passes.likeness import choose_examples
+from features.documents.extraction.passes.examples import MAX_EXAMPLES, Example
+from features.documents.extraction.passes.likeness import choose_examples
 
 RECEIPT = Example(document_text="** Ash Ltd **\n2 x Milk 3.00\nTotal 3.00", fields={})
 LETTER = Example(document_text="Dear customer,\nhere is our invoice 17 of 4 May\nKind regards", fields={})

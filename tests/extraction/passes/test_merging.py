@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from extraction.fields.paths import Place, spell
-from extraction.fields.schema import FieldSchema
-from extraction.grounding.spans import NOWHERE, Grounding, Span, Status
-from extraction.passes.findings import Finding, Reading
-from extraction.passes.merging import merge, record
+from features.documents.extraction.fields.paths import Place, spell
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.grounding.spans import NOWHERE, Grounding, Span, Status
+from features.documents.extraction.passes.findings import Finding, Reading
+from features.documents.extraction.passes.merging import merge, record
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)

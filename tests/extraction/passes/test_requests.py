@@ -9,17 +9,17 @@ import pytest
 
 from engine.grammars.grammar import check_grammar
 from engine.structured import StructuredOutput
-from extraction.fields.groups import groups
-from extraction.fields.paths import Path, spell
-from extraction.fields.schema import FieldSchema
-from extraction.passes.answers import read_answer
-from extraction.passes.examples import FROM_AN_EXAMPLE, Example, with_example_reasons
-from extraction.passes.findings import ground_readings
-from extraction.passes.hunter import hunter_request
-from extraction.passes.merging import merge
-from extraction.passes.prompts import Request, Shape, choose_shape, fields_in_words
-from extraction.passes.second_reading import second_reading_request
-from extraction.passes.withholding import withhold
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.paths import Path, spell
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.answers import read_answer
+from features.documents.extraction.passes.examples import FROM_AN_EXAMPLE, Example, with_example_reasons
+from features.documents.extraction.passes.findings import ground_readings
+from features.documents.extraction.passes.hunter import hunter_request
+from features.documents.extraction.passes.merging import merge
+from features.documents.extraction.passes.prompts import Request, Shape, choose_shape, fields_in_words
+from features.documents.extraction.passes.second_reading import second_reading_request
+from features.documents.extraction.passes.withholding import withhold
 from tests.extraction.fields.builders import INVOICE
 
 SCHEMA = FieldSchema.parse(INVOICE)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from extraction.course.answers import Answers, LineResult
-from extraction.course.document import again_requests, record_of
-from extraction.course.job import ExtractJob, plan
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.passes.excerpts import Window, likely_tokens
-from extraction.scoring.features import Features
-from extraction.scoring.score import NOWHERE
+from features.documents.extraction.course.answers import Answers, LineResult
+from features.documents.extraction.course.document import again_requests, record_of
+from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.passes.excerpts import Window, likely_tokens
+from features.documents.extraction.scoring.features import Features
+from features.documents.extraction.scoring.score import NOWHERE
 
 TEXT = "Invoice R-17 of Ash Ltd, 5 March 2024.\nNut 60.00\nBolt 40.00\nTotal: 100.00 EUR\nIt was settled on 3 May."
 ITEM = {"type": "object", "properties": {"article": {"type": "string"}, "amount": {"type": "number"}}}

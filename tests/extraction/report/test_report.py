@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.evaluation.evaluate import evaluate
-from extraction.evaluation.gold import GoldDocument
-from extraction.fields.schema import FieldSchema
-from extraction.report.marks import Mark, segments
-from extraction.report.page import report
+from features.documents.extraction.evaluation.evaluate import evaluate
+from features.documents.extraction.evaluation.gold import GoldDocument
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.report.marks import Mark, segments
+from features.documents.extraction.report.page import report
 
 TEXT = "Invoice R-17 of Miller <Ltd> & Sons, total 119.00"
 

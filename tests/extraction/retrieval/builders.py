@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from extraction.passages.passage import Passage
-from extraction.retrieval.segment import Segment, build
-from extraction.retrieval.signature import EmbeddingSignature, Signature
+from features.documents.extraction.passages.passage import Passage
+from features.documents.extraction.retrieval.segment import Segment, build
+from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
 
 WORDS = Signature(cutter="whole", tokenizer_sha256="t", language="english")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extraction.errors import RetrievalError
-from extraction.retrieval.archive import SIZES_BYTES, PassageText, archive, head_bytes, read_head
+from features.documents.extraction.errors import RetrievalError
+from features.documents.extraction.retrieval.archive import SIZES_BYTES, PassageText, archive, head_bytes, read_head
 from tests.extraction.retrieval.builders import WORDS, segment
 
 TEXTS = {"a": "the first passage", "b": "", "c": "naïve \U0001f600 words"}

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extraction.retrieval.bm25 import K1, B, Bm25
-from extraction.retrieval.postings import Postings
-from extraction.retrieval.ranking import Hit, best
+from features.documents.extraction.retrieval.bm25 import K1, B, Bm25
+from features.documents.extraction.retrieval.postings import Postings
+from features.documents.extraction.retrieval.ranking import Hit, best
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=12), min_size=1, max_size=12)
 

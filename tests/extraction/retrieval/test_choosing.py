@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from extraction.retrieval.choosing import LeftOut, choose
-from extraction.retrieval.ranking import Hit
-from extraction.retrieval.segment import Place
+from features.documents.extraction.retrieval.choosing import LeftOut, choose
+from features.documents.extraction.retrieval.ranking import Hit
+from features.documents.extraction.retrieval.segment import Place
 
 RANKED = [
     (Hit(number, 9.0 - number), Place(document=name, start=start, end=start + 5, num_tokens=tokens))

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extraction.errors import RetrievalError
-from extraction.retrieval.index import Index
-from extraction.retrieval.ranking import Hit, fused
-from extraction.retrieval.segment import Segment
-from extraction.retrieval.signature import Signature
-from extraction.retrieval.terms import Analyzer
-from extraction.retrieval.vectors import nearest
+from features.documents.extraction.errors import RetrievalError
+from features.documents.extraction.retrieval.index import Index
+from features.documents.extraction.retrieval.ranking import Hit, fused
+from features.documents.extraction.retrieval.segment import Segment
+from features.documents.extraction.retrieval.signature import Signature
+from features.documents.extraction.retrieval.terms import Analyzer
+from features.documents.extraction.retrieval.vectors import nearest
 from tests.extraction.retrieval.builders import WORDS, segment, with_vectors
 
 FIRST = {"lease": "The rent is due monthly.", "memo": "Nothing of interest"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from extraction.grounding.spans import Status
-from extraction.passes.findings import Agreement, ValueLogprobs
-from extraction.scoring.calibration import Judged
-from extraction.scoring.features import Features
+from features.documents.extraction.grounding.spans import Status
+from features.documents.extraction.passes.findings import Agreement, ValueLogprobs
+from features.documents.extraction.scoring.calibration import Judged
+from features.documents.extraction.scoring.features import Features
 
 
 def sure(**changes: object) -> Features:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from extraction.errors import ExtractionError
-from extraction.evaluation.evaluate import evaluate, judged
-from extraction.evaluation.gold import read_gold
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.items import ItemChange, Items, item_of, lists_of
-from extraction.scoring.reviews import Reviewed, as_reviewed, gold_of
-from extraction.scoring.verdicts import Change, Verdict
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.evaluation.evaluate import evaluate, judged
+from features.documents.extraction.evaluation.gold import read_gold
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.items import ItemChange, Items, item_of, lists_of
+from features.documents.extraction.scoring.reviews import Reviewed, as_reviewed, gold_of
+from features.documents.extraction.scoring.verdicts import Change, Verdict
 
 PARTS = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}
 LINE = {"type": "object", "properties": {"count": {"type": "integer"}, "price": {"type": "number"}, "parts": PARTS}}

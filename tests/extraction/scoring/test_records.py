@@ -7,20 +7,20 @@ from typing import Any
 
 import jsonschema_rs
 
-from extraction.documents.document import Document, Page
-from extraction.documents.runs import Runs
-from extraction.fields.groups import groups
-from extraction.fields.schema import FieldSchema
-from extraction.passes.answers import read_answer
-from extraction.passes.asking_again import doubts, settle
-from extraction.passes.findings import Finding, ground_readings, relocate
-from extraction.passes.hunter import hunter_request
-from extraction.passes.logprobs import with_logprobs
-from extraction.passes.merging import merge, record
-from extraction.passes.second_reading import read_second, second_reading_request, with_agreements
-from extraction.passes.validators import violations
-from extraction.report.page import report
-from extraction.scoring.records import UNANSWERED, done_record, failed_record
+from features.documents.extraction.documents.document import Document, Page
+from features.documents.extraction.documents.runs import Runs
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.passes.answers import read_answer
+from features.documents.extraction.passes.asking_again import doubts, settle
+from features.documents.extraction.passes.findings import Finding, ground_readings, relocate
+from features.documents.extraction.passes.hunter import hunter_request
+from features.documents.extraction.passes.logprobs import with_logprobs
+from features.documents.extraction.passes.merging import merge, record
+from features.documents.extraction.passes.second_reading import read_second, second_reading_request, with_agreements
+from features.documents.extraction.passes.validators import violations
+from features.documents.extraction.report.page import report
+from features.documents.extraction.scoring.records import UNANSWERED, done_record, failed_record
 from tests.extraction.fields.builders import INVOICE
 
 TEXT = """Miller Ltd                     Invoice R-17

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from extraction.errors import ExtractionError
-from extraction.evaluation.evaluate import evaluate, judged
-from extraction.evaluation.gold import read_gold
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.reviews import Reviewed, as_reviewed, gold_of, is_right, reviewable
-from extraction.scoring.verdicts import Reason, Verdict
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.evaluation.evaluate import evaluate, judged
+from features.documents.extraction.evaluation.gold import read_gold
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.reviews import Reviewed, as_reviewed, gold_of, is_right, reviewable
+from features.documents.extraction.scoring.verdicts import Reason, Verdict
 
 SCHEMA = FieldSchema.parse(
     {

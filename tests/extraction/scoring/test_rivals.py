@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from extraction.documents.document import Document, Page
-from extraction.documents.runs import Runs
-from extraction.fields.leaf import Leaf, LeafType, Metric
-from extraction.fields.schema import FieldSchema
-from extraction.grounding.spans import Grounding, Span, Status
-from extraction.passes.findings import Finding, Reading
-from extraction.passes.merging import Candidate, Merged
-from extraction.scoring.records import done_record
-from extraction.scoring.rivals import rivals_of
+from features.documents.extraction.documents.document import Document, Page
+from features.documents.extraction.documents.runs import Runs
+from features.documents.extraction.fields.leaf import Leaf, LeafType, Metric
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.grounding.spans import Grounding, Span, Status
+from features.documents.extraction.passes.findings import Finding, Reading
+from features.documents.extraction.passes.merging import Candidate, Merged
+from features.documents.extraction.scoring.records import done_record
+from features.documents.extraction.scoring.rivals import rivals_of
 
 DATE = Leaf(path=("date",), type=LeafType.STRING, metric=Metric.DATE)
 TOTAL = Leaf(path=("total",), type=LeafType.NUMBER, metric=Metric.MONEY)

@@ -8,27 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extraction.documents.document import Document, Page
-from extraction.documents.runs import Box, Run, Runs
-from extraction.errors import ExtractionError
-from extraction.fields.groups import groups
-from extraction.fields.leaf import Leaf, LeafType, Metric
-from extraction.fields.paths import Path
-from extraction.fields.schema import FieldSchema
-from extraction.grounding.spans import Grounding, Span, Status
-from extraction.passes.answers import read_answer
-from extraction.passes.covering import Covered
-from extraction.passes.findings import Agreement, Finding, Reading, ValueLogprobs
-from extraction.passes.logprobs import value_logprobs
-from extraction.passes.merging import Candidate, Merged
-from extraction.passes.validators import Violation
-from extraction.scoring import calibration as calibration_module
-from extraction.scoring.calibration import Calibration, Judged, fit, threshold_for
-from extraction.scoring.evidence import evidence_of, ocr_scores
-from extraction.scoring.features import Features, features_of
-from extraction.scoring.regression import fit_isotonic, fit_logistic
-from extraction.scoring.score import Level, level_of, prior_score, reasons, scored
-from extraction.scoring.vector import NAMES
+from features.documents.extraction.documents.document import Document, Page
+from features.documents.extraction.documents.runs import Box, Run, Runs
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.fields.groups import groups
+from features.documents.extraction.fields.leaf import Leaf, LeafType, Metric
+from features.documents.extraction.fields.paths import Path
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.grounding.spans import Grounding, Span, Status
+from features.documents.extraction.passes.answers import read_answer
+from features.documents.extraction.passes.covering import Covered
+from features.documents.extraction.passes.findings import Agreement, Finding, Reading, ValueLogprobs
+from features.documents.extraction.passes.logprobs import value_logprobs
+from features.documents.extraction.passes.merging import Candidate, Merged
+from features.documents.extraction.passes.validators import Violation
+from features.documents.extraction.scoring import calibration as calibration_module
+from features.documents.extraction.scoring.calibration import Calibration, Judged, fit, threshold_for
+from features.documents.extraction.scoring.evidence import evidence_of, ocr_scores
+from features.documents.extraction.scoring.features import Features, features_of
+from features.documents.extraction.scoring.regression import fit_isotonic, fit_logistic
+from features.documents.extraction.scoring.score import Level, level_of, prior_score, reasons, scored
+from features.documents.extraction.scoring.vector import NAMES
 from tests.extraction.scoring.builders import judged, sure
 
 (TWO,) = groups(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session
 
+from features import load_tables
 from jobs import partitions
 from jobs.access import FUNCTIONS, OWNER, PREPARE, ROLES, SERVICE, TABLES, Right, grants, standing_of
 from jobs.database import connect, sessions
@@ -17,6 +18,8 @@ from jobs.partitions import is_partition_name
 from jobs.tables import Base
 from tests.database_roles import as_owner, as_prepare, as_service, as_superuser
 from tests.jobs.access.roles_page import PAGE, with_tables
+
+load_tables()
 
 Login = Callable[[str], str]
 DAY = date(2024, 2, 28)

@@ -11,12 +11,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
+from features import load_tables
 from jobs import database
 from jobs.database import MIGRATIONS, head_revision
 from jobs.database.schema import alembic_config
 from jobs.errors import ServiceError
 from jobs.partitions import is_partition_name
 from jobs.tables import Base
+
+load_tables()
 
 pytestmark = pytest.mark.changes_schema
 
@@ -47,10 +50,9 @@ TABLE = re.compile(r"(?<=^CREATE TABLE public\.)(\w+) \(\n(.*?)\n\)", re.DOTALL 
 def shared_columns() -> dict[str, set[str]]:
     """Return, by table, the columns that it declares together with others.
 
-    Alone of these it is left open where among the table's own they stand: migrations made each table as a whole and
-    have some of them in its middle, which no class that several tables are declared with can say. No database is made
-    from declarations, and nothing goes by a column's position: see the test below. All else has to be as declared: of
-    the own columns and of the shared ones the order, too.
+    Alone of these the order is left open: migrations made each table as a whole, and have them in its middle, which no
+    class that several tables are declared with can say. No database is made from declarations, and nothing goes by a
+    column's position: see the test below. All else has to be as declared: of the own columns the order, too.
     """
     shared: dict[str, set[str]] = {}
     for mapper in Base.registry.mappers:
@@ -69,7 +71,8 @@ def dump(pg_dump: Path, url: str) -> str:
     def shared_last(table: re.Match[str]) -> str:
         name, columns = table.groups()
         lines = [line.removesuffix(",") for line in columns.splitlines()]
-        lines.sort(key=lambda line: line.split()[0] in shared.get(name, ()))
+        is_shared = {line: line.split()[0] in shared.get(name, ()) for line in lines}
+        lines.sort(key=lambda line: (is_shared[line], line if is_shared[line] else ""))
         return "\n".join((f"{name} (", *lines, ")"))
 
     return TABLE.sub(shared_last, BY_MIGRATIONS_ALONE.sub("", dumped))
@@ -87,7 +90,7 @@ GOES_BY_POSITION = re.compile(r"\b(?:INSERT INTO|COPY) +\w+(?: AS \w+)?\s+(?:SEL
 
 
 def test_statements_that_write_rows_name_the_columns() -> None:
-    sources = MIGRATIONS.with_name("jobs").rglob("*.py")
+    sources = [path for folder in ("jobs", "features") for path in MIGRATIONS.with_name(folder).rglob("*.py")]
     found = [(path.name, match[0]) for path in sources for match in GOES_BY_POSITION.finditer(path.read_text())]
     assert found == []
     assert GOES_BY_POSITION.search("INSERT INTO run AS one\n    SELECT * FROM run")

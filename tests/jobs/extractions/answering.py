@@ -18,11 +18,16 @@ import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.grounding_child import ground, packed, packed_found
-from extraction.documents.limits import Limits, Progress
-from extraction.documents.parsing import parse
-from extraction.errors import DocumentError
-from extraction.passes.covered_text import COVER
+from features.documents.advancing import Extractions
+from features.documents.extraction.course.grounding_child import ground, packed, packed_found
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.errors import DocumentError
+from features.documents.extraction.passes.covered_text import COVER
+from features.documents.tables import Extraction, ExtractionStage
+from features.retrieval.advancing import Indexes
+from features.retrieval.searching import Searcher
+from features.retrieval.tables import PassageIndex, PassageIndexStage
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -30,16 +35,13 @@ from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming, leasing
 from jobs.chunks.recording import LineResult
 from jobs.errors import InputError
-from jobs.extractions.advancing import Extractions
-from jobs.indexes.advancing import Indexes
-from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage, Extraction, ExtractionStage, PassageIndex, PassageIndexStage
+from jobs.tables import Batch, BatchStage
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused

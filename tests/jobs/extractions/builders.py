@@ -17,9 +17,10 @@ from cli.extracting.running import records, run_batches
 from cli.extracting.work import folder_of
 from cli.places.session import Session as PlaceSession
 from cli.places.stage import Stage as PlaceStage
-from jobs.extractions import lifecycle
+from features.documents import lifecycle
+from features.documents.tables import Extraction
 from jobs.storage import Storage
-from jobs.tables import Extraction, File
+from jobs.tables import File
 from tests.jobs.extractions.answering import LineFailure, completion
 
 

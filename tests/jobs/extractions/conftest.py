@@ -10,15 +10,16 @@ import orjson
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.stored_plan import StoredPlan
+from features.documents import lifecycle
+from features.documents.advancing import Extractions
+from features.documents.extraction.course.stored_plan import StoredPlan
+from features.documents.lifecycle import CreateExtraction
+from features.documents.tables import Collection, Extraction
+from features.retrieval.corpora import asked_index
 from jobs import served_models
-from jobs.extractions import lifecycle
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.lifecycle import CreateExtraction
-from jobs.indexes.corpora import asked_index
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Collection, Extraction, Tenant
+from jobs.tables import Tenant
 from tests.jobs.extractions.answering import Answering
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}

@@ -10,21 +10,23 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.stored_plan import StoredPlan
+from features.documents import lifecycle, stages
+from features.documents.advancing import Extractions
+from features.documents.extraction.course.stored_plan import StoredPlan
+from features.documents.lifecycle import CreateExtraction
+from features.documents.tables import Extraction
+from features.retrieval.corpora import asked_index
+from features.retrieval.tables import PassageIndex
 from jobs import files, served_models
 from jobs.accounts import tenants
 from jobs.batches import lifecycle as batches
 from jobs.batches.retrieval.asking import Embedder
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.extractions import lifecycle, stages
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.lifecycle import CreateExtraction
-from jobs.indexes.corpora import asked_index
 from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Batch, BatchStage, Extraction, File, PassageIndex, Tenant
+from jobs.tables import Batch, BatchStage, File, Tenant
 from tests.jobs.extractions.answering import FLAKY, Answering
 from tests.jobs.indexes.stored_indexes import add_index
 

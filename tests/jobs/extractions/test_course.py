@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from extraction.course.job import Passes
+from features.documents.advancing import Extractions
+from features.documents.collections import documents
+from features.documents.extraction.course.job import Passes
+from features.documents.stages import stages_for
+from features.documents.tables import CollectionDocument, Extraction
 from jobs.chunks import fleet
-from jobs.extractions import documents
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.stages import stages_for
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Batch, CollectionDocument, Extraction, File
+from jobs.tables import Batch, File
 from tests.jobs.extractions.answering import FLAKY, Answering
 from tests.jobs.extractions.builders import records_of
 from tests.jobs.extractions.papers import GOOD, PAPERS

@@ -10,13 +10,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.scoring import reviews as scoring
-from jobs.extractions import collection, deletion
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.deletion import purge_documents, purge_extractions
-from jobs.extractions.reviewing import reviews
+from features.documents import deletion
+from features.documents.advancing import Extractions
+from features.documents.collections import collection
+from features.documents.deletion import purge_documents, purge_extractions
+from features.documents.extraction.scoring import reviews as scoring
+from features.documents.reviewing import reviews
+from features.documents.tables import Extraction
 from jobs.storage import Storage
-from jobs.tables import Extraction, Tenant
+from jobs.tables import Tenant
 from tests.jobs.extractions.answering import Answering
 from tests.jobs.extractions.papers import GOOD
 

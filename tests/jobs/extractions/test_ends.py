@@ -9,15 +9,16 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.job import Passes
+from features.documents import lifecycle, outputs, records, stages
+from features.documents.advancing import Extractions
+from features.documents.extraction.course.job import Passes
+from features.documents.stages import STAGES, Stage
+from features.documents.tables import Extraction
 from jobs import files
 from jobs.errors import ConflictError, InputError
-from jobs.extractions import lifecycle, outputs, records, stages
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.stages import STAGES, Stage
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Batch, Extraction, File
+from jobs.tables import Batch, File
 from tests.database_roles import as_superuser_do
 from tests.jobs.extractions.answering import Answering
 from tests.jobs.extractions.builders import records_of

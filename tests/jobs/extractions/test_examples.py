@@ -12,23 +12,23 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.corpus import Corpus
-from extraction.course.job import Passes
-from extraction.fields.schema import FieldSchema
-from extraction.scoring.verdicts import Reason, Verdict
+from features.documents import examples, lifecycle, stages
+from features.documents.examples import Examples
+from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.job import Passes
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.scoring.verdicts import Reason, Verdict
+from features.documents.reviewing.deciding import DecideReview, decide
+from features.documents.stages import Stage
+from features.documents.tables import CollectionDocument, Extraction, Review
 from jobs import files
 from jobs.accounts import tenants
 from jobs.chunks import fleet
 from jobs.claims.work import ClaimedWork
 from jobs.database import transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.extractions import examples, lifecycle, stages
-from jobs.extractions.examples import Examples
-from jobs.extractions.reviewing.deciding import DecideReview, decide
-from jobs.extractions.stages import Stage
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import CollectionDocument, Extraction, Review
 from tests.jobs.extractions.answering import FLAKY, Answering
 from tests.jobs.extractions.builders import embedded_records, records_of
 

@@ -9,17 +9,18 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.job import Passes
-from extraction.scoring import reviews as scoring
+from features.documents import lifecycle, outputs, stages
+from features.documents.advancing import Extractions
+from features.documents.collections import documents
+from features.documents.extraction.course.job import Passes
+from features.documents.extraction.scoring import reviews as scoring
+from features.documents.reviewing import reviews
+from features.documents.stages import STAGES
+from features.documents.tables import Extraction
 from jobs.batches import made_inputs
 from jobs.courses import stages as course_stages
-from jobs.extractions import documents, lifecycle, outputs, stages
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.reviewing import reviews
-from jobs.extractions.stages import STAGES
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Extraction
 from tests.jobs.extractions.answering import FLAKY
 from tests.jobs.extractions.builders import records_of
 from tests.jobs.extractions.papers import GOOD, PAPERS

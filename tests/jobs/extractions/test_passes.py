@@ -11,16 +11,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from extraction.course.job import Passes
+from features.documents import lifecycle, stages
+from features.documents.advancing import Extractions
+from features.documents.asking import require_askable
+from features.documents.extraction.course.job import Passes
+from features.documents.stages import STAGES, Stage
+from features.documents.tables import Extraction
 from jobs.errors import TooLargeError
-from jobs.extractions import lifecycle, stages
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.asking import require_askable
-from jobs.extractions.stages import STAGES, Stage
 from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Batch, Extraction
+from jobs.tables import Batch
 from tests.jobs.extractions.answering import ENDLESS, FLAKY, Answering
 from tests.jobs.extractions.builders import embedded_records, records_of
 

@@ -9,17 +9,18 @@ import orjson
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.course.document import NO_ROOM
-from extraction.course.job import Passes
-from extraction.scoring.records import UNANSWERED
-from jobs.extractions import stages
-from jobs.extractions.advancing import Extractions
-from jobs.extractions.stages import STAGES, Stage
+from features.documents import stages
+from features.documents.advancing import Extractions
+from features.documents.extraction.course.document import NO_ROOM
+from features.documents.extraction.course.job import Passes
+from features.documents.extraction.scoring.records import UNANSWERED
+from features.documents.stages import STAGES, Stage
+from features.documents.tables import Extraction
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from jobs.settings import Settings
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Batch, Extraction, File
+from jobs.tables import Batch, File
 from tests.jobs.extractions.answering import ENDLESS, Answering
 from tests.jobs.extractions.builders import records_of
 from tests.jobs.extractions.papers import GOOD, PAPERS

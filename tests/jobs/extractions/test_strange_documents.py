@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from extraction.documents.document import Document
-from extraction.documents.limits import Limits
-from extraction.documents.parsing import parse
-from extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.parsing import parse
+from features.documents.extraction.errors import DocumentCode, DocumentError
+from features.documents.tables import CollectionDocument, Extraction
 from jobs.states import ExtractionState
-from jobs.tables import CollectionDocument, Extraction
 from tests.jobs.extractions import answering
 from tests.jobs.extractions.papers import GOOD
 

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from features.documents.advancing import Extractions
+from features.documents.tables import Extraction
 from jobs.accounts.limits import set_limits
-from jobs.extractions.advancing import Extractions
 from jobs.states import ExtractionState
 from jobs.storage import Storage
-from jobs.tables import Extraction, Tenant
+from jobs.tables import Tenant
 from tests.jobs.extractions.answering import Answering
 from tests.jobs.extractions.papers import GOOD
 

@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from extraction.course.job import Passes
-from extraction.fields.schema import FieldSchema
-from jobs.extractions.record_table import row_of, table_columns
+from features.documents.extraction.course.job import Passes
+from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.record_table import row_of, table_columns
+from features.documents.tables import CollectionDocument, Extraction, Review
 from jobs.storage import Storage
-from jobs.tables import CollectionDocument, Extraction, File, Review
+from jobs.tables import File
 from tests.jobs.extractions.answering import FLAKY, Answering
 from tests.jobs.extractions.builders import embedded_records, records_of
 

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.webhooks.tables import WebhookDelivery
 from jobs.forecasts import risks, snapshot
 from jobs.states import BatchState
-from jobs.tables import Batch, Forecast, Tenant, WebhookDelivery
+from jobs.tables import Batch, Forecast, Tenant
 from tests.jobs.webhooks.builders import add_endpoint
 
 Make = Callable[..., Any]

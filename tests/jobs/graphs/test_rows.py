@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from features.documents.tables import Extraction
+from features.pipelines.tables import Run
+from features.retrieval.tables import PassageIndex
 from jobs.graphs.rows import enter
 from jobs.states import CANCELLING, COURSE_UNDER_WAY, ExtractionState, IllegalMoveError, IndexState, RunState
-from jobs.tables import Extraction, PassageIndex, Run
 
 
 @pytest.mark.parametrize(

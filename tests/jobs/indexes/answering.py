@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extraction.course.cutting_child import Cutting, ReadDocument, cut, packed, unpacked
-from extraction.documents.limits import Limits, Progress
+from features.documents.extraction.course.cutting_child import Cutting, ReadDocument, cut, packed, unpacked
+from features.documents.extraction.documents.limits import Limits, Progress
 from jobs.lines.document_bodies import CUT_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.served_models import ModelEmbedding

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.documents.tables import Collection
+from features.retrieval import creating
+from features.retrieval.advancing import Indexes
+from features.retrieval.creating import CreateIndex
+from features.retrieval.tables import PassageIndex
 from jobs import served_models
-from jobs.indexes import creating
-from jobs.indexes.advancing import Indexes
-from jobs.indexes.creating import CreateIndex
 from jobs.lines.endpoints import LineKind
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Collection, PassageIndex, Tenant
+from jobs.tables import Tenant
 from tests.jobs.indexes.answering import MADE, IndexAnswering
 
 MakeCollection = Callable[..., Collection]

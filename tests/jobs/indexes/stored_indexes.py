@@ -9,17 +9,18 @@ import numpy as np
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
-from extraction.passages.passage import Passage
-from extraction.retrieval.archive import PassageText, archive
-from extraction.retrieval.columns import pack
-from extraction.retrieval.segment import build
-from extraction.retrieval.signature import EmbeddingSignature, Signature
-from jobs.extractions import collection
+from features.documents.collections import collection
+from features.documents.extraction.passages.passage import Passage
+from features.documents.extraction.retrieval.archive import PassageText, archive
+from features.documents.extraction.retrieval.columns import pack
+from features.documents.extraction.retrieval.segment import build
+from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
+from features.retrieval.objects import new_key, vectors_key
+from features.retrieval.tables import IndexSegment, PassageIndex
 from jobs.ids import new_id
-from jobs.indexes.objects import new_key, vectors_key
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import IndexSegment, PassageIndex, Tenant
+from jobs.tables import Tenant
 
 WORDS = Signature(cutter="whole", tokenizer_sha256="t", language="english")
 VECTORS = EmbeddingSignature(model_sha256="m", pooling="mean", dimensions=2, query_prefix="query: ")

@@ -10,21 +10,23 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from features.documents.collections import collection as collections
+from features.documents.tables import CollectionDocument
+from features.retrieval import creating, stages
+from features.retrieval.advancing import Indexes
+from features.retrieval.building import Building
+from features.retrieval.creating import CreateIndex
+from features.retrieval.parts import parts_of
+from features.retrieval.searching import Found, Query, Searcher
+from features.retrieval.tables import IndexSegment, PassageIndex
 from jobs import served_models
 from jobs.accounts.limits import set_limits
 from jobs.audit.audit import audit
 from jobs.courses.stages import batches_of
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError, ServiceError
-from jobs.extractions import collection as collections
-from jobs.indexes import creating, stages
-from jobs.indexes.advancing import Indexes
-from jobs.indexes.building import Building
-from jobs.indexes.creating import CreateIndex
-from jobs.indexes.parts import parts_of
-from jobs.indexes.searching import Found, Query, Searcher
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import CollectionDocument, IndexSegment, PassageIndex, Tenant
+from jobs.tables import Tenant
 from tests.jobs.indexes.answering import MADE, NO_WORDS, UNKNOWN, IndexAnswering, vector_of
 
 MakeIndex = Callable[..., PassageIndex]
@@ -125,8 +127,8 @@ def test_documents_are_divided_among_segments_that_are_searched_as_one(
     search: Callable[..., Found],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jobs.indexes.segments._MAX_DOCUMENTS", 2)
-    monkeypatch.setattr("jobs.indexes.segments._MAX_INPUTS", 3)
+    monkeypatch.setattr("features.retrieval.segments._MAX_DOCUMENTS", 2)
+    monkeypatch.setattr("features.retrieval.segments._MAX_INPUTS", 3)
     index = run(make_index({f"{n}.txt": f"number {n} has a word{n}" for n in range(5)}, embedding_model=model))
     rows = session.scalars(select(IndexSegment).order_by(IndexSegment.number)).all()
     assert [(row.num_documents, row.num_passages) for row in rows] == [(2, 2), (2, 2), (1, 1)]
@@ -139,7 +141,7 @@ def test_documents_are_divided_among_segments_that_are_searched_as_one(
 def test_two_releases_of_the_cutter_make_no_index(
     make_index: MakeIndex, run: Run, answering: IndexAnswering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.indexes.segments._MAX_DOCUMENTS", 1)
+    monkeypatch.setattr("features.retrieval.segments._MAX_DOCUMENTS", 1)
     answering.cut_by = "another release"
     index = run(make_index(PAPERS))
     assert index.state == "failed"

@@ -13,15 +13,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.passages.token_count import TokenCount
+from features.documents.extraction.passages.token_count import TokenCount
+from features.retrieval.creating import CreateIndex
+from features.retrieval.objects import read_segment
+from features.retrieval.purging import sweep_index_objects
+from features.retrieval.tables import IndexSegment, PassageIndex
 from jobs import served_models
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.indexes.creating import CreateIndex
-from jobs.indexes.objects import read_segment
-from jobs.indexes.purging import sweep_index_objects
 from jobs.storage import Storage, store_owner, tokenizers
 from jobs.storage.tokenizers import ModelTokenizer
-from jobs.tables import IndexSegment, PassageIndex
 from tests.extraction.passages.builders import byte_tokenizer, word_tokenizer
 from tests.jobs.indexes.answering import IndexAnswering
 

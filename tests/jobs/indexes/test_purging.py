@@ -12,16 +12,17 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.retrieval import lifecycle
+from features.retrieval.advancing import Indexes
+from features.retrieval.objects import new_key, vectors_key
+from features.retrieval.purging import purge_indexes, sweep_index_objects
+from features.retrieval.tables import PassageIndex
 from jobs.accounts.tenants import create_tenant
 from jobs.audit.audit import audit
 from jobs.batches.deletion import delete_left, delete_tenant
 from jobs.errors import NotFoundError
-from jobs.indexes import lifecycle
-from jobs.indexes.advancing import Indexes
-from jobs.indexes.objects import new_key, vectors_key
-from jobs.indexes.purging import purge_indexes, sweep_index_objects
 from jobs.storage import Storage, store_owner
-from jobs.tables import PassageIndex, Tenant
+from jobs.tables import Tenant
 from tests.jobs.indexes.answering import IndexAnswering
 
 MakeIndex = Callable[..., PassageIndex]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from features.retrieval.questions import embedder_of
+from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.batches.retrieval.asking import Embedder
 from jobs.errors import ConflictError, NotFoundError
-from jobs.indexes.questions import embedder_of
-from jobs.tables import PassageIndex, Tenant
+from jobs.tables import Tenant
 from tests.jobs.indexes.answering import MADE
 
 PAPERS = {"a.txt": "Ferries leave at nine."}

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from sqlalchemy.orm import Session
 
-from extraction.retrieval.choosing import LeftOut
+from features.documents.extraction.retrieval.choosing import LeftOut
+from features.retrieval.lifecycle import find_index
+from features.retrieval.parts import parts_of
+from features.retrieval.searching import Found, Query, Searcher
+from features.retrieval.tables import PassageIndex
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, InputError, NotFoundError, ServiceError
-from jobs.indexes.lifecycle import find_index
-from jobs.indexes.parts import parts_of
-from jobs.indexes.searching import Found, Query, Searcher
 from jobs.storage import Storage
-from jobs.tables import PassageIndex, Tenant
+from jobs.tables import Tenant
 from tests.jobs.indexes.stored_indexes import add_index
 
 SEGMENTS = [

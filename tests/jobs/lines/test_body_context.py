@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from extraction.passages.numbered import ShownPassage
 from jobs.lines.bodies import ChatRequest, chat_request, completion_request
 from jobs.lines.body_checks import BodyError
 from jobs.lines.body_context import ContextRequest, with_passages
 from jobs.lines.embedding_bodies import embedding_request
 from jobs.lines.input_estimate import estimate_input_tokens
+from protocol.passages import ShownPassage
 
 WANTED = {"index": "index_1", "query": "cats"}
 PASSAGES = [

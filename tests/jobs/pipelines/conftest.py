@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from features.pipelines.scheduling.due import set_next, timetable_of
+from features.pipelines.tables import Pipeline, Schedule
 from jobs.ids import new_id
-from jobs.pipelines.due import set_next, timetable_of
 from jobs.settings import Settings
-from jobs.tables import Pipeline, Schedule, Tenant
+from jobs.tables import Tenant
 
 MakeSchedule = Callable[..., Schedule]
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from jobs.pipelines.due import find_due, insert_due_runs
+from features.pipelines.scheduling.due import find_due, insert_due_runs
 
 ALL = 1000
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.pipelines.scheduling.cron import Cron
 from jobs.errors import InputError
-from jobs.pipelines.cron import Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SPRING = datetime(2026, 3, 28, 12, tzinfo=UTC)  # the night after it, 02:00 becomes 03:00

@@ -12,11 +12,12 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines.scheduling.due import timetable_of
+from features.pipelines.tables import Run, Schedule
 from jobs.accounts.tenants import set_disabled
 from jobs.database import connect, sessions
-from jobs.pipelines.due import timetable_of
 from jobs.states import RunState
-from jobs.tables import Run, Schedule, ScheduleWatch, Tenant
+from jobs.tables import ScheduleWatch, Tenant
 from tests.jobs.pipelines.making import make_due
 
 MakeSchedule = Callable[..., Schedule]

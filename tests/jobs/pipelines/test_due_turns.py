@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines.planning import LATE
+from features.pipelines.scheduling.due import DueSchedule
+from features.pipelines.scheduling.due_turns import AT_ONCE, BUSY_SECONDS, FAILED_SECONDS, DueTurns, next_in_turn
+from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts import tenants
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
-from jobs.pipelines.due import DueSchedule
-from jobs.pipelines.due_turns import AT_ONCE, BUSY_SECONDS, FAILED_SECONDS, DueTurns, next_in_turn
-from jobs.pipelines.planning import LATE
-from jobs.tables import Pipeline, Run, Schedule, ScheduleWatch, Tenant
+from jobs.tables import ScheduleWatch, Tenant
 from tests.database_roles import as_superuser_do
 
 SLOW = 5 * LATE

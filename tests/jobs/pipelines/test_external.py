@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.s3_server import Mood, S3Server
-from jobs.errors import InputError, ServiceError
-from jobs.pipelines.external.folder import LocalFolder
-from jobs.pipelines.external.opening import open_store
-from jobs.pipelines.external.store import BESIDE, ExternalStore, StoreAwayError, StoreRefusedError
-from jobs.pipelines.patterns import matches, prefix_of
+from features.pipelines.external.folder import LocalFolder
+from features.pipelines.external.opening import open_store
+from features.pipelines.external.store import BESIDE, ExternalStore, StoreRefusedError
+from features.pipelines.patterns import matches, prefix_of
+from jobs.errors import InputError, ServiceError, StoreAwayError
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from jobs.pipelines import planning
-from jobs.pipelines.cron import Cron
-from jobs.pipelines.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway
+from features.pipelines import planning
+from features.pipelines.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway
+from features.pipelines.scheduling.cron import Cron
 from jobs.states import CatchUp, Overlap
 
 TEN = datetime(2026, 11, 2, 10, tzinfo=UTC)

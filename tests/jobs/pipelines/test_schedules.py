@@ -10,13 +10,15 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines import lifecycle
+from features.pipelines.scheduling import schedules
+from features.pipelines.scheduling.schedules import ScheduleWish
+from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts.tenants import create_tenant
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
-from jobs.pipelines import lifecycle, schedules
-from jobs.pipelines.schedules import ScheduleWish
 from jobs.settings import Settings
 from jobs.states import IllegalMoveError, RunState
-from jobs.tables import Pipeline, Run, Schedule, Tenant
+from jobs.tables import Tenant
 
 MakeSchedule = Callable[..., Schedule]
 

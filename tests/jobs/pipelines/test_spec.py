@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from features.pipelines.spec import MAX_STEPS, parse_definition
 from jobs.errors import InputError
-from jobs.pipelines.spec import MAX_STEPS, parse_definition
 
 
 def step(name: str = "fields", **fields: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from jobs.pipelines.context import RunContext
-from jobs.pipelines.external.folder import LocalFolder
-from jobs.pipelines.sources.store_files import take_files
-from jobs.pipelines.spec import parse_definition
+from features.pipelines.context import RunContext
+from features.pipelines.external.folder import LocalFolder
+from features.pipelines.sources.store_files import take_files
+from features.pipelines.spec import parse_definition
 
 _MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.pipelines.watch import PAUSE, note_look, watched_since
-from jobs.tables import Schedule, ScheduleWatch
+from features.pipelines.scheduling.watch import PAUSE, note_look, watched_since
+from features.pipelines.tables import Schedule
+from jobs.tables import ScheduleWatch
 
 MakeSchedule = Callable[..., Schedule]
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.retrieval.objects import new_key, vectors_key
 from jobs.access import SERVICE
 from jobs.audit.audit import audit
 from jobs.batches import sweeps
@@ -17,7 +18,6 @@ from jobs.chunks import claiming, leasing
 from jobs.database import connect, sessions
 from jobs.errors import ConflictError, InputError, ServiceError
 from jobs.files import new_object_key
-from jobs.indexes.objects import new_key, vectors_key
 from jobs.retention import backups, purging
 from jobs.states import BatchState
 from jobs.storage import Storage, read_documents, store_owner
@@ -188,7 +188,7 @@ def test_a_restore_overwrites_nothing_and_says_what_it_needs(
 def test_the_password_of_the_database_is_no_argument_of_a_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    from cli import backup_commands
+    from cli.database import backup as backup_commands
 
     script = tmp_path / "pg_dump"
     script.write_text('#!/bin/sh\necho "$PGPASSWORD | $*" >&2\nexit 1\n')

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.indexes import objects
+from features.retrieval import objects
 from jobs.storage import prepared
 
 TENANT, OTHER = f"tenant_{'0' * 32}", f"tenant_{'1' * 32}"

@@ -94,7 +94,7 @@ def test_the_last_line_of_a_log_is_told_in_words(line: str, said: str) -> None:
 
 def formats() -> Iterator[tuple[str, str]]:
     """Yield place and format of every call of a logger of ours that has arguments."""
-    for package in ("api", "cli", "jobs", "workers"):
+    for package in ("api", "cli", "features", "jobs", "workers"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:

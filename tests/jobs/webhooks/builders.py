@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from features.webhooks.endpoints import EndpointChange, create_endpoint
+from features.webhooks.tables import WebhookEndpoint
 from jobs.settings import Settings
 from jobs.states import EventType
-from jobs.tables import WebhookEndpoint
-from jobs.webhooks.endpoints import EndpointChange, create_endpoint
 
 URL = "https://example.com/hook"
 

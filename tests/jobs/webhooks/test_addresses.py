@@ -4,9 +4,9 @@ from ipaddress import ip_address
 
 import pytest
 
+from features.webhooks.addresses import check_url, is_allowed
 from jobs.errors import InputError
 from jobs.settings import Settings, load_settings
-from jobs.webhooks.addresses import check_url, is_allowed
 
 LOCAL = Settings(webhook_networks="127.0.0.0/8, 10.1.0.0/16,::1/128").allowed_networks
 

@@ -7,16 +7,17 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.webhooks import deliveries, endpoints
+from features.webhooks.deliveries import PAUSES, ClaimedDelivery
+from features.webhooks.endpoints import EndpointChange
+from features.webhooks.events import emit
+from features.webhooks.sending import Answer
+from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, NotFoundError
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
-from jobs.tables import Tenant, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from jobs.webhooks import deliveries, endpoints
-from jobs.webhooks.deliveries import PAUSES, ClaimedDelivery
-from jobs.webhooks.endpoints import EndpointChange
-from jobs.webhooks.events import emit
-from jobs.webhooks.sending import Answer
+from jobs.tables import Tenant
 from tests.database_roles import as_superuser_do
 from tests.jobs.webhooks.builders import URL, add_endpoint
 

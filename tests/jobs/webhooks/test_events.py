@@ -8,14 +8,15 @@ import pytest
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.webhooks import events
+from features.webhooks.events import emit
+from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
 from jobs.batches import deletion, lifecycle
 from jobs.chunks import leasing
 from jobs.states import BatchState, DeliveryState, EventType
 from jobs.storage import Storage
-from jobs.tables import Tenant, WebhookDelivery, WebhookEndpoint
-from jobs.webhooks import events
-from jobs.webhooks.events import emit
+from jobs.tables import Tenant
 from tests.jobs.batches.control import finalise
 from tests.jobs.webhooks.builders import add_endpoint
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from features.webhooks.addresses import Address
+from features.webhooks.sending import ANSWER_BYTES, Answer, Sender
 from jobs.settings import Settings
-from jobs.webhooks.addresses import Address
-from jobs.webhooks.sending import ANSWER_BYTES, Answer, Sender
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
 LOCALS = Settings(webhook_networks=LOCAL).allowed_networks

@@ -6,8 +6,8 @@ import time
 import pytest
 from openai import InvalidWebhookSignatureError, OpenAI
 
-from jobs.webhooks.payloads import signed_event
-from jobs.webhooks.signing import hint_of, new_secret, signed_headers
+from features.webhooks.payloads import signed_event
+from features.webhooks.signing import hint_of, new_secret, signed_headers
 
 
 def test_a_signature_is_that_of_the_specification() -> None:

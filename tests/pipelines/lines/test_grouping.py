@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.pipelines.rows.lines import grouping
+from features.pipelines.rows.lines.grouping import grouped
 from jobs.errors import InputError, ServiceError, TooLargeError
-from pipelines.lines import grouping
-from pipelines.lines.grouping import grouped
 
 MANY = 1 << 20
 VALUES = st.recursive(

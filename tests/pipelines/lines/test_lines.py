@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from features.pipelines.rows.lines.joining import joined_rows
+from features.pipelines.rows.lines.requests import Ask, RequestLine, UnrenderedRow, request_lines, require_columns
+from features.pipelines.rows.lines.table_shape import SeenColumns, Shape, output_schema, require_apart
+from features.pipelines.rows.outputs.column_types import answer_columns
+from features.pipelines.rows.sources.files import Format
+from features.pipelines.rows.sources.reading import open_source
+from features.pipelines.rows.sources.source import Source
+from features.pipelines.rows.templates.template import check
 from jobs.errors import InputError, ServiceError
-from pipelines.lines.joining import joined_rows
-from pipelines.lines.requests import Ask, RequestLine, UnrenderedRow, request_lines, require_columns
-from pipelines.lines.table_shape import SeenColumns, Shape, output_schema, require_apart
-from pipelines.outputs.column_types import answer_columns
-from pipelines.sources.files import Format
-from pipelines.sources.reading import open_source
-from pipelines.sources.source import Source
-from pipelines.templates.template import check
 
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}}}
 
@@ -89,7 +89,7 @@ def test_a_column_named_like_a_function_does_not_take_its_place(tmp_path: Path) 
 
 
 def _row(values: dict[str, Any]) -> Any:
-    from pipelines.sources.source import Row
+    from features.pipelines.rows.sources.source import Row
 
     return Row("x", 1, values)
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from features.pipelines.rows.outputs.answers import answer_of
+from features.pipelines.rows.outputs.column_types import Kind, answer_columns
+from features.pipelines.rows.outputs.tables import arrow_fields, open_table, output_format
+from features.pipelines.rows.sources.files import Format
 from jobs.errors import InputError
-from pipelines.outputs.answers import answer_of
-from pipelines.outputs.column_types import Kind, answer_columns
-from pipelines.outputs.tables import arrow_fields, open_table, output_format
-from pipelines.sources.files import Format
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

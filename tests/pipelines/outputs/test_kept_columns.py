@@ -12,10 +12,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from features.pipelines.rows.arrow_values import row_values
+from features.pipelines.rows.outputs.kept_columns import MAX_SCHEMA_BYTES, dumped, loaded, nullable, restorers
+from features.pipelines.step_rows import StepRow, encode
 from jobs.errors import InputError
-from jobs.pipelines.step_rows import StepRow, encode
-from pipelines.arrow_values import row_values
-from pipelines.outputs.kept_columns import MAX_SCHEMA_BYTES, dumped, loaded, nullable, restorers
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HALF = timezone(timedelta(hours=5, minutes=30))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from features.pipelines.rows.outputs.schema_keywords import check_keywords
 from jobs.errors import InputError
-from pipelines.outputs.schema_keywords import check_keywords
 
 
 def of(**part: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from features.pipelines.rows.sources.row_groups import rows_at_once
 from jobs.errors import InputError
-from pipelines.sources.row_groups import rows_at_once
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_VALUES = 12_000_000
@@ -20,7 +20,7 @@ READ = """
 import sys
 import pyarrow as pa
 from jobs.errors import InputError
-from pipelines.sources.reading import open_source
+from features.pipelines.rows.sources.reading import open_source
 try:
     print(sum(1 for _ in open_source(sys.argv[1]).read()))
 except InputError as error:
@@ -70,7 +70,7 @@ def test_lists_of_many_values_are_read_some_rows_at_a_time(tmp_path: Path) -> No
 def test_what_unpacks_to_more_than_many_times_its_bytes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.sources.row_groups.MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr("features.pipelines.rows.sources.row_groups.MAX_UNPACKED_BYTES", 1 << 20)
     words = np.random.default_rng(1).integers(0, 1 << 60, 200_000)
     assert rows_of(tmp_path / "a.parquet", pa.table({"x": words})) == 512
     with pytest.raises(InputError, match=r"a\.parquet, row group 1: its [0-9,]+ bytes would have 2,[0-9,]+ unpacked"):

@@ -17,12 +17,12 @@ import pytest
 from obstore.store import from_url
 
 from benchmarks.s3_server import S3Server
+from features.pipelines.rows.outputs.tables import open_table
+from features.pipelines.rows.row_json import dumps
+from features.pipelines.rows.sources import formats
+from features.pipelines.rows.sources.files import Format
+from features.pipelines.rows.sources.reading import open_source
 from jobs.errors import InputError, ServiceError
-from pipelines.outputs.tables import open_table
-from pipelines.row_json import dumps
-from pipelines.sources import formats
-from pipelines.sources.files import Format
-from pipelines.sources.reading import open_source
 
 
 def rows(spec: object) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path, name: str
 
 
 def test_a_row_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.sources.formats.MAX_ROW_BYTES", 100)
+    monkeypatch.setattr("features.pipelines.rows.sources.formats.MAX_ROW_BYTES", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
     assert "a.jsonl, row 2: it has more than 100 bytes" in refusal(tmp_path / "a.jsonl")
 

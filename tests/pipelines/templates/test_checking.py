@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.templates.errors import TemplateRefusedError
-from pipelines.templates.limits import MAX_SOURCE_BYTES
-from pipelines.templates.rules import first_problem
-from pipelines.templates.template import check
-from pipelines.templates.tokens import blocks_of
+from features.pipelines.rows.templates.errors import TemplateRefusedError
+from features.pipelines.rows.templates.limits import MAX_SOURCE_BYTES
+from features.pipelines.rows.templates.rules import first_problem
+from features.pipelines.rows.templates.template import check
+from features.pipelines.rows.templates.tokens import blocks_of
 
 
 @pytest.mark.parametrize(

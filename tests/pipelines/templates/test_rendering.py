@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
+from features.pipelines.rows.templates.cpu_time import CpuTime
+from features.pipelines.rows.templates.limits import Limits
+from features.pipelines.rows.templates.renderer import Rendered, Renderer, RowError
+from features.pipelines.rows.templates.template import check
 from jobs.errors import InputError
-from pipelines.templates.cpu_time import CpuTime
-from pipelines.templates.limits import Limits
-from pipelines.templates.renderer import Rendered, Renderer, RowError
-from pipelines.templates.template import check
 
 
 def rendered(source: str, *rows: Mapping[str, Any], limits: Limits | None = None) -> list[str]:
@@ -146,7 +146,7 @@ def renderers() -> list[int]:
     return [
         child.pid
         for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "pipelines.templates.child" in child.cmdline()
+        if child.status() != psutil.STATUS_ZOMBIE and "features.pipelines.rows.templates.child" in child.cmdline()
     ]
 
 

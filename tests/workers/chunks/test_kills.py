@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
 from jobs.batches import lost_leases, sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -21,7 +22,7 @@ from jobs.chunks import claiming, leasing
 from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, InvalidLines
 from jobs.storage import Storage
-from jobs.tables import Batch, File, WebhookDelivery
+from jobs.tables import Batch, File
 from tests.jobs.webhooks.builders import add_endpoint
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 from tests.workers.run_builders import Effects, Killed, WatchedMaker, WatchedStorage

@@ -19,13 +19,13 @@ from sqlalchemy import text
 
 from api.app import create_app
 from engine.outputs import FinishReason, SequenceTimes, TokenDelta
+from features.pipelines import lifecycle as runs
 from jobs.accounts import keys
 from jobs.batches import lifecycle as batches
 from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
 from jobs.chunks import fleet
 from jobs.errors import InputError
-from jobs.pipelines import lifecycle as runs
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority
 from jobs.storage import Storage, store_marker

@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines.scheduling import schedules
+from features.pipelines.scheduling.schedules import ScheduleWish
+from features.pipelines.tables import Pipeline
 from jobs import chores, metrics
 from jobs.database import try_advisory_lock
-from jobs.pipelines import schedules
-from jobs.pipelines.schedules import ScheduleWish
 from jobs.settings import Settings
 from jobs.storage import Storage
-from jobs.tables import Pipeline, Tenant
+from jobs.tables import Tenant
 from jobs.telemetry.meters import Sample
 from tests.workers.dispatcher.builders import MakeLines
 from workers.app import make_app

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from engine.pooling.embedder import Embedder
-from extraction.passages.token_count import TokenCount
+from features.documents.extraction.passages.token_count import TokenCount
 from jobs.audit.audit import audit
 from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings

@@ -10,14 +10,14 @@ import orjson
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from extraction.documents.limits import Limits
+from features.documents.extraction.documents.limits import Limits
+from features.retrieval.searching import Searcher
 from jobs import files
 from jobs.batches import lifecycle, made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming
 from jobs.files import NewFile, new_object_key
-from jobs.indexes.searching import Searcher
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.settings import Settings
 from jobs.storage import Storage

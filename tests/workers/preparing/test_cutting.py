@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from extraction.documents.document import Document
-from extraction.errors import DocumentCode, DocumentError
-from extraction.passages.cutting import Cutter
-from extraction.passages.token_count import TokenCount
-from jobs.indexes.objects import new_key, read_segment
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.errors import DocumentCode, DocumentError
+from features.documents.extraction.passages.cutting import Cutter
+from features.documents.extraction.passages.token_count import TokenCount
+from features.retrieval.objects import new_key, read_segment
 from jobs.lines.document_bodies import CUT_ENDPOINT
 from jobs.storage import tokenizers
 from tests.extraction.passages.builders import byte_tokenizer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from extraction.course.corpus import Corpus
-from extraction.course.stored_plan import StoredPlan
-from jobs.extractions import collection, documents
+from features.documents.collections import collection, documents
+from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.stored_plan import StoredPlan
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from jobs.settings import Settings
 from tests.workers.preparing.builders import Library, Preparer

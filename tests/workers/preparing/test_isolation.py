@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from confined.isolation import Layer
-from extraction.documents.process import isolation
-from extraction.documents.process.isolation import Isolation
+from features.documents.extraction.documents.process import isolation
+from features.documents.extraction.documents.process.isolation import Isolation
 from jobs.errors import ServiceError
 from workers.preparing.main import check_isolation
 

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from features.retrieval.tables import PassageIndex
 from jobs.accounts import tenants
 from jobs.lines.body_context import ContextRequest
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_body
-from jobs.tables import PassageIndex
 from tests.jobs.indexes.stored_indexes import add_index
 from tests.workers.preparing.builders import Library, Preparer
 

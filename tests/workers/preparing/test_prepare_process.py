@@ -58,7 +58,7 @@ def readers_of(process: RoleProcess) -> list[psutil.Process]:
     warm = [
         child
         for child in psutil.Process(process.pid).children()
-        if "extraction.documents.process.child" in child.cmdline()
+        if "features.documents.extraction.documents.process.child" in child.cmdline()
     ]
     return warm + [reader for each in warm for reader in each.children()]
 

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import text
 
 from benchmarks.extraction.pages import make_pdf
-from extraction.documents.document import Document
+from features.documents.extraction.documents.document import Document
+from features.pipelines import stores
 from jobs.accounts import tenants
 from jobs.batches import lifecycle
 from jobs.errors import ServiceError
 from jobs.lines.document_bodies import READ_ENDPOINT
-from jobs.pipelines import stores
 from jobs.storage import Storage
 from tests.extraction.documents.builders import endless_page, with_password
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
@@ -45,7 +45,7 @@ def test_a_document_that_was_read_before_is_not_parsed_again(
     first = library.read({"a.txt": b"once"})
     assert preparer.run_next()
     monkeypatch.setattr(
-        "extraction.documents.process.document_reader.DocumentReader.read_stored",
+        "features.documents.extraction.documents.process.document_reader.DocumentReader.read_stored",
         lambda *_: pytest.fail("parsed again"),
     )
     second = library.read({"b.txt": b"once"})

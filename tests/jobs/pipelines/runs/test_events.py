@@ -9,10 +9,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.pipelines import lifecycle
-from jobs.pipelines.runs.events import tell_of_late_runs
+from features.pipelines import lifecycle
+from features.pipelines.runs.events import tell_of_late_runs
+from features.pipelines.tables import Run, Schedule
+from features.webhooks.tables import WebhookDelivery
 from jobs.states import RunState
-from jobs.tables import Run, Schedule, Tenant, WebhookDelivery
+from jobs.tables import Tenant
 from tests.jobs.pipelines.making import make_due
 from tests.jobs.webhooks.builders import add_endpoint
 

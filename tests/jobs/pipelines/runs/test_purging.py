@@ -10,14 +10,15 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.pipelines import lifecycle, steps
+from features.pipelines.external.store import Found
+from features.pipelines.runs.purging import delete_run, purge_runs
+from features.pipelines.scheduling import schedules
+from features.pipelines.tables import DatasetFile, Pipeline, Run, RunStep
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
-from jobs.pipelines import lifecycle, schedules, steps
-from jobs.pipelines.external.store import Found
-from jobs.pipelines.runs.purging import delete_run, purge_runs
 from jobs.settings import Settings
 from jobs.states import TERMINAL_RUN_STATES, RunState
-from jobs.tables import DatasetFile, Pipeline, Run, RunStep
 
 AGE = timedelta(days=90)
 MakeRun = Callable[..., str]

@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from features.pipelines import steps
+from features.pipelines.tables import Pipeline, Run, RunStep
 from jobs.ids import new_id
-from jobs.pipelines import steps
-from jobs.tables import Batch, Pipeline, Run, RunStep
+from jobs.tables import Batch
 
 MakeBatch = Callable[..., Batch]
 

@@ -1,4 +1,0 @@
-"""`/v1/admin/…`: what operators change and see, over HTTP, with keys of scope admin.
-
-Every change is `jobs.administration`'s, as the command line's; knows no query.
-"""

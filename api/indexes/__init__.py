@@ -1,4 +1,0 @@
-"""`/v1/indexes`: indexes of collections, and searches in them.
-
-Knows no passage; what is found, `jobs.indexes.searching` finds.
-"""

@@ -1,4 +1,0 @@
-"""Commands for whoever runs the service: schema, tenants, keys, workers, admin log, audit. They ask Postgres directly.
-
-What they change, `jobs.administration` changes; they know no SQL.
-"""

@@ -1,0 +1,82 @@
+"""`tokenmill db …` and `tokenmill audit`: the schema, the object store's owner, and the proof that nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.database import backup as backup_commands
+from cli.database import move as move_command
+from cli.transactions import DataDirOption, administration, database_sessions, storage_url
+from jobs.counted import counted
+from jobs.errors import InputError
+
+app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
+
+
+@app.command("upgrade")
+def db_upgrade(data_dir: DataDirOption = None) -> None:
+    """Bring the schema to this version, and the database's roles and their rights; harmless to repeat."""
+    from cli.up_command import given_logins, owner_database_url
+    from jobs.access import SERVICE, arrange
+    from jobs.database import upgrade
+    from jobs.storage import Storage, store_marker
+
+    owner_url = owner_database_url(data_dir)
+    print(f"the schema is at revision {upgrade(owner_url)}")
+    refusal = arrange(owner_url, logins=given_logins(data_dir))
+    print(refusal or f"services may log in as {SERVICE}, which owns nothing: docs/database_roles.md")
+    url = storage_url(data_dir)
+    if url is not None:
+        with database_sessions(data_dir) as maker:
+            store_marker.bind(maker, Storage(url, is_marked=True))
+
+
+@app.command("adopt-storage")
+def db_adopt_storage(data_dir: DataDirOption = None) -> None:
+    """Make the object store this database's: it carries its marker, and no other database sweeps it.
+
+    For a database that was restored or moved to another server, and for a store that was moved or lost.
+    """
+    from jobs.storage import Storage, store_owner
+
+    url = storage_url(data_dir)
+    if url is None:
+        raise InputError("the object store is not known; set TOKENMILL_STORAGE_URL as the service does, or --data-dir")
+    with database_sessions(data_dir) as maker:
+        former = store_owner.adopt(maker, Storage(url))
+    if former is not None:
+        with administration(data_dir) as admin:
+            admin.note("storage.adopt", url, tenant_id=None, before={"swept_by": former}, after={"swept_by": "this"})
+    print(f"this database sweeps {url}" + ("" if former is None else f", and {former} no longer does"))
+
+
+def audit(
+    batch: Annotated[str | None, typer.Option(help="Id of one batch [default: all, and the budgets]")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings.
+
+    Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
+    """
+    from jobs.audit import audit as audits
+    from jobs.database import transaction
+    from jobs.storage import Storage, store_marker
+
+    url = storage_url(data_dir)
+    storage = None if url is None else Storage(url, is_marked=True)
+    with database_sessions(data_dir) as maker:
+        if storage is not None:
+            store_marker.bind(maker, storage)
+        with transaction(maker) as session:
+            findings = audits.audit(session, batch_id=batch, storage=storage)
+    for finding in findings:
+        print(f"{finding.subject}: {finding.message}")
+    print(counted(len(findings), "finding") if findings else "clean")
+    if findings:
+        raise typer.Exit(1)
+
+
+backup_commands.register(app)
+move_command.register(app)

@@ -1,1 +1,0 @@
-"""`tokenmill webhooks …`: who is told of a tenant's events."""

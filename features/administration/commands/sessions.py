@@ -1,0 +1,63 @@
+"""`tokenmill sessions …`: browsers that are signed in to the dashboard."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.transactions import DataDirOption, admin_transaction, administration
+from jobs.errors import InputError
+
+app = typer.Typer(help="Browsers that are signed in to the dashboard.", no_args_is_help=True)
+
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="Of this key: its id, itself, or its first characters.")]
+
+
+@app.command("list")
+def sessions_list(
+    key: Key = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 100,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Older ones than this.")] = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """List the browsers that are signed in, with which key, newest first; last seen is to five minutes.
+
+    A session ends twelve hours after its last request, and seven days after its first.
+    """
+    from cli.table import print_table
+    from jobs.accounts.browser_sessions import list_sessions
+    from jobs.accounts.keys import find_key
+
+    with admin_transaction(data_dir) as session:
+        key_id = None if key is None else find_key(session, key).id
+        rows = [
+            (found.id, of.id, of.tenant_id, found.created_at, found.last_seen_at, found.expires_at, found.user_agent)
+            for found, of in list_sessions(session, key_id=key_id, before_id=before, limit=limit)
+        ]
+    print_table(("id", "key", "tenant", "created", "last seen", "expires", "browser"), rows)
+
+
+@app.command("end")
+def sessions_end(
+    session_id: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Its id.")] = None,
+    *,
+    key: Key = None,
+    everybody: Annotated[bool, typer.Option("--all", help="Those of all keys, operators' too.")] = False,
+    data_dir: DataDirOption = None,
+) -> None:
+    """End a session, those of a key, or all: the browser has to sign in again at its next request."""
+    from features.administration import browser_sessions
+    from jobs.accounts.keys import find_key
+
+    if [session_id is not None, key is not None, everybody].count(True) != 1:
+        raise InputError("give one of SESSION, --key and --all: which sessions are to end")
+    with administration(data_dir) as admin:
+        if session_id is not None:
+            said = browser_sessions.end(admin, session_id)
+        elif key is not None:
+            found = find_key(admin.session, key)
+            said = f"{browser_sessions.end_of_key(admin, found)} of {found.id}"
+        else:
+            said = f"{browser_sessions.end_all(admin)}"
+    print(f"ended {said}")

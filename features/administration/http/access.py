@@ -1,0 +1,37 @@
+"""Who administers: the operator's key behind a request, in the request's transaction or in some of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from fastapi import Depends
+
+from api.auth import CallerDep
+from api.services import ServicesDep
+from api.sessions import SessionDep, SlotDep
+from jobs.admin_log import Actor, Admin, Administration
+from jobs.database import transaction
+
+
+def admin_of(session: SessionDep, caller: CallerDep) -> Admin:
+    """Return the operator at work, whose entries in the admin log name the key."""
+    return Admin(session=session, actor=Actor.of_key(caller.key_id))
+
+
+AdminDep = Annotated[Admin, Depends(admin_of)]
+
+
+def administration_of(services: ServicesDep, caller: CallerDep, _slot: SlotDep) -> Administration:
+    """Return what begins a transaction of the operator at work, for a request that takes more than one."""
+
+    @contextmanager
+    def begin() -> Iterator[Admin]:
+        with transaction(services.sessions) as session:
+            yield admin_of(session, caller)
+
+    return begin
+
+
+AdministrationDep = Annotated[Administration, Depends(administration_of)]

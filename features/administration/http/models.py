@@ -1,0 +1,73 @@
+"""`/v1/admin/models`: which models batches may name, where they are, and what they cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from api.fields import WHOLE, Storable, StrictModel
+from api.openapi import failures
+from features.administration import models
+from features.administration.http.access import AdminDep
+from features.administration.schemas import AdminModelList, AdminModelObject, DeletedModel
+from jobs import served_models
+from jobs.errors import InputError
+from jobs.served_models import MAX_PERCENT, MAX_PRICE_MICROS, NewPrices
+
+router = APIRouter(prefix="/v1/admin/models", tags=["admin"], responses=failures(401, 403, 503))
+
+Price = Annotated[int, WHOLE, Field(ge=0, le=MAX_PRICE_MICROS)]
+Percent = Annotated[int, WHOLE, Field(ge=0, le=MAX_PERCENT)]
+
+
+class PricesBody(StrictModel):
+    """Micro-units of currency for a million tokens; what is left out stays, or is free of a new model."""
+
+    input_price_micros: Price = 0
+    cached_input_price_micros: Price | None = None
+    """Null: as the others."""
+    output_price_micros: Price = 0
+    urgent_price_percent: Percent = 100
+    bulk_price_percent: Percent = 100
+
+    def prices(self) -> NewPrices:
+        given = {name: getattr(self, name) for name in self.model_fields_set & NewPrices.__annotations__.keys()}
+        return cast(NewPrices, given)
+
+
+class AddModelBody(PricesBody):
+    name: Annotated[Storable, Field(min_length=1, max_length=200)]
+    path: Annotated[Storable, Field(min_length=1, max_length=1000)]
+    """Folder or file on the workers, or an id of the hub."""
+    is_offered: bool = False
+    """Whether batches may name it before a worker has loaded it."""
+
+
+@router.get("", operation_id="listKnownModels")
+def list_all(admin: AdminDep) -> AdminModelList:
+    """Answer all models, those that batches may not name yet, too."""
+    return AdminModelList(data=[AdminModelObject.of(model) for model in served_models.list_models(admin.session)])
+
+
+@router.post("", operation_id="addModel", responses=failures(408, 409, 413))
+def add(body: AddModelBody, admin: AdminDep) -> AdminModelObject:
+    """Make a model known; then start a worker for it, which notes what it answers."""
+    return AdminModelObject.of(models.add(admin, body.name, body.path, is_checked=body.is_offered, **body.prices()))
+
+
+@router.patch("/{name:path}", operation_id="setPrices", responses=failures(404, 408, 413))
+def set_prices(name: str, body: PricesBody, admin: AdminDep) -> AdminModelObject:
+    """Set prices; work that is taken up later is billed with them, past bills stay."""
+    prices = body.prices()
+    if not prices:
+        raise InputError(f"No price is given. Give one of {', '.join(PricesBody.model_fields)}.")
+    return AdminModelObject.of(models.set_prices(admin, name, **prices))
+
+
+@router.delete("/{name:path}", operation_id="removeModel", responses=failures(404, 409))
+def remove(name: str, admin: AdminDep) -> DeletedModel:
+    """Take a model away, once no worker serves it and no open batch names it; bills stay."""
+    models.remove(admin, name)
+    return DeletedModel(name=name)

@@ -1,0 +1,30 @@
+"""`/v1/admin/workers`: who works, and to have one finish what it has and begin nothing more."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.openapi import failures
+from features.administration import workers
+from features.administration.http.access import AdminDep
+from features.administration.schemas import WorkerList, WorkerObject
+from jobs.chunks import fleet
+
+router = APIRouter(prefix="/v1/admin/workers", tags=["admin"], responses=failures(401, 403, 503))
+
+
+@router.get("", operation_id="listWorkers")
+def list_all(admin: AdminDep) -> WorkerList:
+    return WorkerList(data=[WorkerObject.of(worker) for worker in fleet.live_workers(admin.session)])
+
+
+@router.post("/{worker_id}/drain", operation_id="drainWorker", responses=failures(404))
+def drain(worker_id: str, admin: AdminDep) -> WorkerObject:
+    """Have a worker claim nothing more from its next heartbeat on; what it has it finishes, and it stays up."""
+    return WorkerObject.of(workers.drain(admin, worker_id))
+
+
+@router.post("/{worker_id}/resume", operation_id="resumeWorker", responses=failures(404))
+def resume(worker_id: str, admin: AdminDep) -> WorkerObject:
+    """Have it claim again."""
+    return WorkerObject.of(workers.resume(admin, worker_id))

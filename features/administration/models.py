@@ -1,0 +1,53 @@
+"""What operators do to models. A worker that brings its model in by itself is no operator: it writes no entry."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from jobs import served_models
+from jobs.admin_log import Admin, Shown
+from jobs.lines.endpoints import LineKind
+from jobs.served_models import NewPrices
+from jobs.tables import Model
+
+
+def add(
+    admin: Admin,
+    name: str,
+    path: str,
+    *,
+    is_checked: bool,
+    serves: LineKind = LineKind.GENERATE,
+    **prices: Unpack[NewPrices],
+) -> Model:
+    """Make a model known: `jobs.served_models.add_model`."""
+    model = served_models.add_model(admin.session, name, path, is_checked=is_checked, serves=serves, **prices)
+    admin.note("model.add", name, tenant_id=None, after=_shown(model))
+    return model
+
+
+def set_prices(admin: Admin, name: str, **prices: Unpack[NewPrices]) -> Model:
+    """Set prices of a model: `jobs.served_models.set_prices`."""
+    model = served_models.find_model(admin.session, name)
+    with admin.noting("model.set_prices", name, tenant_id=None, look=lambda: _shown(model)):
+        served_models.set_prices(admin.session, name, **prices)
+    return model
+
+
+def remove(admin: Admin, name: str) -> None:
+    """Take a model away: `jobs.served_models.remove_model`."""
+    before = _shown(served_models.find_model(admin.session, name))
+    served_models.remove_model(admin.session, name)
+    admin.note("model.remove", name, tenant_id=None, before=before)
+
+
+def _shown(model: Model) -> Shown:
+    return {
+        "path": model.path,
+        "serves": model.serves,
+        "input_price_micros": model.input_price_micros,
+        "cached_input_price_micros": model.cached_input_price_micros,
+        "output_price_micros": model.output_price_micros,
+        "urgent_price_percent": model.urgent_price_percent,
+        "bulk_price_percent": model.bulk_price_percent,
+    }

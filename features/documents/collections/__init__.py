@@ -1,0 +1,1 @@
+"""Collections of documents, and what was read of them."""

@@ -1,0 +1,122 @@
+"""A tenant's collections: make, look at, list, delete. What is in one `documents` knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from features.documents.collections import documents
+from features.documents.tables import Collection, Extraction
+from features.retrieval.tables import PassageIndex
+from jobs import deletions
+from jobs.batches.submission import check_metadata
+from jobs.database import advisory_lock
+from jobs.deletions import Deleted
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.settings import Settings
+from jobs.states import TERMINAL_EXTRACTION_STATES, TERMINAL_INDEX_STATES
+
+
+def create_collection(
+    session: Session, tenant_id: str, name: str, *, metadata: Mapping[str, str] | None, settings: Settings
+) -> Collection:
+    """Make an empty collection. Raises InputError for the metadata, LimitError where the tenant has as many as it may.
+
+    Names are for people: two may be alike.
+    """
+    check_metadata(metadata)
+    advisory_lock(session, f"collections {tenant_id}")
+    mine = select(func.count()).where(Collection.tenant_id == tenant_id, Collection.deleted_at.is_(None))
+    if (session.scalar(mine) or 0) >= settings.tenant_collections:
+        raise LimitError(
+            f"You have {settings.tenant_collections:,} collections, which is as many as you may. Delete one.",
+            code="too_many_collections",
+        )
+    collection = Collection(
+        id=new_id("collection"),
+        tenant_id=tenant_id,
+        name=name,
+        request_metadata=None if metadata is None else dict(metadata),
+    )
+    session.add(collection)
+    session.flush()
+    session.refresh(collection)
+    return collection
+
+
+def get_collection(session: Session, tenant_id: str, collection_id: str) -> Collection:
+    """Return a collection of this tenant. Raises NotFoundError, also for one that is deleted or another's."""
+    is_mine = (Collection.id == collection_id) & (Collection.tenant_id == tenant_id)
+    collection = session.scalar(select(Collection).where(is_mine, Collection.deleted_at.is_(None)))
+    if collection is None:
+        raise NotFoundError(f"No collection found with id {collection_id[:100]!r}.", param="collection_id")
+    return collection
+
+
+def lock_collection(session: Session, tenant_id: str, collection_id: str) -> Collection:
+    """Return the same, locked until the transaction ends: its documents come and go one transaction at a time."""
+    get_collection(session, tenant_id, collection_id)
+    query = select(Collection).where(Collection.id == collection_id).with_for_update(key_share=True)
+    collection = session.scalar(query, execution_options={"populate_existing": True})
+    if collection is None or collection.deleted_at is not None:
+        raise NotFoundError(f"No collection found with id {collection_id[:100]!r}.", param="collection_id")
+    return collection
+
+
+def lock_filled(session: Session, tenant_id: str, collection_id: str) -> tuple[Collection, int]:
+    """Return the same with the number of its documents. Raises InputError where there is none."""
+    collection = lock_collection(session, tenant_id, collection_id)
+    num_documents = documents.num_documents(session, [collection.id])[collection.id]
+    if not num_documents:
+        raise InputError(
+            f"Collection {collection.id!r} has no documents; add some first.",
+            param="collection_id",
+            code="empty_collection",
+        )
+    return collection, num_documents
+
+
+def list_collections(session: Session, tenant_id: str, *, after: str | None, limit: int) -> Page[Collection]:
+    """Return a page of a tenant's collections, newest first. Raises InputError on an unknown `after`."""
+    query = select(Collection).where(Collection.tenant_id == tenant_id, Collection.deleted_at.is_(None))
+    return read_page(session, query, table=Collection, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def delete_collection(session: Session, tenant_id: str, collection_id: str, *, by: str) -> None:
+    """Delete a collection, its documents and what was read of them; files and stores keep what they have.
+
+    Raises NotFoundError, or ConflictError while an extraction or an index of it is under way.
+    """
+    collection = lock_collection(session, tenant_id, collection_id)
+    has_ended = Extraction.state.in_([state.value for state in TERMINAL_EXTRACTION_STATES])
+    open_one = select(Extraction.id).where(Extraction.collection_id == collection_id, ~has_ended).limit(1)
+    extraction_id = session.scalar(open_one)
+    if extraction_id is not None:
+        raise ConflictError(
+            f"Extraction {extraction_id!r} of this collection is under way; cancel it or wait for its end, then delete "
+            "the collection.",
+            code="collection_in_use",
+        )
+    _require_no_open_index(session, collection_id)
+    documents.delete_all(session, collection_id)
+    collection.deleted_at = session.scalar(select(func.now()))
+    collection.request_metadata = None
+    collection.name = collection.id
+    deletions.record(session, Deleted.COLLECTION, [(collection_id, tenant_id)], by=by)
+
+
+def _require_no_open_index(session: Session, collection_id: str) -> None:
+    is_open = PassageIndex.state.not_in([state.value for state in TERMINAL_INDEX_STATES])
+    index_id = session.scalar(
+        select(PassageIndex.id).where(PassageIndex.collection_id == collection_id, is_open).limit(1)
+    )
+    if index_id is not None:
+        raise ConflictError(
+            f"Index {index_id!r} of this collection is being built; delete it or wait for its end, then delete the "
+            "collection.",
+            code="collection_in_use",
+        )

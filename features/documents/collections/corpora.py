@@ -1,0 +1,83 @@
+"""Questions over a whole index: each shows the passages that are found for its fields, and what was found for them.
+
+Each is a line that says what is to be found for its prompt (`jobs.batches.retrieval`), so an index is searched, its
+queries are embedded and both are billed as for any other line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.passes.excerpts import words_of
+from jobs.batches.retrieval import stages
+from jobs.errors import InputError
+from jobs.lines.body_context import PLACEHOLDER, TOKENS_AROUND
+from jobs.states import StageKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedIndex:
+    """An index that can be asked."""
+
+    id: str
+    collection_id: str
+    """Of the collection that it was built of."""
+    name: str
+    passage_tokens: int
+
+    def corpus(self, *, top_k: int) -> Corpus:
+        return Corpus(index_id=self.id, name=self.name, passage_tokens=self.passage_tokens, top_k=top_k)
+
+
+FindIndex = Callable[[Session, str, str], AskedIndex]
+"""Return an index of a tenant by its id. Raises InputError where there is none that can be asked."""
+
+
+def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]) -> Iterator[bytes]:
+    """Yield the line of each group of fields. Raises InputError where no passage has room beside one.
+
+    `may_cut` tells of a query whether the index's model may read its beginning alone. Only such a line says `truncate`,
+    which control workers of the release before refuse.
+    """
+    for group in range(len(job.groups)):
+        request = job.first_request(group, PLACEHOLDER)
+        top_k, max_tokens = _limits(job, corpus, group)
+        # Words are looked for in all of it; names stand first, so that descriptions are what an embedder may not reach.
+        query = words_of(job.groups[group])
+        context = {"index": corpus.index_id, "query": query, "max_tokens": max_tokens, "top_k": top_k}
+        cut = {"truncate": True} if may_cut(query) else {}
+        yield job.line(0, group, request, context=context | cut).rstrip(b"\n")
+
+
+def found_key(session: Session, batch_id: str) -> str | None:
+    """Return the object that has the passages of each line of a batch; None: there is none, or it was deleted."""
+    found = (stage for stage in stages.stages_of(session, batch_id) if stage.kind is StageKind.FIND)
+    return next((stage.output_key for stage in found), None)
+
+
+def _limits(job: ExtractJob, corpus: Corpus, group: int) -> tuple[int, int]:
+    """Return how many passages a question may be shown, and of how many tokens together.
+
+    With less room fewer are: what stands around a passage takes some, too, and most have half of what they may have.
+    """
+    most, room = corpus.top_k * corpus.passage_tokens, job.room(group)
+    if room is None:
+        return corpus.top_k, most
+    top_k = max(1, min(corpus.top_k, room // (corpus.passage_tokens // 2 + TOKENS_AROUND)))
+    left = room - top_k * TOKENS_AROUND
+    if left < corpus.passage_tokens:
+        assert job.window is not None, "there is a limit"
+        raise InputError(
+            f"The model {job.model!r} takes {job.window.max_tokens:,} tokens. Beside the question for "
+            f"{job.groups[group].leaves[0].name!r} and an answer of {job.params['max_tokens']:,} there is no room for "
+            f"a passage of the index, which may have {corpus.passage_tokens:,} (two bytes are a token). Lower "
+            "max_tokens, choose a model that takes more, or build an index with a lower max_tokens.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    return top_k, min(left, most)

@@ -1,0 +1,126 @@
+"""`tokenmill extractions …`: extractions on a running server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.ids import given
+from cli.options import AsJson, Newest, OfCollection
+from cli.stages import Listing, stage_reached
+from jobs.errors import InputError
+
+app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
+
+ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
+
+_COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to review", "reason")
+_PAGE = 1000
+
+
+@app.command("list")
+def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
+    """List the newest extractions, the stage that each has reached, and why those that failed did."""
+    listing = Listing(path="/extractions", columns=_COLUMNS, numbers=("documents", "failed", "to review"), row=_row)
+    listing.print(collection=collection, limit=limit, as_json=as_json)
+
+
+@app.command()
+def show(extraction_id: ExtractionId) -> None:
+    """Print an extraction as JSON: its stages, batches and files."""
+    from cli.calls import named, server
+
+    with server() as calls:
+        print(json.dumps(calls.get(named("extractions", extraction_id)), indent=2))
+
+
+@app.command()
+def results(
+    extraction_id: ExtractionId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="[default: standard output]")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="OUT.parquet", help="The fields as a table, too.")] = None,
+) -> None:
+    """Write the records of an extraction, one a document, with the values that people found right.
+
+    Before its end some records may still change: then a message says so.
+    """
+    from cli.disk.download import replacing
+    from cli.disk.output_path import require_apart, require_replaceable
+
+    if output is None:
+        if parquet is not None:
+            raise InputError("--parquet is given without --output. Say with -o where the records go.")
+        for page in pages(extraction_id):
+            sys.stdout.write(page.decode())
+        return
+    require_replaceable(output)
+    if parquet is None:
+        with replacing(output) as file:
+            for page in pages(extraction_id):
+                file.write(page)
+        return
+    require_replaceable(parquet)
+    require_apart([parquet], {output: "that of the records"})
+    _write_both(extraction_id, output, parquet)
+
+
+@app.command()
+def cancel(extraction_id: ExtractionId) -> None:
+    """Stop an extraction, and the batch that it waits for."""
+    from cli.calls import named, server
+
+    with server() as calls:
+        print(calls.post(named("extractions", extraction_id, "/cancel"))["status"])
+
+
+def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
+    from cli.table import when
+
+    counts = extraction["document_counts"]
+    return (
+        extraction["id"],
+        when(extraction["created_at"]),
+        extraction["status"],
+        stage_reached(extraction),
+        counts["total"],
+        counts["failed"],
+        extraction["num_to_review"],
+        extraction["reason"],
+    )
+
+
+def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
+    from cli.calls import named, server
+    from cli.extracting.outputs import Outputs, write_outputs
+    from features.documents.extraction.fields.schema import FieldSchema
+
+    with server() as calls:
+        schema = FieldSchema.parse(calls.get(named("extractions", extraction_id))["schema"])
+    records = (json.loads(line) for page in pages(extraction_id) for line in page.splitlines())
+    write_outputs(records, Outputs(records=output, table=parquet), schema=schema)
+
+
+def pages(extraction_id: str) -> Iterator[bytes]:
+    """Yield the records of an extraction as the server has them now, some at once."""
+    import httpx
+
+    from cli.calls import named, server
+    from cli.places.options import say
+
+    path, after, has_more, is_final = named("extractions", extraction_id, "/results"), "0", True, True
+    with server() as calls:
+        while has_more:
+            params = {"after": after, "limit": _PAGE}
+            answer = calls.client.get(path, cast_to=httpx.Response, options={"params": params})
+            yield answer.content
+            after, has_more = answer.headers["x-next-after"], answer.headers["x-has-more"] == "true"
+            is_final = answer.headers.get("x-is-final") != "false"  # older servers have final ones alone
+    if not is_final:
+        say("the extraction is not completed: there may be no records yet, and those that are provisional may change")

@@ -1,0 +1,141 @@
+"""Deletes extractions and what was read of deleted documents, and forgets extractions that ended long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import delete, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.documents import lifecycle, stages
+from features.documents.reviewing import reviews
+from features.documents.tables import CollectionDocument, Extraction, ExtractionStage
+from jobs import deletions, files
+from jobs.batches.deletion import delete_batch
+from jobs.courses.stages import batches_of
+from jobs.database import transaction
+from jobs.deletions import Deleted
+from jobs.errors import ConflictError
+from jobs.purges import Purge
+from jobs.retention.purging import delete_objects
+from jobs.settings import Settings
+from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
+from jobs.storage import Storage
+from jobs.tables import File
+from jobs.tables.base import one_of
+
+_ROWS = 500  # a transaction
+_REVIEWS = 10_000  # a transaction
+
+
+def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, by: str) -> None:
+    """Delete an extraction that has ended: its files, its batches with their results, and its row.
+
+    What was billed stays. Raises NotFoundError, or ConflictError where it has not ended.
+    """
+    extraction = lifecycle.lock_own(session, tenant_id, extraction_id)
+    if ExtractionState(extraction.state) not in TERMINAL_EXTRACTION_STATES:
+        raise ConflictError(
+            f"Cannot delete an extraction with status '{extraction.state}'. Cancel it or wait for its end, then delete "
+            "it.",
+            code="extraction_not_deletable",
+        )
+    begun = stages.stages_of(session, extraction_id)
+    batches = [batch for batch in batches_of(session, begun).values() if batch.deleted_at is None]
+    file_ids = [batch.input_file_id for batch in batches] + _named_files(extraction)
+    for batch in batches:
+        delete_batch(session, tenant_id, batch.id, by=by)
+    _forget(session, [extraction_id])
+    kept = select(File).where(File.id.in_(file_ids), File.deleted_at.is_(None)).order_by(File.id)
+    files.mark_deleted(session, session.scalars(kept.with_for_update()).all(), by=by)
+    deletions.record(session, Deleted.EXTRACTION, [(extraction_id, tenant_id)], by=by)
+
+
+def _named_files(extraction: Extraction) -> list[str]:
+    names = (f"{name}_file_id" for name in ("documents", "plan", "output", "parquet"))
+    return [file_id for name in names if (file_id := getattr(extraction, name)) is not None]
+
+
+def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of documents and extractions, for `Feature.purges`."""
+    age = timedelta(days=settings.run_days)
+    return (
+        Purge(what="documents", step=lambda: purge_documents(maker, storage)),
+        Purge(what="old extractions", chore="forget extractions", step=lambda: purge_extractions(maker, age=age)),
+    )
+
+
+def purge_documents(maker: sessionmaker[Session], storage: Storage) -> int:
+    """Delete what was read of deleted documents, but for what another one has, too; return how many are gone.
+
+    Documents of deleted tenants go with these. A tenant keeps its texts while an extraction reads documents: their
+    rows say only later which texts they have; and while an index is built, which cuts them. What the store refuses is
+    tried again the next time.
+    """
+    with transaction(maker) as session:
+        session.execute(_DELETE_OF_DELETED_TENANTS)
+    num_gone = 0
+    while True:
+        with transaction(maker) as session:
+            rows = session.execute(_DELETED, {"limit": _ROWS}).all()
+        unneeded = {row.object_key: row.object_key for row in rows if row.is_unneeded}
+        gone = delete_objects(storage, unneeded)
+        done = [row.id for row in rows if not row.is_unneeded or row.object_key in gone]
+        with transaction(maker) as session:
+            session.execute(delete(CollectionDocument).where(CollectionDocument.id.in_(done)))
+        num_gone += len(done)
+        if len(done) < len(rows) or not rows:
+            return num_gone
+
+
+def purge_extractions(maker: sessionmaker[Session], *, age: timedelta) -> int:
+    """Forget the extractions that ended so long ago, and those of deleted tenants; return how many.
+
+    Their files expire by themselves, or stay; their batches stay as all batches do. Reviews go first, some at once:
+    one extraction may have a million, and those of old ones are changed by nobody who would miss them.
+    """
+    num_purged = 0
+    while True:
+        with transaction(maker) as session:
+            extraction_ids = session.scalars(_OLD, {"age": age, "limit": _ROWS}).all()
+            if not extraction_ids:
+                return num_purged
+            num_reviews = reviews.forget_some(session, extraction_ids, limit=_REVIEWS)
+            if num_reviews < _REVIEWS:
+                _forget(session, extraction_ids)
+                num_purged += len(extraction_ids)
+
+
+def _forget(session: Session, extraction_ids: Sequence[str]) -> None:
+    reviews.forget(session, extraction_ids)
+    session.execute(delete(ExtractionStage).where(ExtractionStage.extraction_id.in_(extraction_ids)))
+    session.execute(delete(Extraction).where(Extraction.id.in_(extraction_ids)))
+
+
+_DELETE_OF_DELETED_TENANTS = text("""
+    UPDATE collection_document SET deleted_at = now()
+    WHERE deleted_at IS NULL AND tenant_id IN (SELECT id FROM tenant WHERE deleted_at IS NOT NULL)
+""")
+
+_DELETED = text(f"""
+    SELECT id, object_key, object_key IS NOT NULL AND NOT EXISTS (
+        SELECT FROM collection_document AS other
+        WHERE other.object_key = collection_document.object_key AND other.deleted_at IS NULL
+    ) AS is_unneeded
+    FROM collection_document WHERE deleted_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM extraction JOIN collection_document AS unread USING (collection_id)
+        WHERE extraction.tenant_id = collection_document.tenant_id
+            AND {one_of("extraction.state", OPEN_EXTRACTION_STATES)}
+            AND unread.object_key IS NULL AND unread.error IS NULL AND unread.deleted_at IS NULL
+    ) AND NOT EXISTS (
+        SELECT FROM passage_index AS index
+        WHERE index.tenant_id = collection_document.tenant_id AND {one_of("index.state", OPEN_INDEX_STATES)}
+    ) ORDER BY deleted_at LIMIT :limit
+""")
+
+_OLD = text("""
+    SELECT extraction.id FROM extraction JOIN tenant ON tenant.id = extraction.tenant_id
+    WHERE ended_at IS NOT NULL AND (ended_at < now() - CAST(:age AS interval) OR tenant.deleted_at IS NOT NULL)
+    ORDER BY ended_at, extraction.id LIMIT :limit FOR UPDATE OF extraction SKIP LOCKED
+""")

@@ -1,0 +1,94 @@
+"""The process that reads: loaded once, it forks one that reads a file, or some files of one owner, and ends.
+
+What else is done with bytes that strangers had a hand in can be served the same way.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import IO
+
+import orjson
+
+from confined import warm_child
+from confined.isolation import address_space_bytes, confine, widen_memory
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.parsing import PARSERS, parse
+from features.documents.extraction.documents.process.frames import Kind, read_frame, write_frame
+from features.documents.extraction.documents.readers import ocr
+from features.documents.extraction.errors import DocumentCode, DocumentError
+
+_GRACE_SECONDS = 5.0  # the parent ends a slow child first; alone it ends itself
+
+
+Work = Callable[[bytes, str, Limits, Progress], bytes]
+"""What is done with one content and its name. Raises DocumentError."""
+
+
+def main() -> None:
+    """Read the files of one parent."""
+    ocr.load()
+    serve(_read, PARSERS)
+
+
+def serve(work: Work, said_when_ready: str) -> None:
+    """Fork for one parent, and do the work in each fork, confined."""
+    warm_child.serve(said_when_ready.encode(), partial(_serve, work, address_space_bytes()))
+
+
+def _serve(work: Work, loaded_bytes: int, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
+    limits = Limits(**orjson.loads(read_frame(source)))
+    at_first_bytes = loaded_bytes + limits.base_memory_bytes
+    confine(limits.memory_bytes, parent_id=parent_id, at_first_bytes=at_first_bytes)
+    while True:
+        try:
+            name, content = read_frame(source).decode(), read_frame(source)
+        except EOFError:
+            return
+        kind, payload = _answer(work, content, name, limits, answers)
+        del content
+        write_frame(answers, kind, payload)
+
+
+def _read(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
+    return parse(content, name, limits, progress=progress).to_bytes()
+
+
+def _answer(work: Work, content: bytes, name: str, limits: Limits, answers: IO[bytes]) -> tuple[Kind, bytes]:
+    """Return what the work made, or the error that there is instead."""
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # which ends the process, in the midst of a parser too
+    signal.setitimer(signal.ITIMER_REAL, limits.clock_seconds + _GRACE_SECONDS)
+    try:
+        return Kind.DOCUMENT, work(content, name, limits, _Told(answers, limits))
+    except DocumentError as error:
+        return Kind.ERROR, orjson.dumps({"code": error.code, "message": error.message, "page": error.page})
+    except MemoryError:
+        return Kind.ERROR, orjson.dumps({"code": DocumentCode.MEMORY_LIMIT, "message": limits.needs_memory()})
+    finally:
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+
+
+class _Told(Progress):
+    """Tells the parent, and gives a picture its time and its memory."""
+
+    def __init__(self, answers: IO[bytes], limits: Limits) -> None:
+        self._answers = answers
+        self._limits = limits
+
+    def page(self, number: int) -> None:
+        write_frame(self._answers, Kind.PAGE, number.to_bytes(8, "little"))
+
+    def picture(self) -> None:
+        write_frame(self._answers, Kind.PICTURE, b"")
+        widen_memory()
+        more = self._limits.seconds_per_picture
+        for timer, seconds in ((signal.ITIMER_PROF, more), (signal.ITIMER_REAL, more * self._limits.times_by_clock)):
+            left, _ = signal.getitimer(timer)
+            signal.setitimer(timer, left + seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The process that draws pages: what a stranger's PDF makes a renderer do, it does there, confined.
+
+Serves as the reader of files does. Knows no text and no place in it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+
+import pypdfium2
+
+from features.documents.extraction.documents.formats import Format, format_of
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.process.child import serve
+from features.documents.extraction.documents.process.drawn_pages import MODULE, unpacked
+from features.documents.extraction.documents.readers.pdf import opened
+from features.documents.extraction.errors import DocumentCode, DocumentError
+
+_POINTS_PER_INCH = 72.0
+_METERS_PER_INCH = 0.0254
+_MOST_PER_INCH = 300.0
+"""A small page is drawn no finer, however large its picture may be."""
+
+
+def draw(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
+    """Return the page as PNG. Raises DocumentError for what is no PDF, or has no such page."""
+    number, max_side, file = unpacked(content)
+    if format_of(file, name) is not Format.PDF:
+        raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is no PDF: only pages of PDFs can be drawn")
+    with opened(file) as pdf:
+        if number >= len(pdf):
+            message = f"there is no page {number}: {name} has {len(pdf)}, counted from 0"
+            raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, len(pdf))
+        progress.page(number)
+        return _drawn(pdf, number, max_side)
+
+
+def _drawn(pdf: pypdfium2.PdfDocument, number: int, max_side: int) -> bytes:
+    try:
+        page = pdf[number]
+        scale = min(max_side / max(*page.get_size(), 1.0), _MOST_PER_INCH / _POINTS_PER_INCH)
+        bitmap = page.render(scale=scale, rev_byteorder=True)
+    except pypdfium2.PdfiumError as error:
+        raise DocumentError(DocumentCode.DAMAGED, f"page {number} cannot be drawn: {error}", number) from None
+    pixels = bitmap.to_numpy().tobytes()
+    per_meter = round(scale * _POINTS_PER_INCH / _METERS_PER_INCH)
+    return png(pixels, bitmap.width, bitmap.height, channels=bitmap.n_channels, per_meter=per_meter)
+
+
+_COLOUR_TYPES: Mapping[int, int] = {1: 0, 3: 2, 4: 6}
+"""By channels, as PNG numbers them: grey, RGB, RGBA."""
+
+
+def png(pixels: bytes, width: int, height: int, *, channels: int, per_meter: int) -> bytes:
+    """Return rows of pixels, a byte a channel, as a PNG file (W3C PNG, third edition) that says its resolution."""
+    stride = width * channels
+    rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, stride * height, stride))
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+    resolution = struct.pack(">IIB", per_meter, per_meter, 1)
+    parts = ((b"IHDR", header), (b"pHYs", resolution), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, parts))
+
+
+def _chunk(part: tuple[bytes, bytes]) -> bytes:
+    kind, content = part
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+if __name__ == "__main__":
+    serve(draw, MODULE)

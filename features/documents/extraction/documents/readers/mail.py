@@ -1,0 +1,147 @@
+"""Mail: the headers that people read, the body, and every attachment by name, read where it is a document.
+
+Knows how deep mails may lie in one another; how an attachment is read is told by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from email.message import EmailMessage, MIMEPart
+from email.parser import BytesParser
+from email.policy import default
+
+from features.documents.extraction.documents.builder import TextBuilder
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.formats import Format
+from features.documents.extraction.documents.joining import joined
+from features.documents.extraction.documents.limits import Limits
+from features.documents.extraction.documents.readers import html
+from features.documents.extraction.documents.readers.plain import decode
+from features.documents.extraction.errors import DocumentCode, DocumentError
+
+PARSER = "mail 2"
+
+ReadAttachment = Callable[[bytes, str, int], Document]
+"""Of its bytes, its name and how deep it lies."""
+
+_FORMS_OF_A_BODY = frozenset({"alternative", "related"})
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_WHOLE_READING = frozenset({DocumentCode.NESTED_TOO_DEEPLY, DocumentCode.TOO_LARGE, DocumentCode.TOO_MANY_PAGES})
+
+
+def read_mail(content: bytes, limits: Limits, *, depth: int, read_attachment: ReadAttachment) -> Document:
+    """Read a mail; what cannot be read of its attachments is noted. Raises DocumentError where mails lie too deep."""
+    if depth > limits.max_nesting:
+        what = f"mails lie more than {limits.max_nesting} deep in one another; send what is inside by itself"
+        raise DocumentError(DocumentCode.NESTED_TOO_DEEPLY, what)
+    try:
+        return _read(BytesParser(policy=default).parsebytes(content), limits, depth, read_attachment)
+    except RecursionError:
+        what = "the parts of this mail lie too deep in one another"
+        raise DocumentError(DocumentCode.NESTED_TOO_DEEPLY, what) from None
+
+
+def _read(message: EmailMessage, limits: Limits, depth: int, read_attachment: ReadAttachment) -> Document:
+    documents = [_head(message, limits), *_body(message, limits)]
+    notes = [note for document in documents for note in document.notes]
+    for name, kind, content in _attachments(message):
+        documents.append(_named(name, kind, limits))
+        try:
+            attachment = read_attachment(content, name, depth)
+        except DocumentError as error:
+            if error.code in _WHOLE_READING:
+                raise
+            notes.append(f"{name} ({kind}, {len(content)} bytes) was not read: {error.code}: {error.message}")
+        else:
+            documents.append(attachment)
+            notes += [f"{name}: {note}" for note in attachment.notes]
+            _check_size(documents, limits)
+    return joined(documents, notes=tuple(notes))
+
+
+def _check_size(documents: list[Document], limits: Limits) -> None:
+    """Hold a mail with all that is attached to what one document may have."""
+    if sum(len(document.text) for document in documents) > limits.max_characters:
+        message = f"mail and attachments have more than {limits.max_characters} characters of text; send fewer"
+        raise DocumentError(DocumentCode.TOO_LARGE, message)
+    if sum(len(document.pages) for document in documents) > limits.max_pages:
+        message = f"mail and attachments have more than {limits.max_pages} pages; send fewer"
+        raise DocumentError(DocumentCode.TOO_MANY_PAGES, message)
+
+
+def _head(message: EmailMessage, limits: Limits) -> Document:
+    builder = TextBuilder(limits)
+    for header in _HEADERS:
+        value = message[header]
+        if value is not None:
+            builder.text(f"{chr(10) if builder.length else ''}{header}: ")
+            start = builder.length
+            builder.text(" ".join(str(value).split()))
+            if header == "Subject":
+                builder.heading(start, level=1)
+    return builder.build(Format.MAIL, PARSER)
+
+
+def _body(message: EmailMessage, limits: Limits) -> Iterator[Document]:
+    """Yield the body, the plain one where there are two."""
+    body = message.get_body(("plain", "html"))
+    if body is None:
+        return
+    content = _bytes_of(body)
+    text, notes = decode(content, body.get_content_charset())
+    if body.get_content_type() == "text/html":
+        yield replace(html.document_of(text, limits, notes), pages=())
+        return
+    builder = TextBuilder(limits)
+    builder.text(text)
+    yield replace(builder.build(Format.MAIL, PARSER, notes), pages=())
+
+
+def _attachments(message: EmailMessage) -> Iterator[tuple[str, str, bytes]]:
+    """Yield name, kind and content of what a mail carries beside its body."""
+    for number, part in enumerate(_parts_beside_the_body(message), start=1):
+        kind = part.get_content_type()
+        if kind == "message/rfc822":
+            inner = part.get_content()
+            yield part.get_filename() or f"mail {number}.eml", kind, inner.as_bytes()
+        elif part.is_multipart():
+            yield part.get_filename() or f"parts {number}.eml", kind, part.as_bytes()
+        else:
+            yield part.get_filename() or f"attachment {number}", kind, _bytes_of(part)
+
+
+def _parts_beside_the_body(message: EmailMessage) -> Iterator[MIMEPart]:
+    """Yield all parts but the body, other forms of it, and pictures in it; some mails are one part and no body.
+
+    Not `iter_attachments`: that leaves out whatever lies within another form of the body, where some programs put all.
+    """
+    body = message.get_body(("plain", "html"))
+    waiting: list[tuple[MIMEPart, bool]] = [(message, False)]
+    while waiting:
+        part, is_in_body = waiting.pop()
+        if part.get_content_maintype() == "multipart" and part.is_multipart():
+            is_in_body = is_in_body or part.get_content_subtype() in _FORMS_OF_A_BODY
+            waiting += [(inner, is_in_body) for inner in reversed(list(part.iter_parts()))]
+        elif part is not body and not (is_in_body and _is_shown_in_body(part)):
+            yield part
+
+
+def _is_shown_in_body(part: MIMEPart) -> bool:
+    is_text = part.get_content_maintype() == "text" and part.get_filename() is None
+    return not part.is_attachment() and (is_text or part.get_content_maintype() == "image")
+
+
+def _bytes_of(part: MIMEPart) -> bytes:
+    payload = part.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    return payload
+
+
+def _named(name: str, kind: str, limits: Limits) -> Document:
+    builder = TextBuilder(limits)
+    builder.text("Attachment: ")
+    start = builder.length
+    builder.text(f"{name} ({kind})")
+    builder.heading(start, level=2)
+    return replace(builder.build(Format.MAIL, PARSER), pages=())

@@ -1,0 +1,126 @@
+"""Excel: a page for each sheet, a line for each row that is not empty, and where each cell stands.
+
+Values as Excel stores them: numbers with up to 15 digits, dates by ISO 8601; of formulas their last results.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import re
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+
+import python_calamine
+
+from features.documents.extraction.documents.builder import TextBuilder
+from features.documents.extraction.documents.document import Document
+from features.documents.extraction.documents.formats import Format
+from features.documents.extraction.documents.limits import Limits, Progress
+from features.documents.extraction.documents.readers.package import Package
+from features.documents.extraction.errors import DocumentCode, DocumentError
+
+PARSER = f"sheets 1 python-calamine {version('python-calamine')}"
+
+_CELL = re.compile(rb"<(?:\w+:)?c\s[^>]{0,200}?\br=[\"']([A-Za-z]{1,99})(\d{1,99})[\"']")
+_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # of a sheet, by Office Open XML
+
+
+def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
+    """Read a workbook. Raises DocumentError, with the sheet as page where its cells lie too far apart."""
+    package = Package.open(content, limits)
+    for number, member in enumerate(_sheets(package)):
+        progress.page(number)
+        _check_extent(package.read(member), number, limits)
+    try:
+        book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
+    except python_calamine.CalamineError as error:
+        raise DocumentError(DocumentCode.DAMAGED, f"the workbook is damaged: {error}") from None
+    builder = TextBuilder(limits)
+    for number, name in enumerate(book.sheet_names):
+        progress.page(number)
+        builder.page()
+        builder.text(name)
+        builder.heading(builder.length - len(name), level=1)
+        _put(_rows(book, number), builder, number)
+    return builder.build(Format.XLSX, PARSER)
+
+
+def _sheets(package: Package) -> list[str]:
+    """Return the members that are sheets, by their names or as the workbook says, in the file's order."""
+    linked = {link.member for link in package.links("xl/workbook.xml") if link.kind == "worksheet"}
+    return [name for name in package.members if "/worksheets/sheet" in name or name in linked]
+
+
+def _check_extent(sheet: bytes, number: int, limits: Limits) -> None:
+    """Refuse a sheet whose cells span more than may be held: calamine holds the empty ones between, too."""
+    rows, columns = _Extent(), _Extent()
+    for match in _CELL.finditer(sheet):
+        column, row = _column(match[1].upper()), int(match[2])
+        if column > _MOST_COLUMNS or row > _MOST_ROWS:
+            message = f"sheet {number + 1} has a cell {(match[1] + match[2]).decode()}, which no sheet has"
+            raise DocumentError(DocumentCode.DAMAGED, message, number)
+        columns.add(column)
+        rows.add(row)
+    size = rows.size * columns.size
+    if size > limits.max_cells:
+        message = (
+            f"sheet {number + 1} spans {rows.size} rows × {columns.size} columns, and {limits.max_cells} are read; "
+            "delete what stands far from the rest"
+        )
+        raise DocumentError(DocumentCode.TOO_MANY_ROWS, message, number)
+
+
+class _Extent:
+    """From the least to the greatest of some numbers."""
+
+    def __init__(self) -> None:
+        self._least, self._greatest = 1 << 30, -1
+
+    def add(self, number: int) -> None:
+        self._least, self._greatest = min(self._least, number), max(self._greatest, number)
+
+    @property
+    def size(self) -> int:
+        return max(self._greatest - self._least + 1, 0)
+
+
+def _column(letters: bytes) -> int:
+    number = 0
+    for letter in letters:
+        number = 26 * number + letter - 64
+    return number
+
+
+def _rows(book: python_calamine.CalamineWorkbook, number: int) -> Iterator[tuple[int, int, Sequence[object]]]:
+    """Yield each row that has something: its number, the column that it begins at, its values."""
+    sheet = book.get_sheet_by_index(number)
+    if sheet.start is None:
+        return
+    for row, values in enumerate(sheet.iter_rows()):
+        if any(value != "" for value in values):
+            yield row, sheet.start[1], values
+
+
+def _put(rows: Iterator[tuple[int, int, Sequence[object]]], builder: TextBuilder, table: int) -> None:
+    for row, first, values in rows:
+        pending = "\n"
+        for column, value in enumerate(values, start=first):
+            if value != "":
+                builder.text(pending)
+                start, pending = builder.length, ""
+                builder.text(_shown(value))
+                builder.cell(start, table=table, row=row, column=column)
+            pending += "\t"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,224 @@
+"""Every place where a quote may stand, by the strictest way in which it is found at all.
+
+Exactly, in one print, by letters and digits alone, nearly. A quote does not begin or end amid a number, to which its
+minus belongs, nor, where it is short, amid a word. Knows one quote at a time; which of several places is meant:
+`ordering.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import Indel, Levenshtein
+
+from features.documents.extraction.grounding.normalised import THOUSANDS, Target
+from features.documents.extraction.grounding.spans import Span, Status
+
+MIN_LIKENESS = 0.8
+"""Of what is found nearly: the share of characters that both have in their order (rapidfuzz: Indel similarity)."""
+
+_MIN_INSIDE_WORD = 4
+"""Characters of a quote that may begin or end amid a word."""
+_MIN_LETTERS = 3
+"""Of a quote that may be found nearly; and its figures must all be there: a number that differs is another number."""
+_MAX_SEEDS = 6
+_MAX_PLACES_OF_A_SEED = 40
+_MAX_REFINED = 6
+"""Characters by which either end of what is found nearly is moved to where it fits best."""
+_FAR_EAST = "\u2e80"
+"""From here on words are written without blanks between them."""
+_AMID_DIGITS = rf"(?<=\d)(?:\d|[.,]\d|[{THOUSANDS}]\d{{3}}(?!\d))|(?<=\d[.,])\d|(?<=\d[{THOUSANDS}])\d{{3}}(?!\d)"
+_NOT_BEFORE_MINUS = r"[^\s(\[{€$£¥:=|]"
+"""Behind these a dash joins or separates, as in `Invoice-4711` and `5-7`, and is no minus."""
+_BEHIND_MINUS = rf"(?<=[-−–])(?<!{_NOT_BEFORE_MINUS}[-−–])\d"
+_LAST_MINUS = r"(?<=[.,]\d\d)[-−–](?![\w-])"
+"""Behind an amount, as accounts have it."""
+_AMID_NUMBER = re.compile(f"{_AMID_DIGITS}|{_BEHIND_MINUS}|{_LAST_MINUS}")
+_FIGURES = re.compile(rf"\d|(?<!{_NOT_BEFORE_MINUS})-(?=\d)|{_LAST_MINUS}")
+"""What makes the numbers of a plain text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Where a quote may stand, in the order of the text."""
+
+    status: Status = Status.NONE
+    spans: tuple[Span, ...] = ()
+    likeness: float = 0.0
+
+
+NO_CANDIDATES = Candidates()
+
+
+def candidates(quote: str, target: Target) -> Candidates:
+    """Return the places of a quote; of the ways to find it the strictest that finds any."""
+    quote = quote.strip()
+    if not quote:
+        return NO_CANDIDATES
+    if exact := tuple(_whole(quote, target.text)):
+        return Candidates(status=Status.EXACT, spans=exact, likeness=1.0)
+    own = Target(quote)
+    plain = own.plain.strip()
+    if found := tuple(Span(*target.from_plain(*span)) for span in _places(plain, target.plain)):
+        return Candidates(status=Status.NORMALISED, spans=found, likeness=1.0)
+    if sum(sign.isalpha() for sign in plain) < _MIN_LETTERS:
+        return _likely(plain, target, _by_letters(own.squeezed, plain, target))
+    return _likely(plain, target, _by_letters(own.squeezed, plain, target) or _nearly(plain, target))
+
+
+def _whole(quote: str, text: str) -> Iterator[Span]:
+    return (Span(start, end) for start, end in _places(quote, text))
+
+
+def _places(wanted: str, text: str) -> list[tuple[int, int]]:
+    """Return where a text stands: alone wherever it does, else amid words if it is long enough for that."""
+    if not wanted:
+        return []
+    alone, inside = [], []
+    start = text.find(wanted)
+    while start >= 0:
+        end = start + len(wanted)
+        if not (_joins(text, start) or _joins(text, end)):
+            alone.append((start, end))
+        elif len(wanted) >= _MIN_INSIDE_WORD and not (_in_number(text, start) or _in_number(text, end)):
+            inside.append((start, end))
+        start = text.find(wanted, start + 1)
+    return alone or inside
+
+
+def _joins(text: str, index: int) -> bool:
+    """Tell whether what is before and after an index is one word or one number."""
+    if not 0 < index < len(text):
+        return False
+    before, after = text[index - 1], text[index]
+    is_word = before.isalnum() and after.isalnum() and before < _FAR_EAST and after < _FAR_EAST
+    return is_word or _in_number(text, index)
+
+
+def _in_number(text: str, index: int) -> bool:
+    """Tell whether an index is amid digits, the separators between them, and their minus."""
+    return _AMID_NUMBER.match(text, index) is not None
+
+
+def _likely(plain: str, target: Target, spans: list[tuple[int, int]]) -> Candidates:
+    """Return those places of the plain text that are like a quote, as like as the likest of them."""
+    text, wanted = target.plain, _figures(plain, 0, len(plain))
+    spans = [
+        (start, end)
+        for start, end in spans
+        if _figures(text, start, end) == wanted and not (_in_number(text, start) or _in_number(text, end))
+    ]
+    likenesses = [Indel.normalized_similarity(plain, text[start:end]) for start, end in spans]
+    best = max(likenesses, default=0.0)
+    if best < MIN_LIKENESS:
+        return NO_CANDIDATES
+    chosen = {Span(*target.from_plain(*span)) for span, like in zip(spans, likenesses, strict=True) if like == best}
+    return Candidates(status=Status.FUZZY, spans=tuple(sorted(chosen)), likeness=best)
+
+
+def _figures(text: str, start: int, end: int) -> str:
+    return "".join(_FIGURES.findall(text, start, end))
+
+
+def _by_letters(squeezed: str, plain: str, target: Target) -> list[tuple[int, int]]:
+    """Return the places in the plain text with the same letters and digits, and the punctuation around them."""
+    if not squeezed:
+        return []
+    places, start = [], target.squeezed.find(squeezed)
+    while start >= 0:
+        first, last = target.plain_from_squeezed(start, start + len(squeezed))
+        if not (_joins(target.plain, first) or _joins(target.plain, last)):
+            places.append(_with_punctuation(first, last, plain, target.plain))
+        start = target.squeezed.find(squeezed, start + 1)
+    return places
+
+
+def _with_punctuation(start: int, end: int, quote: str, text: str) -> tuple[int, int]:
+    """Widen a place by what the quote, too, has around its letters, nearest first."""
+    head = re.match(r"[\W_]*", quote)
+    tail = re.search(r"[\W_]*$", quote)
+    before = list(head.group()) if head else []
+    after = list(tail.group()) if tail else []
+    while start > 0 and text[start - 1] in before and not text[start - 1].isspace():
+        start -= 1
+        before.remove(text[start])
+    while end < len(text) and text[end] in after and not text[end].isspace():
+        after.remove(text[end])
+        end += 1
+    return start, end
+
+
+def _nearly(plain: str, target: Target) -> list[tuple[int, int]]:
+    """Return the places of the plain text that are nearly a quote."""
+    windows = _windows(plain, target.plain) or [(0, len(target.plain))]
+    return [place for window in windows if (place := _nearest(plain, target.plain, window)) is not None]
+
+
+def _windows(plain: str, text: str) -> list[tuple[int, int]]:
+    """Return where a text has one of the quote's longest words, with room for the rest of it on both sides."""
+    words = sorted(re.finditer(r"\w{3,}", plain), key=lambda word: -len(word.group()))[:_MAX_SEEDS]
+    slack = 4 + len(plain) // 5
+    found = []
+    for word in words:
+        for start in _finds(word.group(), text):
+            first = start - word.start()
+            found.append((max(0, first - slack), min(len(text), first + len(plain) + slack)))
+    return _merged(sorted(found), 3 * len(plain) + 2 * slack)
+
+
+def _finds(wanted: str, text: str) -> list[int]:
+    """Return the places of a seed; none where there are so many that it says nothing."""
+    places: list[int] = []
+    start = text.find(wanted)
+    while start >= 0:
+        places.append(start)
+        if len(places) > _MAX_PLACES_OF_A_SEED:
+            return []
+        start = text.find(wanted, start + 1)
+    return places
+
+
+def _merged(windows: list[tuple[int, int]], max_length: int) -> list[tuple[int, int]]:
+    """Join windows that overlap, as long as the joint one is not so long that it may hold the quote twice."""
+    joined: list[tuple[int, int]] = []
+    for start, end in windows:
+        if joined and start < joined[-1][1] and end - joined[-1][0] <= max_length:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _nearest(plain: str, text: str, window: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the place in a window that is most like a quote, if one is enough so."""
+    part = text[slice(*window)]
+    if len(part) < MIN_LIKENESS * len(plain):
+        return None
+    if len(part) <= len(plain):
+        return _refined(plain, text, window, *window)
+    found = fuzz.partial_ratio_alignment(plain, part, score_cutoff=100 * (MIN_LIKENESS - 0.1))
+    if found is None:
+        return None
+    return _refined(plain, text, window, window[0] + found.dest_start, window[0] + found.dest_end)
+
+
+def _refined(plain: str, text: str, window: tuple[int, int], start: int, end: int) -> tuple[int, int] | None:
+    """Move the end and then the start of a place to where it fits best, between words where that is as good."""
+
+    def cost(first: int, last: int) -> tuple[float, bool, int]:
+        inside = _joins(text, first) or _joins(text, last)
+        return Levenshtein.distance(plain, text[first:last]), inside, abs(last - first - len(plain))
+
+    for _ in range(2):  # the better start may allow a better end
+        ends = range(max(start + 1, end - _MAX_REFINED), min(window[1], end + _MAX_REFINED) + 1)
+        end = min(ends, key=lambda last: cost(start, last))
+        starts = range(max(window[0], start - _MAX_REFINED), min(end - 1, start + _MAX_REFINED) + 1)
+        start = min(starts, key=lambda first: cost(first, end))
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return (start, end) if start < end else None

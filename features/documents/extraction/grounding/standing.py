@@ -1,0 +1,135 @@
+"""Whether a value stands in a text at all, in more forms than a place is found for.
+
+Knows no quote and no place: `ValueTarget` finds those. A value that has none of these forms is no copy of the text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+from features.documents.extraction.fields.dates import DATE, days_of
+from features.documents.extraction.fields.leaf import Kind
+from features.documents.extraction.fields.numbers import CURRENCY_CODES, currency
+from features.documents.extraction.fields.values import is_same, normal_text
+from features.documents.extraction.grounding.values import ValueTarget
+
+_NUMBER = re.compile(r"(?<![\d.,])(?:(?<!\w)[-+−–]\s?)?\d(?:[\d.,'’]*\d)?(?:\s?%)?")
+"""A number whatever letters or brackets touch it, as in `12pcs`, `(3)` or `19 %`."""
+_SIGNS = re.compile(r"[\W_]+")
+_AROUND_WORD = re.compile(r"^[\W_]+|[\W_]+$")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_LEAST_JOINED, _LEAST_DIGITS = 3, 6
+"""Letters and digits, or digits alone, of a text that may have other blanks and signs between them: an IBAN, a phone
+number. Fewer digits stand beside one another by chance."""
+_MOST_BETWEEN = 2
+_MOST_LINES = 3
+"""Over which a text may go on, each with other words beside it: a cell of a table, an address."""
+_DOLLARS = frozenset({"AUD", "CAD", "HKD", "NZD", "SGD", "USD"})
+
+
+class Standing:
+    """A text that values are looked for in; what it has is read when it is first needed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.target = ValueTarget(text)
+
+    def has(self, value: Any, kind: Kind) -> bool:
+        """Tell whether the text has a value in any form; it never has null, true or false."""
+        if value is None or isinstance(value, bool) or kind is Kind.BOOLEAN:
+            return False
+        if self.target.candidates(value, kind).spans:
+            return True
+        if kind is Kind.TEXT and isinstance(value, str):
+            return self._has_text(value)
+        return kind is not Kind.DATE and self._has_number(value, kind)
+
+    def has_words(self, quote: str) -> bool:
+        """Tell whether the text has these words, but for what two prints differ in."""
+        words = normal_text(quote)
+        return bool(words) and words in self._plain
+
+    def _has_number(self, value: Any, kind: Kind) -> bool:
+        return any(is_same(value, written, kind) for written in self._numbers)
+
+    def _has_text(self, value: str) -> bool:
+        if DATE.fullmatch(value.strip()) and self.target.candidates(value, Kind.DATE).spans:
+            return True
+        if CURRENCY_CODES.issuperset(_LETTERS.findall(value)) and self._has_number(value, Kind.MONEY):
+            return True
+        return self._has_currency(value.strip().upper()) or self._has_joined(value) or self._goes_on(_words(value))
+
+    def _has_currency(self, code: str) -> bool:
+        """Tell whether the text has a code of a currency by its sign or its name."""
+        if code not in CURRENCY_CODES:
+            return False
+        return (code in _DOLLARS and "$" in self.text) or any(currency(word) == code for word in self.text.split())
+
+    def _has_joined(self, value: str) -> bool:
+        joined = _SIGNS.sub("", _folded(value))
+        if len(joined) < (_LEAST_DIGITS if joined.isdigit() else _LEAST_JOINED):
+            return False
+        spelled = rf"(?:[^\w.,]|_){{0,{_MOST_BETWEEN}}}".join(map(re.escape, joined))
+        return re.search(rf"(?<![^\W_]){spelled}(?![^\W_])", self._folded) is not None
+
+    def _goes_on(self, words: Sequence[str]) -> bool:
+        """Tell whether words stand in a line and in those below it, in their order."""
+        return len(words) > 1 and any(
+            _follow(words, self._lines[number : number + _MOST_LINES]) for number in range(len(self._lines))
+        )
+
+    @cached_property
+    def _plain(self) -> str:
+        return normal_text(self.text)
+
+    @cached_property
+    def _folded(self) -> str:
+        return _folded(self.text)
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        """Return whatever may be a number; days and months of dates are none."""
+        undated = DATE.sub(lambda date: _year(date.group()) if days_of(date) else date.group(), self.text)
+        return frozenset(match.group() for match in _NUMBER.finditer(undated))
+
+    @cached_property
+    def _lines(self) -> list[list[str]]:
+        return [_words(line) for line in self.text.splitlines() if line.strip()]
+
+
+def _follow(words: Sequence[str], lines: Sequence[Sequence[str]]) -> bool:
+    for line in lines:
+        words = words[_num_first(words, line) :]
+        if not words:
+            return True
+    return False
+
+
+def _num_first(words: Sequence[str], line: Sequence[str]) -> int:
+    """Return how many of the first words a line has behind one another."""
+    starts = (start for start, word in enumerate(line) if word == words[0])
+    return max((_num_same(words, line[start:]) for start in starts), default=0)
+
+
+def _num_same(ones: Sequence[str], others: Sequence[str]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ones, others, strict=False)))
+
+
+def _year(date: str) -> str:
+    found = re.search(r"\d{4}", date)
+    return " " if found is None else f" {found.group()} "
+
+
+def _words(text: str) -> list[str]:
+    """Return what stands between blanks, without the signs around it: a date is one word."""
+    stripped = (_AROUND_WORD.sub("", word) for word in _folded(text).split())
+    return [word for word in stripped if word]
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()

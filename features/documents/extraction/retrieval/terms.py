@@ -1,0 +1,51 @@
+"""A text as the terms that it is found by: its words in small letters, those of a known language by their stem.
+
+Knows no index and no weights.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from features.documents.extraction.errors import RetrievalError
+from features.documents.extraction.retrieval.stop_words import STOP_WORDS
+
+SIMPLE = "simple"
+"""Words as they are: for a language that is not known, and for several."""
+
+_WORD = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*")
+_PARTS = re.compile(r"[^\W_]+")
+_MAX_CHARACTERS = 64
+"""Of a term: what is longer is cut, in texts and questions alike."""
+
+
+class Analyzer:
+    """Makes terms in one language: `simple`, or one that Snowball's stemmers know. Raises RetrievalError."""
+
+    def __init__(self, language: str) -> None:
+        self._stem: Callable[[list[str]], list[str]] | None = None if language == SIMPLE else _stemmer(language)
+        self.language = language
+        self._stop_words = STOP_WORDS.get(language, frozenset())
+
+    def terms(self, text: str) -> list[str]:
+        """Return the terms of a text in its order; `1,234.50` is itself and its parts too."""
+        words: list[str] = []
+        for word in _WORD.findall(unicodedata.normalize("NFKC", text).lower()):
+            if word in self._stop_words:
+                continue
+            words.append(word[:_MAX_CHARACTERS])
+            if not word.isalnum():
+                words += (part[:_MAX_CHARACTERS] for part in _PARTS.findall(word))
+        return words if self._stem is None else self._stem(words)
+
+
+def _stemmer(language: str) -> Callable[[list[str]], list[str]]:
+    import Stemmer  # noqa: PLC0415 - roles that only plan need not have it
+
+    if language not in Stemmer.algorithms():
+        known = ", ".join([SIMPLE, *sorted(Stemmer.algorithms())])
+        raise RetrievalError(f"the language {language!r} is not known; give one of {known}.")
+    stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer(language).stemWords
+    return stem

@@ -1,0 +1,221 @@
+"""From gold to scores that mean what they say: logistic regression, then isotonic regression once there is enough.
+
+Values and null are calibrated apart: null has no quote and no second reading, and its errors are of another kind. What
+was fitted is judged on documents that it was not fitted on (five folds by document, divided in several ways). Knows no
+gold file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from features.documents.extraction.errors import ExtractionError
+from features.documents.extraction.scoring.features import Features
+from features.documents.extraction.scoring.regression import Isotonic, Logistic, fit_isotonic, fit_logistic
+from features.documents.extraction.scoring.score import HIGH_FROM, prior_score
+from features.documents.extraction.scoring.vector import NAMES, vector
+
+MIN_GOLD = 30
+"""Values, right and wrong ones, below which a part keeps the score from before gold."""
+MIN_WRONG = 5
+ISOTONIC_FROM = 200
+TARGET = 0.99
+"""Of what nobody looks at: the share that is right."""
+_FOLDS = 5
+_DIVISIONS = 4
+"""Ways in which documents are divided into folds. What is wrong at 99 % right is a handful of values: where they stand
+in the order, and the threshold with them, hangs on which documents one division leaves out of the fit."""
+_ROUNDING = 1e-12
+_OF_ORDER = 0.001
+"""Share of a score that keeps its order among those that were pooled."""
+_VERSION = 1
+
+Vectors = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What was known of a value, and whether gold has the same."""
+
+    features: Features
+    is_right: bool
+    document: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What was fitted for values, or for null."""
+
+    num_gold: int
+    logistic: Logistic | None = None
+    isotonic: Isotonic | None = None
+    threshold: float = HIGH_FROM
+    """From here on so many of the gold values are right as TARGET says; above 1 where no score is enough."""
+
+    def scores(self, features: Sequence[Features]) -> npt.NDArray[np.float64]:
+        """Return a score for each."""
+        if self.logistic is None:
+            return np.array([prior_score(each) for each in features])
+        found = self.logistic.predict(_vectors(features))
+        return found if self.isotonic is None else _in_order(self.isotonic.predict(found), found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How features become scores, from one set of gold."""
+
+    values: Part
+    nulls: Part
+
+    def score(self, features: Features) -> float:
+        """Return the calibrated score of one value."""
+        return float(self._part(features).scores([features])[0])
+
+    def threshold(self, features: Features) -> float:
+        """Return the score from which on nobody need look."""
+        return self._part(features).threshold
+
+    def _part(self, features: Features) -> Part:
+        return self.nulls if features.is_null else self.values
+
+    def to_json(self) -> str:
+        """Return it as text; it is read again by `from_json`."""
+        return json.dumps({"version": _VERSION, "features": NAMES, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Calibration:
+        """Read what `to_json` wrote, also of a release that knew fewer features: what those others say counts nothing.
+
+        Raises ExtractionError where it did not write it, or where that was another version.
+        """
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ExtractionError(f"The calibration is no JSON: {error}.") from None
+        names = given.get("features") if isinstance(given, dict) and given.get("version") == _VERSION else None
+        if not isinstance(names, list) or names != [name for name in NAMES if name in names]:
+            raise ExtractionError("The calibration was made by another version. Calibrate again with the gold file.")
+        try:
+            return cls(values=_part_of(given["values"], names), nulls=_part_of(given["nulls"], names))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ExtractionError(
+                f"The calibration is damaged ({type(error).__name__}: {error}). Calibrate again with the gold file."
+            ) from None
+
+
+def fit(judged: Sequence[Judged], *, target: float = TARGET) -> Calibration:
+    """Fit values and null apart; a part with too little gold keeps its score from before, and high as its threshold."""
+    values = [each for each in judged if not each.features.is_null]
+    nulls = [each for each in judged if each.features.is_null]
+    return Calibration(values=_fit_part(values, target), nulls=_fit_part(nulls, target))
+
+
+def threshold_for(scores: Sequence[float], is_right: Sequence[bool], target: float) -> float:
+    """Return the least score at and above which the share of right ones reaches a target; above 1 if none does.
+
+    One more is counted as wrong than was: the threshold is chosen by the very values that it is judged by, and without
+    that it lets too much go on (conformal risk control: Angelopoulos et al. 2024). So 0.99 needs 99 right values.
+    """
+    order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
+    ordered, right = np.asarray(scores)[order], np.asarray(is_right, dtype=np.float64)[order]
+    shares = np.cumsum(right) / np.arange(2, len(right) + 2)
+    is_last = np.append(ordered[1:] != ordered[:-1], True)  # equal scores are automated together
+    enough = np.nonzero((shares >= target - _ROUNDING) & is_last)[0]
+    return float(ordered[enough[-1]]) if len(enough) else 1.01
+
+
+def _fit_part(judged: Sequence[Judged], target: float) -> Part:
+    wrong = sum(not each.is_right for each in judged)
+    if len(judged) < MIN_GOLD or wrong < MIN_WRONG or wrong > len(judged) - MIN_WRONG:
+        return Part(num_gold=len(judged))
+    is_right = np.array([each.is_right for each in judged], dtype=np.float64)
+    vectors = _vectors([each.features for each in judged])
+    unseen = _unseen_scores(vectors, is_right, [each.document for each in judged])
+    isotonic = fit_isotonic(unseen, is_right) if len(judged) >= ISOTONIC_FROM else None
+    scores = unseen if isotonic is None else _in_order(isotonic.predict(unseen), unseen)
+    return Part(
+        num_gold=len(judged),
+        logistic=fit_logistic(vectors, is_right),
+        isotonic=isotonic,
+        threshold=threshold_for(scores.tolist(), [each.is_right for each in judged], target),
+    )
+
+
+def _unseen_scores(vectors: Vectors, is_right: Vectors, documents: Sequence[str]) -> Vectors:
+    """Return for each value the mean score by fits on other documents, one for each division into folds."""
+    divisions = [
+        np.array([zlib.crc32(f"{number}{document}".encode()) % _FOLDS for document in documents])
+        for number in range(_DIVISIONS)
+    ]
+    return np.mean([_by_other_folds(vectors, is_right, folds) for folds in divisions], axis=0)  # type: ignore[no-any-return]
+
+
+def _by_other_folds(vectors: Vectors, is_right: Vectors, folds: npt.NDArray[np.int64]) -> Vectors:
+    scores = np.full(len(is_right), is_right.mean())
+    for fold in range(_FOLDS):
+        inside = folds == fold
+        if inside.any() and not inside.all():
+            scores[inside] = fit_logistic(vectors[~inside], is_right[~inside]).predict(vectors[inside])
+    return scores
+
+
+def _in_order(pooled: Vectors, scores: Vectors) -> Vectors:
+    """Return what isotonic regression made of scores, in the order that they had: it makes many of them one."""
+    return pooled + _OF_ORDER * (scores - pooled)
+
+
+def _vectors(features: Sequence[Features]) -> Vectors:
+    return np.array([vector(each) for each in features], dtype=np.float64).reshape(len(features), len(NAMES))
+
+
+def _part_of(given: dict[str, Any], names: Sequence[str]) -> Part:
+    """Raises KeyError, TypeError, ValueError or OverflowError for what no calibration has."""
+    logistic, isotonic = given["logistic"], given["isotonic"]
+    return Part(
+        num_gold=int(given["num_gold"]),
+        logistic=None if logistic is None else _logistic(logistic, names),
+        isotonic=None if isotonic is None else _isotonic(isotonic),
+        threshold=_finite("threshold", [given["threshold"]])[0],
+    )
+
+
+def _logistic(given: dict[str, Any], names: Sequence[str]) -> Logistic:
+    found = {name: _finite(name, given[name]) for name in ("means", "scales", "weights")}
+    if [len(values) for values in found.values()] != [len(names), len(names), len(names) + 1]:
+        raise ValueError(f"it has not {len(names)} means and scales, and a weight more")
+    if min(found["scales"]) <= 0:
+        raise ValueError("a scale is not above 0")
+    intercept, *weights = found["weights"]
+    return Logistic(
+        means=_spread(found["means"], names, otherwise=0.0),
+        scales=_spread(found["scales"], names, otherwise=1.0),
+        weights=(intercept, *_spread(weights, names, otherwise=0.0)),
+    )
+
+
+def _spread(values: Sequence[float], names: Sequence[str], *, otherwise: float) -> tuple[float, ...]:
+    """Return values by the features of now."""
+    known = dict(zip(names, values, strict=True))
+    return tuple(known.get(name, otherwise) for name in NAMES)
+
+
+def _isotonic(given: dict[str, Any]) -> Isotonic:
+    found = Isotonic(**{name: _finite(name, values) for name, values in given.items()})
+    if not found.xs or len(found.xs) != len(found.ys):
+        raise ValueError(f"it has {len(found.xs)} xs and {len(found.ys)} ys")
+    return found
+
+
+def _finite(name: str, values: Sequence[Any]) -> tuple[float, ...]:
+    for value in values:
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"{name} has {str(value)[:40]!r}, which is no finite number")
+    return tuple(float(value) for value in values)

@@ -1,0 +1,140 @@
+"""What is known of one value when it is scored.
+
+Everything may be unknown, and that is kept apart from being bad. Knows no weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from features.documents.extraction.fields.values import normal_text
+from features.documents.extraction.grounding.align import Sought, ground
+from features.documents.extraction.grounding.spans import Status
+from features.documents.extraction.passes.covering import Covered, CoveredReading
+from features.documents.extraction.passes.findings import Agreement, ValueLogprobs
+from features.documents.extraction.passes.merging import Merged
+from features.documents.extraction.passes.validators import Violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Of the value that goes into the record, or of null in its place."""
+
+    is_null: bool
+    """Or a list without an item, of which nothing was answered."""
+    status: Status | None = None
+    """None where the value need not stand in the document. Of null it is `none` where the answer stood nowhere."""
+    likeness: float = 0.0
+    stands_in_quote: bool | None = None
+    """Whether the value can be read in the words that are said to hold it."""
+    quote_stands: bool | None = None
+    """Of what is concluded: whether the words that it was concluded from stand in the document."""
+    is_followed: bool | None = None
+    """Whether more words follow it on its line: of a value that lost letters often the rest."""
+    agreement: Agreement | None = None
+    """None without a second reading."""
+    vote_share: float = 1.0
+    """Of all findings of the leaf that found a value: those that found this one."""
+    num_candidates: int = 1
+    num_rivals: int = 0
+    """Other values that the document has behind the same words."""
+    covered: Covered | None = None
+    """What is answered once it is covered; None where that was not asked."""
+    covered_chance: float | None = None
+    """Of the least likely token of that answer; None where no log-probabilities were asked for."""
+    violations: tuple[str, ...] = ()
+    logprobs: ValueLogprobs | None = None
+    ocr_score: float | None = None
+    """The least of the words that the value stands in; None where nothing was read from an image."""
+    retrieval_rank: int | None = None
+    """Of the passage it was found in, from 0; None where the whole document was read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known, as a record keeps it for calibration."""
+        known = asdict(self)
+        return {name: value for name, value in known.items() if value is not None and value != ()}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Features:
+        """Read what `to_json` wrote."""
+        status, agreement, logprobs = (known.get(name) for name in ("status", "agreement", "logprobs"))
+        covered = known.get("covered")
+        return cls(
+            **{
+                **known,
+                "status": None if status is None else Status(status),
+                "agreement": None if agreement is None else Agreement(agreement),
+                "covered": None if covered is None else Covered(covered),
+                "logprobs": None if logprobs is None else ValueLogprobs(**logprobs),
+                "violations": tuple(known.get("violations", ())),
+            }
+        )
+
+
+def features_of(
+    entry: Merged,
+    text: str,
+    *,
+    violations: Iterable[Violation] = (),
+    num_rivals: int = 0,
+    covered: CoveredReading | None = None,
+    ocr_scores: Sequence[float] = (),
+    retrieval_rank: int | None = None,
+) -> Features:
+    """Return what is known of a merged entry, whose spans are of `text`."""
+    chosen = entry.candidates[0]
+    is_null = entry.value in (None, [])
+    found = sum(len(candidate.findings) for candidate in entry.candidates)
+    return Features(
+        is_null=is_null,
+        status=chosen.best.grounding.status if entry.leaf.ground and not is_null else _status_of_null(entry),
+        likeness=chosen.best.grounding.likeness,
+        stands_in_quote=_stands_in_quote(entry, text),
+        quote_stands=_quote_stands(entry, text),
+        is_followed=_is_followed(entry, text),
+        agreement=chosen.best.agreement,
+        vote_share=len(chosen.findings) / found,
+        num_candidates=len(entry.candidates),
+        num_rivals=num_rivals,
+        covered=None if covered is None else covered.said,
+        covered_chance=_chance(covered),
+        violations=tuple(each.reason for each in violations if each.is_about(entry.leaf.path, entry.place)),
+        logprobs=chosen.best.logprobs,
+        ocr_score=min(ocr_scores, default=None),
+        retrieval_rank=retrieval_rank,
+    )
+
+
+def _status_of_null(entry: Merged) -> Status | None:
+    return None if entry.answer is None else Status.NONE
+
+
+def _chance(covered: CoveredReading | None) -> float | None:
+    return None if covered is None or covered.logprobs is None else math.exp(covered.logprobs.minimum)
+
+
+def _quote_stands(entry: Merged, text: str) -> bool | None:
+    quote = entry.candidates[0].best.reading.quote
+    if entry.leaf.ground or entry.value is None or quote is None:
+        return None
+    words = normal_text(quote)
+    return bool(words) and words in normal_text(text)
+
+
+def _is_followed(entry: Merged, text: str) -> bool | None:
+    spans = entry.candidates[0].spans
+    if entry.value is None or not spans:
+        return None
+    return any(map(str.isalnum, text[spans[0].end :].split("\n", maxsplit=1)[0]))
+
+
+def _stands_in_quote(entry: Merged, text: str) -> bool | None:
+    best = entry.candidates[0].best
+    if best.value is None or not best.spans:
+        return None
+    words = text[best.spans[0].start : best.spans[0].end]
+    (found,) = ground([Sought(value=best.value, kind=entry.leaf.kind)], words)
+    return bool(found.spans)

@@ -1,0 +1,159 @@
+"""A score before there is gold, its level, and whether a person should look; with the reasons in words.
+
+The weights are judgement, not measurement: a score sorts values, it is no probability. `calibration.py` makes it one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from features.documents.extraction.fields.leaf import Leaf
+from features.documents.extraction.grounding.spans import Status
+from features.documents.extraction.passes.covering import Covered
+from features.documents.extraction.passes.findings import Agreement
+from features.documents.extraction.scoring.features import Features
+
+
+class Level(StrEnum):
+    """What a score means to people, before gold and after."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+HIGH_FROM = 0.85
+MEDIUM_FROM = 0.5
+
+_STATUS = {
+    Status.EXACT: (2.0, ""),
+    Status.NORMALISED: (1.8, ""),
+    Status.FUZZY: (0.3, "its quote is only nearly in the document"),
+    Status.NONE: (-2.0, "its place was not found in the document"),
+    None: (1.5, ""),
+}
+_AGREEMENT = {
+    Agreement.AGREES: (1.2, ""),
+    Agreement.ELSEWHERE: (0.2, "a second reading has it at another place"),
+    Agreement.DIFFERS: (-2.0, "a second reading has another value there"),
+    Agreement.SILENT: (-0.3, ""),
+    None: (0.0, ""),
+}
+NOWHERE = "nothing in the document says so"
+"""Of a choice, of what is true or false, and of what is concluded."""
+_NULL = 1.8
+_WITHHELD = -2.0, "what was answered stands nowhere in the document"
+_NOT_IN_QUOTE = -1.8
+_QUOTE_NOWHERE = -1.8
+_CONFLICT = -3.0
+"""For all votes against it."""
+_VIOLATION = -2.5
+_RIVAL = -2.5
+_COVERED_OTHER = -2.5
+"""For another value of which the model is sure."""
+_SURE_MEAN = 0.4
+_PER_NAT = 1.5
+"""Of the mean log-probability of the value's tokens."""
+_LEAST_FROM_LOGPROBS = -2.5
+_DOUBTFUL_MINIMUM = -2.0
+"""A token of less than 14 %."""
+_OCR_FROM = 0.95
+_PER_OCR_SHARE = 10.0
+_PER_RANK = -0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What is told of a value."""
+
+    score: float
+    level: Level
+    review: bool
+    reasons: tuple[str, ...] = ()
+
+
+def prior_score(features: Features) -> float:
+    """Return a score in 0..1 without any gold."""
+    return 1 / (1 + math.exp(-prior_log_odds(features)))
+
+
+def prior_log_odds(features: Features) -> float:
+    """Return the log-odds of the score."""
+    return sum(part for part, _ in _parts(features))
+
+
+def reasons(features: Features) -> tuple[str, ...]:
+    """Return what speaks against a value, in words."""
+    return tuple(reason for _, reason in _parts(features) if reason)
+
+
+def level_of(score: float) -> Level:
+    """Return the level of a score."""
+    if score >= HIGH_FROM:
+        return Level.HIGH
+    return Level.MEDIUM if score >= MEDIUM_FROM else Level.LOW
+
+
+def scored(
+    features: Features,
+    leaf: Leaf,
+    *,
+    score: float | None = None,
+    threshold: float = HIGH_FROM,
+    is_nowhere: bool = False,
+) -> Scored:
+    """Return what is told of a value: by its calibrated score and threshold, if there are any.
+
+    It is reviewed below the threshold, and in any case where a validator speaks against it, where nothing in the
+    document says what was answered (`is_nowhere`), or where it is absent and nothing may go on without it.
+    """
+    sure = prior_score(features) if score is None else score
+    told = list(reasons(features))
+    if features.is_null and leaf.required_for_auto:
+        told.append("it is required, and absent")
+    if is_nowhere and not features.is_null:
+        told.append(NOWHERE)
+    is_barred = bool(features.violations) or is_nowhere or (features.is_null and leaf.required_for_auto)
+    return Scored(score=sure, level=level_of(sure), review=is_barred or sure < threshold, reasons=tuple(told))
+
+
+def _parts(features: Features) -> Iterator[tuple[float, str]]:
+    """Yield what each thing known adds to the log-odds, and the reason where it speaks against the value."""
+    yield from _logprob_parts(features)
+    for violation in features.violations:
+        yield _VIOLATION, violation
+    if features.is_null:
+        yield _NULL, ""
+        if features.status is Status.NONE:
+            yield _WITHHELD
+        return
+    yield _STATUS[features.status]
+    yield _AGREEMENT[features.agreement]
+    if features.stands_in_quote is False:
+        yield _NOT_IN_QUOTE, "its quote does not hold it"
+    if features.quote_stands is False:
+        yield _QUOTE_NOWHERE, "the words it was concluded from are not in the document"
+    if features.num_candidates > 1:
+        yield _CONFLICT * (1 - features.vote_share), f"{features.num_candidates} values were found"
+    if features.num_rivals:
+        yield _RIVAL, "the document has another value, too"
+    if features.covered is Covered.OTHER:
+        chance = 1.0 if features.covered_chance is None else features.covered_chance
+        yield _COVERED_OTHER * chance, "another value is found once this one is covered"
+    if features.ocr_score is not None and features.ocr_score < _OCR_FROM:
+        yield _PER_OCR_SHARE * (features.ocr_score - _OCR_FROM), "it was hard to read in the image"
+    if features.retrieval_rank is not None:
+        yield _PER_RANK * features.retrieval_rank, ""
+
+
+def _logprob_parts(features: Features) -> Iterator[tuple[float, str]]:
+    if (logprobs := features.logprobs) is None:
+        return
+    is_doubtful = logprobs.minimum < _DOUBTFUL_MINIMUM
+    yield (
+        max(_LEAST_FROM_LOGPROBS, _SURE_MEAN + _PER_NAT * logprobs.mean),
+        "the model was unsure of it" if is_doubtful else "",
+    )

@@ -1,0 +1,61 @@
+"""Features as numbers for a regression: what is unknown is 0, with a number of its own that says so.
+
+Knows no weights.
+"""
+
+from __future__ import annotations
+
+import math
+
+from features.documents.extraction.grounding.spans import Status
+from features.documents.extraction.passes.covering import Covered
+from features.documents.extraction.passes.findings import Agreement
+from features.documents.extraction.scoring.features import Features
+from features.documents.extraction.scoring.score import prior_log_odds
+
+NAMES = (
+    *("prior_log_odds", "exact", "normalised", "fuzzy", "nowhere", "likeness", "in_quote", "not_in_quote"),
+    *("quote_nowhere", "followed"),
+    *("agrees", "elsewhere", "differs", "silent", "vote_share", "other_candidates", "rivals", "violations"),
+    *("has_logprobs", "mean_logprob", "min_logprob", "least_chance", "stated_chance", "margin"),
+    *("covered_nothing", "covered_same", "covered_other", "covered_other_chance", "covered_null_chance"),
+    *("has_ocr", "ocr_score", "retrieval_rank"),
+)
+"""In the order of a vector."""
+
+_LEAST_LOGPROB = -10.0
+_MOST_MARGIN = 10.0
+_MOST_RIVALS = 2
+
+
+def vector(features: Features) -> list[float]:
+    """Return the numbers of NAMES."""
+    logprobs = features.logprobs
+    chance = 1.0 if features.covered_chance is None else features.covered_chance
+    margin = 0.0 if logprobs is None or logprobs.margin is None else logprobs.margin
+    return [
+        prior_log_odds(features),
+        *(float(features.status is status) for status in (Status.EXACT, Status.NORMALISED, Status.FUZZY, Status.NONE)),
+        features.likeness,
+        float(features.stands_in_quote is True),
+        float(features.stands_in_quote is False),
+        float(features.quote_stands is False),
+        float(features.is_followed is True),
+        *(float(features.agreement is agreement) for agreement in Agreement),
+        features.vote_share,
+        float(features.num_candidates - 1),
+        float(min(features.num_rivals, _MOST_RIVALS)),
+        float(len(features.violations)),
+        float(logprobs is not None),
+        0.0 if logprobs is None else max(_LEAST_LOGPROB, logprobs.mean),
+        0.0 if logprobs is None else max(_LEAST_LOGPROB, logprobs.minimum),
+        0.0 if logprobs is None else math.exp(logprobs.minimum),  # of two values in conflict each has about half
+        0.0 if logprobs is None else math.exp(logprobs.stated or 0.0),
+        max(-_MOST_MARGIN, min(_MOST_MARGIN, margin)),
+        *(float(features.covered is said) for said in (Covered.NOTHING, Covered.SAME, Covered.OTHER)),
+        chance * (features.covered is Covered.OTHER),
+        chance * (features.covered is Covered.NOTHING),
+        float(features.ocr_score is not None),
+        0.0 if features.ocr_score is None else features.ocr_score,
+        float(features.retrieval_rank or 0),
+    ]

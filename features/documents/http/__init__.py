@@ -1,0 +1,4 @@
+"""`/v1/collections` and `/v1/extractions`: requests for what `features.documents` does.
+
+Knows no document and no course.
+"""

@@ -1,0 +1,122 @@
+"""`/v1/collections/{id}/documents`: add, look at, list and delete the documents of a collection."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query
+from pydantic import ConfigDict, Field
+
+from api.auth import KeyIdDep, TenantDep
+from api.fields import ObjectId, Storable, StrictModel
+from api.openapi import failures
+from api.services import Services, ServicesDep
+from api.sessions import SessionDep
+from api.spending import ONE_LISTING
+from features.documents.collections import collection, documents
+from features.documents.collections.documents import Source
+from features.documents.schemas.collections import AddedDocuments, DeletedDocument, DocumentObject, DocumentPage
+from features.pipelines import stores
+from jobs.database import transaction
+from jobs.errors import InputError
+
+router = APIRouter(
+    prefix="/v1/collections/{collection_id}/documents",
+    tags=["extractions"],
+    responses=failures(401, 403, 404, 429, 503),
+)
+
+_MAX_FILES = 1000  # in a call
+
+
+class ListQuery(StrictModel):
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class DocumentsBody(StrictModel):
+    """Files, or what a registered store has below a prefix."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["file_ids"]}, {"required": ["store", "prefix"]}]}
+    )
+
+    file_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=_MAX_FILES)] | None = None
+    """Files of purpose `user_data`."""
+    store: ObjectId | None = None
+    """The name of a store that the operator has registered; with `prefix`, in place of `file_ids`."""
+    prefix: Annotated[Storable, Field(max_length=1000)] | None = None
+    """A folder with `/` at its end, or a key; empty: all that the store has."""
+
+
+@router.post("", operation_id="addDocuments", responses=failures(408, 413), dependencies=[ONE_LISTING])
+async def add(collection_id: str, body: DocumentsBody, *, tenant: TenantDep, services: ServicesDep) -> AddedDocuments:
+    """Add documents, each once: one that is there already is not added again, and is looked at anew in a store."""
+    _check_source(body)
+    async with services.preview_turn(tenant.id):
+        return await run_sync(_add, services, tenant.id, collection_id, body, limiter=services.store.preview_threads)
+
+
+@router.get("", operation_id="listDocuments")
+def list_page(
+    collection_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]
+) -> DocumentPage:
+    found = collection.get_collection(session, tenant.id, collection_id)
+    page = documents.list_documents(session, found.id, after=query.after, limit=query.limit)
+    return DocumentPage.of([DocumentObject.of(each) for each in page.data], has_more=page.has_more)
+
+
+@router.get("/{document_id}", operation_id="retrieveDocument")
+def retrieve(collection_id: str, document_id: str, session: SessionDep, *, tenant: TenantDep) -> DocumentObject:
+    found = collection.get_collection(session, tenant.id, collection_id)
+    return DocumentObject.of(documents.get_document(session, found.id, document_id))
+
+
+@router.delete("/{document_id}", operation_id="deleteDocument")
+def delete(
+    collection_id: str, document_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep
+) -> DeletedDocument:
+    """Delete a document and what was read of it; its file, or its object in a store, stays.
+
+    An extraction that is under way has an error for it.
+    """
+    found = collection.lock_collection(session, tenant.id, collection_id)
+    documents.delete_document(session, found, document_id, by=key_id)
+    return DeletedDocument(id=document_id)
+
+
+def _check_source(body: DocumentsBody) -> None:
+    if body.file_ids is None and (body.store is None or body.prefix is None):
+        raise InputError(
+            "Missing required parameter: 'file_ids', or 'store' and 'prefix' in its place.",
+            param="file_ids",
+            code="missing_required_parameter",
+        )
+    if body.file_ids is not None and (body.store is not None or body.prefix is not None):
+        raise InputError(
+            "Both file_ids and a store are given. Give ids of files, or store and prefix; call twice for both.",
+            param="store",
+            code="invalid_value",
+        )
+
+
+def _add(services: Services, tenant_id: str, collection_id: str, body: DocumentsBody) -> AddedDocuments:
+    with transaction(services.sessions) as session:
+        collection.get_collection(session, tenant_id, collection_id)
+    sources = _sources(services, tenant_id, body)
+    with transaction(services.sessions) as session:
+        locked = collection.lock_collection(session, tenant_id, collection_id)
+        return AddedDocuments.all_of(documents.add_documents(session, locked, sources, settings=services.settings))
+
+
+def _sources(services: Services, tenant_id: str, body: DocumentsBody) -> list[Source]:
+    with transaction(services.sessions) as session:
+        if body.file_ids is not None:
+            return documents.file_sources(session, tenant_id, body.file_ids)
+        assert body.store is not None, "it was checked"
+        assert body.prefix is not None, "it was checked"
+        store = stores.get_store(session, tenant_id, body.store)
+    silence = services.settings.storage_timeout_seconds
+    opened = stores.open_registered(store, writing=False, timeout_seconds=silence)
+    return documents.store_sources(opened, body.store, body.prefix)

@@ -1,0 +1,95 @@
+"""`/v1/extractions`: look at, list, read, cancel and delete extractions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from api.auth import KeyIdDep, TenantDep
+from api.fields import ObjectId, StrictModel
+from api.openapi import failures, lines_of
+from api.services import ServicesDep
+from api.sessions import SessionDep
+from api.spending import ONE_LISTING
+from features.documents import deletion, lifecycle, records
+from features.documents.http.answers import all_shown, shown
+from features.documents.http.record_pages import ResultsQuery, records_page, sent
+from features.documents.reviewing import reviewed
+from features.documents.schemas.extractions import DeletedExtraction, ExtractionObject, ExtractionPage, RecordLine
+
+router = APIRouter(prefix="/v1/extractions", tags=["extractions"], responses=failures(401, 403, 429, 503))
+
+
+class ListQuery(StrictModel):
+    collection_id: ObjectId | None = None
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+@router.get("", operation_id="listExtractions")
+def list_page(
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
+) -> ExtractionPage:
+    page = lifecycle.list_extractions(
+        session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
+    )
+    return ExtractionPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
+
+
+@router.get("/{extraction_id}", operation_id="retrieveExtraction", responses=failures(404))
+def retrieve(extraction_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ExtractionObject:
+    return shown(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
+
+
+_RESULTS = lines_of(
+    RecordLine,
+    {
+        "x-next-after": "The `after` of the next page.",
+        "x-has-more": "`true` where there is a next page, else `false`.",
+        "x-is-final": "`true` for the records of a completed extraction; `false`: there are none yet, or some change.",
+    },
+)
+
+
+@router.get(
+    "/{extraction_id}/results",
+    operation_id="listRecords",
+    response_class=Response,
+    responses={200: _RESULTS, **failures(404, 409, 410)},
+    dependencies=[ONE_LISTING],
+)
+async def results(
+    extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ResultsQuery, Query()]
+) -> Response:
+    """Answer the records of an extraction as NDJSON, in the order of its documents.
+
+    Before anything was looked for in the texts there are none; while documents are asked again their records are
+    `provisional`. A value that somebody has decided about is what is right; its evidence has what was extracted, and
+    who decided.
+    """
+    find, amend = records.latest_file, reviewed.with_decisions
+    page = await records_page(services, tenant.id, extraction_id, query, find=find, amend=amend)
+    answer = sent(page)
+    answer.headers["x-is-final"] = "true" if page.is_final else "false"
+    return answer
+
+
+@router.post("/{extraction_id}/cancel", operation_id="cancelExtraction", responses=failures(404, 409))
+def cancel(
+    extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
+) -> ExtractionObject:
+    """Stop an extraction, and the batch that it waits for; what was done is billed, and there are no results."""
+    found = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
+    return shown(session, found, services.settings)
+
+
+@router.delete("/{extraction_id}", operation_id="deleteExtraction", responses=failures(404, 409))
+def delete(extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedExtraction:
+    """Delete an extraction that has ended, its files, and its batches with their results; its collection stays.
+
+    What was billed stays on the bill.
+    """
+    deletion.delete_extraction(session, tenant.id, extraction_id, by=key_id)
+    return DeletedExtraction(id=extraction_id)

@@ -1,0 +1,229 @@
+"""An extraction's life: create, look at, list, cancel, end, and the one writer of its state. Knows not what it does."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from features.documents.asking import require_askable
+from features.documents.collections.collection import lock_filled
+from features.documents.collections.corpora import FindIndex
+from features.documents.extraction.course.corpus import Corpus
+from features.documents.extraction.course.stored_plan import StoredPlan
+from features.documents.extraction.errors import ExtractionError
+from features.documents.tables import Extraction
+from features.pipelines.steps import require_model
+from jobs.accounts.limits import check_priority
+from jobs.batches.submission import check_metadata, parse_window
+from jobs.chunks import fleet
+from jobs.courses import repeated_calls
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
+from jobs.graphs.rows import enter, lock
+from jobs.ids import new_id
+from jobs.lines.body_context import DEFAULT_TOP_K
+from jobs.pagination import Page, read_page
+from jobs.settings import Settings
+from jobs.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState
+from jobs.tables import Tenant
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateExtraction:
+    """A create call; the plan has been checked."""
+
+    plan: StoredPlan
+    collection_id: str | None = None
+    """What is asked: all documents of a collection, or in its place an index, as if it were one document."""
+    index_id: str | None = None
+    top_k: int | None = None
+    """Passages that a question of an index is shown, at most."""
+    parquet: bool = False
+    priority: AskedPriority = AskedPriority.NORMAL
+    completion_window: str = "24h"
+    output_expires_after_seconds: int | None = None
+    metadata: Mapping[str, str] | None = None
+    idempotency_key: str | None = None
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is asked for, equal for a repeated call."""
+        wanted = asdict(self) | {"plan": self.plan.to_json(), "again": self.plan.passes.again}
+        del wanted["idempotency_key"]
+        wanted["plan"].pop("corpus", None)  # which the index decides
+        if self.index_id is None:
+            del wanted["index_id"], wanted["top_k"]  # as releases that knew none have hashed it
+        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def create_extraction(
+    session: Session,
+    tenant: Tenant,
+    wanted: CreateExtraction,
+    settings: Settings,
+    *,
+    key_id: str,
+    find_index: FindIndex,
+) -> Extraction:
+    """Accept an extraction, or return the one that an earlier call with the same idempotency key made.
+
+    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
+    request.
+    """
+    earlier = find_earlier(session, tenant.id, wanted)
+    if earlier is not None:
+        return earlier
+    check_metadata(wanted.metadata)
+    check_priority(tenant, wanted.priority)
+    window = parse_window(wanted.completion_window)
+    asked = _asked(session, tenant.id, wanted, find_index)
+    require_model(session, wanted.plan.model)
+    _check_room(session, tenant.id, settings)
+    plan = replace(wanted.plan, corpus=asked.corpus, context=fleet.contexts(session).get(wanted.plan.model))
+    require_askable(session, plan, num_documents=asked.num_documents, settings=settings)
+    extraction = Extraction(
+        id=new_id("extraction"),
+        tenant_id=tenant.id,
+        collection_id=asked.collection_id,
+        model=wanted.plan.model,
+        plan=orjson.loads(plan.to_bytes()),
+        again=plan.passes.again,
+        parquet=wanted.parquet,
+        priority=wanted.priority.value,
+        completion_window=wanted.completion_window,
+        output_expires_after_seconds=wanted.output_expires_after_seconds,
+        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        api_key_id=key_id,
+        idempotency_key=wanted.idempotency_key,
+        fingerprint=wanted.fingerprint(),
+        expires_at=func.now() + window,
+        num_documents=asked.num_documents,
+    )
+    session.add(extraction)
+    session.flush()
+    session.refresh(extraction)
+    return extraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    collection_id: str
+    num_documents: int
+    corpus: Corpus | None = None
+
+
+def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_index: FindIndex) -> _Asked:
+    """Return what is asked: an index counts as one document. Raises InputError, NotFoundError, ConflictError."""
+    if wanted.index_id is not None:
+        index = find_index(session, tenant_id, wanted.index_id)
+        corpus = index.corpus(top_k=DEFAULT_TOP_K if wanted.top_k is None else wanted.top_k)
+        return _Asked(collection_id=index.collection_id, num_documents=1, corpus=corpus)
+    assert wanted.collection_id is not None, "one of the two is given"
+    collection, num_documents = lock_filled(session, tenant_id, wanted.collection_id)
+    return _Asked(collection_id=collection.id, num_documents=num_documents)
+
+
+def find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
+    """Return the extraction that a call with this idempotency key has made. Raises ConflictError for another call."""
+    return repeated_calls.find_earlier(session, Extraction, tenant_id, wanted, kind="extraction")
+
+
+def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+    advisory_lock(session, f"extractions {tenant_id}")
+    mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(OPEN_EXTRACTION_STATES))
+    if (session.scalar(mine) or 0) >= settings.tenant_open_extractions:
+        raise LimitError(
+            f"You have {settings.tenant_open_extractions:,} extractions under way, which is as many as you may. Wait "
+            "for one to end, or cancel one.",
+            code="too_many_extractions",
+        )
+
+
+def get_extraction(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
+    """Return an extraction of this tenant. Raises NotFoundError."""
+    is_mine = (Extraction.id == extraction_id) & (Extraction.tenant_id == tenant_id)
+    extraction = session.scalar(select(Extraction).where(is_mine))
+    if extraction is None:
+        raise not_found(extraction_id)
+    return extraction
+
+
+def list_extractions(
+    session: Session, tenant_id: str, *, collection_id: str | None, after: str | None, limit: int
+) -> Page[Extraction]:
+    """Return a page of a tenant's extractions, newest first. Raises InputError on an unknown `after`."""
+    query = select(Extraction).where(Extraction.tenant_id == tenant_id)
+    if collection_id is not None:
+        query = query.where(Extraction.collection_id == collection_id)
+    return read_page(session, query, table=Extraction, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def lock_extraction(session: Session, extraction_id: str) -> Extraction | None:
+    """Return the extraction, fresh and locked until the transaction ends, or None."""
+    return lock(session, Extraction, extraction_id)
+
+
+def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
+    """Return a locked extraction of this tenant. Raises NotFoundError, also where it is deleted meanwhile."""
+    get_extraction(session, tenant_id, extraction_id)
+    extraction = lock_extraction(session, extraction_id)
+    if extraction is None:
+        raise not_found(extraction_id)
+    return extraction
+
+
+def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, reason: str) -> Extraction:
+    """Ask an extraction to stop; what its batches have done is billed. Repeating it is no error.
+
+    Raises NotFoundError, or ConflictError at its end.
+    """
+    extraction = lock_own(session, tenant_id, extraction_id)
+    if extraction.state in (ExtractionState.CANCELLING, ExtractionState.CANCELLED):
+        return extraction
+    if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES:
+        raise ConflictError(
+            f"Cannot cancel an extraction with status '{extraction.state}'.", code="extraction_not_cancellable"
+        )
+    stop(session, extraction, reason=reason)
+    return extraction
+
+
+def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
+    """Cancel a locked extraction that is in progress."""
+    extraction.reason = reason
+    move(session, extraction, ExtractionState.CANCELLING)
+
+
+def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:
+    """Move a locked extraction to its next state; nobody else writes `state`. Raises IllegalMoveError."""
+    before = extraction.state
+    enter(session, extraction, after, is_end=after in TERMINAL_EXTRACTION_STATES)
+    log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, before, after)
+    session.flush()
+
+
+def stored_plan(extraction: Extraction) -> StoredPlan:
+    """Return what an extraction asks. Raises InputError where another release has kept it."""
+    try:
+        plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
+    except ExtractionError as error:
+        raise InputError(str(error)) from None
+    return replace(plan, passes=replace(plan.passes, again=extraction.again))
+
+
+def not_found(extraction_id: str) -> NotFoundError:
+    return NotFoundError(f"No extraction found with id {extraction_id[:100]!r}.", param="extraction_id")
+
+
+def counts_of(extraction: Extraction) -> dict[str, Any]:
+    """Return what became of an extraction's documents, once it is completed."""
+    num_failed = sum(extraction.failed_codes.values())
+    return {"total": extraction.num_documents, "completed": extraction.num_done, "failed": num_failed}

@@ -1,0 +1,79 @@
+"""`/extractions`: jobs over documents by stage; `/reviews/{id}`: their doubtful values, one after the other."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from api.dashboard.live import Look, OpenPages, View, one_by_one, stream
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.stage_rows import staged_look
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from api.services import Services, ServicesDep
+from features.documents import lifecycle
+from features.documents.extraction.scoring.verdicts import Reason
+from features.documents.http import answers
+from features.documents.reviewing import reviewed, reviews
+from features.documents.tables import Collection
+from jobs.states import Scope
+
+router = page_router()
+
+_MOST = 50
+
+
+@router.get("/extractions", name="showExtractions")
+def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
+    shown = answers.all_shown(session, page.data, services.settings)
+    return render(request, viewer, "extractions.html", extractions=shown, has_more=page.has_more, most=_MOST)
+
+
+@router.get("/extractions/{extraction_id}", name="showExtraction")
+def show_one(
+    extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
+) -> Response:
+    found = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
+    shown = answers.shown(session, found, services.settings)
+    return render(
+        request,
+        viewer,
+        "extraction.html",
+        extraction=shown,
+        look=staged_look(shown),
+        collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
+        tallies=reviewed.tallies(session, found),
+        reasons=Reason,
+        is_open=shown.ended_at is None,
+    )
+
+
+@router.get("/live/extractions/{extraction_id}", name="streamExtraction")
+async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, services: ServicesDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    view = View("extraction", (tenant_id, extraction_id))
+    return stream(pages, view, one_by_one(partial(_look, services)), viewer_id=tenant_id)
+
+
+@router.get("/reviews/{extraction_id}", name="showReview")
+def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    viewer.caller.require(Scope.SUBMIT)
+    found = reviews.completed(session, viewer.caller.owner().id, extraction_id)
+    tallies = reviewed.tallies(session, found)
+    return render(
+        request,
+        viewer,
+        "review.html",
+        path="/extractions",  # the page that this one is below
+        extraction=found,
+        num_open=sum(tally.num_open for tally in tallies.values()),
+    )
+
+
+def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
+    found = lifecycle.get_extraction(session, *of)
+    return staged_look(answers.shown(session, found, services.settings))

@@ -1,0 +1,68 @@
+"""What an extraction asks, from what its owner gives: refused in words that say what to change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from features.documents.extraction.course import job
+from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.course.stored_plan import StoredPlan
+from features.documents.extraction.errors import ExtractionError, SchemaError
+from features.documents.extraction.scoring.calibration import Calibration
+from features.documents.record_table import require_table
+from features.pipelines.rows.outputs.schema_keywords import check_keywords
+from jobs.errors import InputError
+
+_LEAST_TOKENS, _MOST_TOKENS = 16, 1_000_000
+"""Of an answer."""
+
+
+def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
+    """Return the job. Raises InputError for a schema that cannot be asked, with the place, and for no bound."""
+    _check_bound(params)
+    try:
+        planned = job.plan(schema, quotes=quotes, params=params, max_fields=max_fields)
+    except SchemaError as error:
+        raise InputError(str(error), param="schema", code="invalid_schema") from None
+    check_keywords(planned.schema.output_schema())
+    return planned
+
+
+def _check_bound(params: Mapping[str, Any]) -> None:
+    """Raise InputError where an answer would have no end: one that runs on would have the rest of the context."""
+    allowed = (
+        f"Give a whole number from {_LEAST_TOKENS} to {_MOST_TOKENS:,}, or leave it out: an answer may then have twice "
+        "the tokens that its fields are expected to take."
+    )
+    if "max_completion_tokens" in params:
+        raise InputError(
+            f"max_completion_tokens is given, and the bound on an answer is called max_tokens here. {allowed}",
+            param="max_completion_tokens",
+            code="invalid_value",
+        )
+    given = params.get("max_tokens", _LEAST_TOKENS)
+    if type(given) is not int or not _LEAST_TOKENS <= given <= _MOST_TOKENS:
+        raise InputError(
+            f"max_tokens is {json.dumps(given)[:100]}, which is no bound on an answer. {allowed}",
+            param="max_tokens",
+            code="invalid_value",
+        )
+
+
+def read_calibration(text: str, name: str) -> Calibration:
+    """Return what `tokenmill extract calibrate` wrote. Raises InputError."""
+    try:
+        return Calibration.from_json(text)
+    except ExtractionError as error:
+        raise InputError(f"{name}: {error}", param=name) from None
+
+
+def check(given: StoredPlan, *, parquet: bool) -> None:
+    """Raise InputError for what cannot be asked, or written as a table where that is wanted."""
+    planned = plan(given.schema.encode(), quotes=given.quotes, params=given.params, max_fields=given.max_fields)
+    if given.calibration is not None:
+        read_calibration(given.calibration, "calibration")
+    if parquet:
+        require_table(planned.schema)

@@ -1,0 +1,1 @@
+"""Bodies of collections, extractions, reviews and records."""

@@ -1,0 +1,152 @@
+"""`/v1/extractions`: what is asked of a collection's documents, how far that is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from api.schemas.stages import CourseStage
+from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
+from features.documents.stages import Stage, stage_of
+from features.documents.tables import Extraction, ExtractionStage
+from jobs.accounts import prices
+from jobs.accounts.money import in_currency
+from jobs.states import ExtractionState, Priority
+from jobs.tables import Batch
+
+
+class DocumentCounts(WireModel):
+    total: int
+    completed: int
+    """With fields; counted at the end, as `failed`."""
+    failed: int
+
+
+class StageObject(CourseStage[Stage]):
+    name: Stage
+    """`ask_again` and `ground_again` come round as often as something is left to ask."""
+
+
+class ExtractionObject(ListedObject):
+    object: Literal["extraction"] = "extraction"
+    collection_id: str
+    index_id: str | None
+    """Null where the documents of the collection are asked; else an index of it is, as one document."""
+    model: str
+    schema_: Annotated[dict[str, Any], Field(serialization_alias="schema")]
+    """As it was given."""
+    quotes: bool
+    again: bool
+    second_reading: bool
+    cover: bool
+    examples: str | None
+    """The gold file, or the extraction whose reviews are gold."""
+    status: ExtractionState
+    reason: str | None
+    """Of its end, where it is not completed; or what it waits for."""
+    stages: list[StageObject]
+    """Those that have begun."""
+    document_counts: DocumentCounts
+    failures: dict[str, int]
+    """How many documents failed, by code."""
+    num_to_review: int
+    """Values, null among them, that a person should look at."""
+    input_tokens: int
+    """Of all its batches."""
+    output_tokens: int
+    cost: str
+    """Of all its batches, in units of the currency."""
+    currency: str
+    output_file_id: str | None
+    """JSONL, a record a document."""
+    parquet_file_id: str | None
+    """The fields as a table, where that was asked for."""
+    priority: Priority
+    completion_window: str
+    metadata: dict[str, str] | None
+    created_at: int
+    expires_at: int
+    ended_at: int | None
+
+    @classmethod
+    def of(
+        cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
+    ) -> Self:
+        """`batches` are those of the stages by their ids, and whatever else was done for it."""
+        passes = extraction.plan.get("passes") or {}  # read here: a plan of another release is shown all the same
+        of_stages = [batches.get(stage.batch_id or "") for stage in stages]
+        return cls(
+            id=extraction.id,
+            collection_id=extraction.collection_id,
+            index_id=(extraction.plan.get("corpus") or {}).get("index_id"),
+            model=extraction.model,
+            schema_=orjson.loads(extraction.plan["schema"]),
+            quotes=extraction.plan["quotes"],
+            again=extraction.again,
+            second_reading=passes.get("second_reading", False),
+            cover=passes.get("cover", False),
+            examples=extraction.plan.get("examples_of"),
+            status=ExtractionState(extraction.state),
+            reason=extraction.reason,
+            stages=[
+                StageObject.of(stage, batch, name=stage_of(stage))
+                for stage, batch in zip(stages, of_stages, strict=True)
+            ],
+            document_counts=DocumentCounts(
+                total=extraction.num_documents,
+                completed=extraction.num_done,
+                failed=sum(extraction.failed_codes.values()),
+            ),
+            failures=extraction.failed_codes,
+            num_to_review=extraction.num_to_review,
+            input_tokens=sum(batch.input_tokens for batch in batches.values()),
+            output_tokens=sum(batch.output_tokens for batch in batches.values()),
+            cost=in_currency(sum(prices.cost_picos(batch) for batch in batches.values())),
+            currency=currency,
+            output_file_id=extraction.output_file_id if extraction.state == ExtractionState.COMPLETED else None,
+            parquet_file_id=extraction.parquet_file_id,
+            priority=Priority(extraction.priority),
+            completion_window=extraction.completion_window,
+            metadata=extraction.request_metadata,
+            created_at=unix_seconds(extraction.created_at),
+            expires_at=unix_seconds(extraction.expires_at),
+            ended_at=unix_seconds_or_none(extraction.ended_at),
+        )
+
+
+class ExtractionPage(Page[ExtractionObject]):
+    """Newest first."""
+
+
+class DeletedExtraction(DeletedObject):
+    object: Literal["extraction"] = "extraction"
+
+
+class RecordProblem(WireModel):
+    code: str
+    message: str
+    page: int | None
+
+
+class RecordLine(WireModel):
+    """What became of a document; docs/extraction.md tells of the evidence."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)  # `item_changes` may be left out
+
+    document_id: str
+    document: str
+    """Its name."""
+    sha256: str
+    status: Literal["done", "failed", "provisional"]
+    """`provisional` while the document is being asked more: again, or with what was found covered."""
+    error: RecordProblem | None
+    notes: list[str]
+    """What of the document was not read, or how it was taken, and which passes failed, in words."""
+    fields: dict[str, Any] | None
+    evidence: list[dict[str, Any]]
+    item_changes: list[dict[str, Any]] = Field(default_factory=list)
+    """What people added to lists and dropped from them; left out where they did neither."""
+    usage: dict[str, int]

@@ -1,0 +1,97 @@
+"""The stages of an extraction, in their order: which are begun, and the batch that each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from features.documents.extraction.course.job import Passes
+from features.documents.tables import Extraction, ExtractionStage
+from jobs.courses import stages as course_stages
+from jobs.files import MAX_EXPIRY_SECONDS, NewFile
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
+from jobs.settings import Settings
+from jobs.tables import Batch, BatchStage
+
+
+class Stage(StrEnum):
+    """What is done to all documents before the next stage begins."""
+
+    READ = "read"  # bytes become a text with places
+    ASK = "ask"  # the model is asked for every group of fields
+    GROUND = "ground"  # what it said is looked for in the text; what is doubtful is named
+    ASK_AGAIN = "ask_again"  # the model is asked for that; with the next, a round, of which there may be several
+    GROUND_AGAIN = "ground_again"
+    ASK_COVERED = "ask_covered"  # the model is asked with what was found covered
+    GROUND_COVERED = "ground_covered"
+
+
+STAGES = tuple(Stage)
+"""In their order, of which an extraction has those of its passes."""
+_GROUNDING = (Stage.GROUND, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
+_ENDPOINTS = {Stage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
+_LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
+"""What was answered is paid: to look for it in the texts there is time, even after the window."""
+
+
+def stages_for(passes: Passes) -> list[Stage]:
+    """Return the stages of an extraction with these passes, in order."""
+    again = (Stage.ASK_AGAIN, Stage.GROUND_AGAIN) if passes.again else ()
+    covered = (Stage.ASK_COVERED, Stage.GROUND_COVERED) if passes.cover else ()
+    return [Stage.READ, Stage.ASK, Stage.GROUND, *again, *covered]
+
+
+def stage_of(begun: ExtractionStage) -> Stage:
+    """Return which stage has begun."""
+    return STAGES[begun.number] if begun.name is None else Stage(begun.name)
+
+
+def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
+    """Return the stages that are begun, in order."""
+    return stages_of_each(session, [extraction_id])[extraction_id]
+
+
+def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionStage]]:
+    """Return the same of several extractions, by their ids, in one query."""
+    return course_stages.stages_of_each(session, ExtractionStage, ExtractionStage.extraction_id, extraction_ids)
+
+
+def all_batches_of_each(
+    session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
+) -> dict[str, dict[str, Batch]]:
+    """Return those of several extractions, with the batches that have looked for the passages of an index for them.
+
+    In two queries, by the ids of extractions.
+    """
+    own = course_stages.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
+    looked = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
+    beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
+    for batch_id, batch in session.execute(looked.where(BatchStage.batch_id.in_(own))):
+        beside[batch_id][batch.id] = batch
+    return {
+        extraction_id: {batch.id: batch for stage in of_one for batch in beside.get(stage.batch_id or "", {}).values()}
+        for extraction_id, of_one in stages.items()
+    }
+
+
+def begin(
+    session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
+) -> None:
+    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    wanted = course_stages.StageBatch(
+        stage=stage.value,
+        endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
+        metadata={"extraction_id": extraction.id},
+        outputs_last_seconds=MAX_EXPIRY_SECONDS,
+        least_minutes=_LEAST_MINUTES.get(stage, 1),
+    )
+    mine = ExtractionStage.extraction_id == extraction.id
+    last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
+    # Without further rounds the number is the stage's place, as for earlier releases.
+    number = max(STAGES.index(stage), 0 if last is None else last + 1)
+    row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
+    course_stages.begin(session, extraction, row, lines=lines, wanted=wanted, settings=settings)

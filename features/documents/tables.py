@@ -1,0 +1,178 @@
+"""Collections of documents, and extractions: fields asked of them, as a course of batches."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from features.documents.extraction.scoring.verdicts import Change, Reason, Verdict
+from jobs.states import OPEN_EXTRACTION_STATES, AskedPriority, ExtractionState
+from jobs.tables.base import Base, created_at, one_of
+from jobs.tables.courses import CourseRow, StageColumns
+
+
+class Collection(Base):
+    """Documents of a tenant that are worked on together."""
+
+    __tablename__ = "collection"
+    __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    name: Mapped[str]
+    request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
+    created_at: Mapped[datetime] = created_at()
+    deleted_at: Mapped[datetime | None]
+
+
+class CollectionDocument(Base):
+    """A document of a collection: a file, or an object of a registered store; and what reading it came to."""
+
+    __tablename__ = "collection_document"
+    __table_args__ = (
+        Index("collection_document_number_idx", "collection_id", "number"),
+        Index(
+            "collection_document_file_idx",
+            "collection_id", "file_id",
+            unique=True,
+            postgresql_where=text("deleted_at IS NULL AND file_id IS NOT NULL"),
+        ),
+        Index(
+            "collection_document_key_idx",
+            "collection_id", "store", "key",
+            unique=True,
+            postgresql_where=text("deleted_at IS NULL AND file_id IS NULL"),
+        ),
+        Index("collection_document_object_idx", "object_key", postgresql_where=text("object_key IS NOT NULL")),
+        Index("collection_document_purge_idx", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
+        CheckConstraint("(file_id IS NULL) = (store IS NOT NULL AND key IS NOT NULL)", name="source"),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    number: Mapped[int] = mapped_column(Identity())  # in the order in which they were added
+    name: Mapped[str]
+    file_id: Mapped[str | None]  # which its owner may delete: then it cannot be read any more
+    store: Mapped[str | None]
+    key: Mapped[str | None]
+    version: Mapped[str | None]  # of the object, when it was listed last
+    size_bytes: Mapped[int]
+    created_at: Mapped[datetime] = created_at()
+    deleted_at: Mapped[datetime | None]
+    # What the last extraction that read it found:
+    sha256: Mapped[str | None]
+    object_key: Mapped[str | None]  # of the text and its places
+    num_pages: Mapped[int | None]
+    num_characters: Mapped[int | None]
+    error: Mapped[dict[str, Any] | None]  # why it could not be read
+
+
+class Extraction(CourseRow):
+    """Fields asked of all documents of a collection; see `features.documents`."""
+
+    __tablename__ = "extraction"
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(None, "collection_id"),
+        Index("extraction_open_idx", "tenant_id", postgresql_where=text(one_of("state", OPEN_EXTRACTION_STATES))),
+        Index("extraction_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        CheckConstraint(one_of("state", ExtractionState), name="state"),
+        CheckConstraint(one_of("priority", AskedPriority), name="priority"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )
+
+    model: Mapped[str]
+    plan: Mapped[dict[str, Any]]  # what is asked, as `features.documents.extraction.course.stored_plan` keeps it
+    again: Mapped[bool]  # whether what is doubtful is asked a second time
+    parquet: Mapped[bool]  # whether the fields are written as a table, too
+    output_expires_after_seconds: Mapped[int | None]
+    # Its documents as they were when it began, and its plan; null: it has not begun.
+    documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    # Of its end; while documents are asked again, the records of before:
+    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    parquet_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
+    num_documents: Mapped[int] = mapped_column(server_default="0")
+    num_done: Mapped[int] = mapped_column(server_default="0")
+    failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # how many failed, by code
+    num_to_review: Mapped[int] = mapped_column(server_default="0")  # values
+
+
+class ExtractionStage(StageColumns, Base):
+    """A stage of an extraction that has begun; each column is written once, by the transaction that did it."""
+
+    __tablename__ = "extraction_stage"
+    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
+
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
+    name: Mapped[str | None]  # null: an earlier release began it, which gave each stage a number of its own
+
+
+class Review(Base):
+    """A value of a completed extraction that a person should look at; see `features.documents.reviewing.reviews`."""
+
+    __tablename__ = "review"
+    __table_args__ = (
+        Index(None, "extraction_id", "document_id"),
+        Index(
+            "review_open_idx",
+            "extraction_id", text("urgency DESC"), "id",
+            postgresql_where=text("decided_at IS NULL"),
+        ),
+        CheckConstraint(one_of("reason", Reason), name="reason"),
+        CheckConstraint(one_of("verdict", Verdict), name="verdict"),
+        CheckConstraint("(verdict IS NULL) = (decided_at IS NULL)", name="decided"),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"))
+    tenant_id: Mapped[str]
+    document_id: Mapped[str]
+    document: Mapped[str]  # its name
+    path: Mapped[str]  # of the value, as the evidence spells it
+    place: Mapped[list[Any]] = mapped_column(JSON)  # the same in parts
+    reason: Mapped[str]
+    urgency: Mapped[float]
+    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)  # which takes what documents have, NUL too
+    claim: Mapped[str | None]
+    claimed_until: Mapped[datetime | None]
+    verdict: Mapped[str | None]
+    correction: Mapped[dict[str, Any] | None]  # its `value`
+    is_right: Mapped[bool | None]  # whether what was extracted is
+    decided_by: Mapped[str | None]  # a key
+    decided_at: Mapped[datetime | None]
+
+
+class ItemChangeRow(Base):
+    """An item that a person added to a list of a record, or dropped: see `features.documents.reviewing.items`."""
+
+    __tablename__ = "item_change"
+    __table_args__ = (
+        Index(None, "extraction_id", "document_id"),
+        CheckConstraint(one_of("change", Change), name="change"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"))
+    tenant_id: Mapped[str]
+    document_id: Mapped[str]
+    place: Mapped[list[Any]] = mapped_column(JSON)  # of the item, by the number that it keeps
+    change: Mapped[str]
+    value: Mapped[Any] = mapped_column(JSON)  # of an added item
+    changed_by: Mapped[str]  # a key
+    changed_at: Mapped[datetime]
+
+
+class RecordRanges(Base):
+    """Where records of a completed extraction lie in their file; see `features.documents.record_ranges`."""
+
+    __tablename__ = "record_ranges"
+
+    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"), primary_key=True)
+    bucket: Mapped[int] = mapped_column(primary_key=True)
+    ranges: Mapped[dict[str, Any]]  # from and to which byte, by the id of the document

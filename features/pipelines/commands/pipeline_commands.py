@@ -1,0 +1,104 @@
+"""`tokenmill pipelines …`: apply a file, look at pipelines, delete them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import AsJson, Newest
+from features.pipelines.commands.objects import Name, delete_object, print_object
+from jobs.errors import InputError
+
+app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
+
+
+@app.command()
+def apply(
+    path: Annotated[Path, typer.Argument(metavar="PIPELINE.yaml")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first three prompts and an estimate; change nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
+) -> None:
+    """Make the pipeline of a file and its schedules, or change those there are; doing it again changes nothing."""
+    from cli.calls import named, server
+    from features.pipelines.commands.apply import read_file
+    from features.pipelines.commands.shown import preview_lines
+
+    if as_json and not dry_run:
+        raise InputError("--json is for what --dry-run shows; give both, or neither")
+    wanted = read_file(path)
+    with server() as calls:
+        if dry_run:
+            preview = calls.post("/pipelines/preview", {"name": wanted.name, **wanted.definition})
+            print(json.dumps(preview, indent=2) if as_json else "\n".join(preview_lines(preview)))
+            return
+        before = calls.find(named("pipelines", wanted.name))
+        _require_own(calls, None if before is None else before["id"], wanted.schedules)
+        if before is None:
+            made = calls.post("/pipelines", {"name": wanted.name, **wanted.definition})
+        else:
+            caps = {"max_tokens": None, "max_cost": None}
+            made = calls.patch(named("pipelines", wanted.name), caps | wanted.definition)
+        is_changed = before is None or before["version"] != made["version"]
+        what = "made" if before is None else "changed" if is_changed else "as it was"
+        print(f"pipeline {made['name']} version {made['version']}: {what}")
+        for schedule in wanted.schedules:
+            _apply_schedule(calls, wanted.name, schedule)
+
+
+def _require_own(calls: Any, pipeline_id: str | None, schedules: list[dict[str, Any]]) -> None:
+    """Refuse, before anything is changed, names of schedules of another pipeline."""
+    from cli.calls import named
+
+    for schedule in schedules:
+        before = calls.find(named("schedules", schedule["name"]))
+        if before is not None and before["pipeline_id"] != pipeline_id:
+            raise InputError(
+                f"schedule {schedule['name']!r} is there and belongs to another pipeline, {before['pipeline_id']}; "
+                "give the file's schedule another name, or delete that one first"
+            )
+
+
+def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
+    from cli.calls import named
+    from features.pipelines.commands.apply import SCHEDULE_DEFAULTS
+    from features.pipelines.commands.shown import next_run_lines
+
+    before = calls.find(named("schedules", wanted["name"]))
+    if before is None:
+        found = calls.post("/schedules", {"pipeline": pipeline, **wanted})
+    else:
+        found = calls.patch(named("schedules", wanted["name"]), {**SCHEDULE_DEFAULTS, **wanted})
+    print(f"schedule {found['name']}: {'made' if before is None else 'applied'}")
+    print(*next_run_lines(found), sep="\n")
+
+
+@app.command("list")
+def pipelines_list(limit: Newest = 100, as_json: AsJson = False) -> None:
+    """List your pipelines, newest first."""
+    from cli.calls import server
+    from cli.table import print_table, when
+
+    with server() as calls:
+        found = calls.pages("/pipelines", limit=limit)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    header = ("name", "version", "steps", "changed")
+    print_table(header, [(p["name"], p["version"], len(p["steps"]), when(p["updated_at"])) for p in found])
+
+
+@app.command("show")
+def pipelines_show(name: Name) -> None:
+    """Print a pipeline as JSON."""
+    print_object("pipelines", name)
+
+
+@app.command("delete")
+def pipelines_delete(name: Name) -> None:
+    """Delete a pipeline and its schedules; its runs stay to be seen."""
+    delete_object("pipelines", name)

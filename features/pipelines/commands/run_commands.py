@@ -1,0 +1,115 @@
+"""`tokenmill runs …`: make runs, follow and stop them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import AsJson, IdempotencyKey, Newest
+from features.pipelines.commands.objects import Name, RunId, delete_object, print_object
+
+app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
+
+
+@app.command("trigger")
+def runs_trigger(
+    pipeline: Name,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    idempotency_key: IdempotencyKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline now, and print the run's id.
+
+    With --wait, --json is the run as it has ended; its id and how it goes on are then on standard error.
+    """
+    from cli.calls import server
+
+    with server() as calls:
+        found = calls.post("/runs", {"pipeline": pipeline}, key=idempotency_key)
+        if as_json and not wait:
+            print(json.dumps(found, indent=2))
+            return
+        print(found["id"], file=sys.stderr if as_json else sys.stdout, flush=True)
+        if wait:
+            _watch(calls, found["id"], as_json=as_json)
+
+
+@app.command("list")
+def runs_list(
+    pipeline: Annotated[str | None, typer.Option(help="Of this pipeline.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Of this schedule.")] = None,
+    status: Annotated[str | None, typer.Option(help="Such as failed or skipped.")] = None,
+    limit: Newest = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest runs, and why those that failed or were skipped did."""
+    from cli.calls import server
+    from cli.table import print_table, when
+    from features.pipelines.commands.shown import RUN_COLUMNS, run_row
+
+    with server() as calls:
+        found = calls.pages("/runs", limit=limit, pipeline=pipeline, schedule=schedule, status=status)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    rows = [run_row(run, when(run["scheduled_for"])) for run in found]
+    print_table(RUN_COLUMNS, rows, numbers=("rows", "failed"), below="reason")
+
+
+@app.command("show")
+def runs_show(run_id: RunId) -> None:
+    """Print a run as JSON: its steps, batches and files."""
+    print_object("runs", run_id)
+
+
+@app.command("watch")
+def runs_watch(run_id: RunId) -> None:
+    """Follow a run to its end; the exit status is 1 unless it succeeds, and 3 where rows of it have no answer."""
+    from cli.calls import server
+
+    with server() as calls:
+        _watch(calls, run_id)
+
+
+def _watch(calls: Any, run_id: str, *, as_json: bool = False) -> None:
+    from cli.line_tally import SOME_LINES_FAILED
+    from features.pipelines.commands.shown import failed_rows
+    from features.pipelines.commands.watching import watch_run
+
+    run = watch_run(calls, run_id, out=sys.stderr if as_json else None)
+    if as_json:
+        print(json.dumps(run, indent=2))
+    if run["status"] != "succeeded":
+        raise typer.Exit(1)
+    if failed_rows(run):
+        raise typer.Exit(SOME_LINES_FAILED)
+
+
+@app.command("cancel")
+def runs_cancel(run_id: RunId) -> None:
+    """Stop a run, and the batch that it waits for."""
+    _act_on_run(run_id, "/cancel")
+
+
+@app.command("delete")
+def runs_delete(run_id: RunId) -> None:
+    """Forget a run that has ended; what it published stays, and its batches."""
+    delete_object("runs", run_id)
+
+
+@app.command("resume")
+def runs_resume(run_id: RunId) -> None:
+    """Let a failed run go on where it stopped."""
+    _act_on_run(run_id, "/resume")
+
+
+def _act_on_run(run_id: str, action: str) -> None:
+    from cli.calls import named, server
+
+    with server() as calls:
+        found = calls.post(named("runs", run_id, action))
+    print(f"{found['id']} {found['status']}")

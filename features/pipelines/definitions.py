@@ -1,0 +1,105 @@
+"""A tenant's pipelines: make, look at, list, change, delete. What a definition may say `spec` knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from features.pipelines import lifecycle, steps, stores
+from features.pipelines.named import get_named, hold_room, lock_named, of_tenant
+from features.pipelines.names import check_name
+from features.pipelines.sources import batch_rows
+from features.pipelines.spec import Definition, parse_definition
+from features.pipelines.tables import Pipeline, Run, Schedule
+from jobs.errors import InputError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.settings import Settings
+
+
+def create_pipeline(
+    session: Session,
+    tenant_id: str,
+    name: str,
+    definition: Mapping[str, Any],
+    settings: Settings,
+    *,
+    api_key_id: str | None = None,
+) -> Pipeline:
+    """Make a pipeline. Raises InputError, ConflictError where the name is taken, or LimitError."""
+    check_name(name)
+    given = _stored(parse_definition(definition))
+    hold_room(session, Pipeline, tenant_id, name, settings)
+    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition=given, api_key_id=api_key_id)
+    session.add(pipeline)
+    session.flush()
+    session.refresh(pipeline)
+    return pipeline
+
+
+def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
+    """Return a pipeline of this tenant, by its id or its name. Raises NotFoundError."""
+    return get_named(session, Pipeline, tenant_id, pipeline_id)
+
+
+def list_pipelines(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Pipeline]:
+    """Return a page of a tenant's pipelines, newest first. Raises InputError on an unknown `after`."""
+    query = select(Pipeline).where(of_tenant(Pipeline, tenant_id))
+    return read_page(session, query, table=Pipeline, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def change_pipeline(
+    session: Session,
+    tenant_id: str,
+    pipeline_id: str,
+    *,
+    definition: Mapping[str, Any],
+    api_key_id: str | None = None,
+) -> Pipeline:
+    """Give a pipeline another definition: runs that have begun keep theirs. The same one again changes nothing."""
+    pipeline = lock_named(session, Pipeline, tenant_id, pipeline_id)
+    given = _stored(parse_definition(definition))
+    if orjson.dumps(given) != orjson.dumps(pipeline.definition):  # the order of a schema's properties counts
+        pipeline.definition, pipeline.api_key_id = given, api_key_id or pipeline.api_key_id
+        pipeline.version += 1
+        session.flush()
+        session.execute(update(Pipeline).where(Pipeline.id == pipeline.id).values(updated_at=func.now()))
+        session.refresh(pipeline)
+    return pipeline
+
+
+def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
+    """Delete a pipeline and its schedules; runs that wait are cancelled, one that is under way goes on."""
+    pipeline = get_pipeline(session, tenant_id, pipeline_id)
+    theirs = (Schedule.pipeline_id == pipeline.id) & Schedule.deleted_at.is_(None)
+    session.execute(update(Schedule).where(theirs).values(deleted_at=func.now()))
+    pipeline = lock_named(session, Pipeline, tenant_id, pipeline.id)
+    lifecycle.stop_queued(session, Run.pipeline_id == pipeline.id, reason="its pipeline was deleted")
+    pipeline.deleted_at = session.scalar(select(func.now()))
+    session.flush()
+    return pipeline
+
+
+def check_names(session: Session, tenant_id: str, definition: Definition) -> None:
+    """Raise NotFoundError or InputError where a definition names a model or a store that a tenant has not."""
+    for number, step in enumerate(definition.steps):
+        try:
+            steps.require_model(session, step.model)
+        except InputError as error:
+            place = f"steps.{number}.model"
+            raise InputError(f"{place}: {error.message}", param=place, code=error.code) from None
+        if step.source.store is not None:
+            stores.require(session, tenant_id, step.source.store, place=f"steps.{number}.source.store", writing=False)
+        if step.source.batch is not None:
+            batch_rows.require(session, tenant_id, step.source.batch, place=f"steps.{number}.source.batch")
+        if step.output is not None:
+            stores.require(session, tenant_id, step.output.store, place=f"steps.{number}.output.store", writing=True)
+
+
+def _stored(definition: Definition) -> dict[str, Any]:
+    """Return a definition as it is kept: what was given, and no defaults, which a later release may change."""
+    return definition.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -1,0 +1,22 @@
+"""Runs as the wire has them, with their steps: a few queries for a page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from features.pipelines import steps
+from features.pipelines.schemas.pipelines import RunObject
+from features.pipelines.tables import Run
+
+
+def shown(session: Session, run: Run) -> RunObject:
+    """Return a run as the wire has it."""
+    return all_shown(session, [run])[0]
+
+
+def all_shown(session: Session, runs: Sequence[Run]) -> list[RunObject]:
+    ids = [run.id for run in runs]
+    begun, used = steps.steps_of_each(session, ids), steps.used_by_each(session, ids)
+    return [RunObject.of(run, begun[run.id], used[run.id]) for run in runs]

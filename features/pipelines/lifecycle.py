@@ -1,0 +1,294 @@
+"""A run's life: insert, look at, list, start, cancel, resume, end, and the one writer of its state.
+
+Knows not what a run does. Locks in the order schedule → run → batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from features.pipelines import steps
+from features.pipelines.planning import PlannedRun, Underway
+from features.pipelines.runs import events
+from features.pipelines.spec import OnError, parse_definition
+from features.pipelines.tables import Pipeline, Run, Schedule
+from jobs.errors import ConflictError, NotFoundError
+from jobs.graphs.reasons import note_reason
+from jobs.graphs.rows import enter, lock
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.states import (
+    OPEN_RUN_STATES,
+    RUN_UNDER_WAY_STATES,
+    TERMINAL_RUN_STATES,
+    EventType,
+    RunKind,
+    RunState,
+)
+from jobs.tables.base import one_of
+
+log = logging.getLogger(__name__)
+
+_STARTED_AT_ONCE = 100
+_INSERTED_AT_ONCE = 1000  # rows of a statement, whose parameters are counted with 16 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to insert, and what it is for."""
+
+    pipeline: Pipeline
+    planned: PlannedRun
+    kind: RunKind
+    schedule_id: str | None
+    api_key_id: str | None = None
+    idempotency_key: str | None = None
+
+
+def insert_run(session: Session, new: NewRun) -> Run | None:
+    """Insert a run, or return None where the schedule has it already, of this kind and for this moment."""
+    return next(iter(insert_runs(session, [new])), None)
+
+
+def insert_runs(session: Session, new: Sequence[NewRun]) -> list[Run]:
+    """Insert runs, but for those that their schedules have already; return those that were, in any order."""
+    ids = sorted(new_id("run") for _ in new)  # lists show runs of one moment in the order of their ids
+    rows = [_row(each, run_id=run_id) for each, run_id in zip(new, ids, strict=True)]
+    runs: list[Run] = []
+    for start in range(0, len(rows), _INSERTED_AT_ONCE):
+        some = insert(Run).values(rows[start : start + _INSERTED_AT_ONCE])
+        runs += session.scalars(some.on_conflict_do_nothing(constraint="run_once_key").returning(Run)).all()
+    for run in runs:
+        if run.state == RunState.SKIPPED:
+            events.tell(session, run, EventType.RUN_SKIPPED)
+    return runs
+
+
+def _row(new: NewRun, *, run_id: str) -> dict[str, Any]:
+    planned, pipeline = new.planned, new.pipeline
+    is_skipped = planned.skipped is not None
+    return {
+        "id": run_id,
+        "tenant_id": pipeline.tenant_id,
+        "pipeline_id": pipeline.id,
+        "schedule_id": new.schedule_id,
+        "kind": new.kind.value,
+        "scheduled_for": planned.scheduled_for,
+        "interval_start": planned.interval_start,
+        "interval_end": planned.scheduled_for,
+        "state": (RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
+        "reason": planned.skipped,
+        "num_missed": planned.num_missed,
+        "api_key_id": new.api_key_id or pipeline.api_key_id,
+        "idempotency_key": new.idempotency_key,
+        "ended_at": func.now() if is_skipped else None,
+    }
+
+
+def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Return a run of this tenant. Raises NotFoundError."""
+    run = session.scalar(select(Run).where(Run.id == run_id, Run.tenant_id == tenant_id))
+    if run is None:
+        raise _not_found(run_id)
+    return run
+
+
+def list_runs(
+    session: Session,
+    tenant_id: str,
+    *,
+    pipeline_id: str | None = None,
+    schedule_id: str | None = None,
+    states: Sequence[RunState] = (),
+    after: str | None = None,
+    limit: int = 20,
+) -> Page[Run]:
+    """Return a page of a tenant's runs, newest first. Raises InputError on an unknown `after`."""
+    query = select(Run).where(Run.tenant_id == tenant_id)
+    if pipeline_id is not None:
+        query = query.where(Run.pipeline_id == pipeline_id)
+    if schedule_id is not None:
+        query = query.where(Run.schedule_id == schedule_id)
+    if states:
+        query = query.where(Run.state.in_([state.value for state in states]))
+    return read_page(session, query, table=Run, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Underway]:
+    """Count the runs of schedules that have not ended."""
+    are_open = Run.schedule_id.in_(schedule_ids), Run.state.in_(OPEN_RUN_STATES)
+    counted = select(Run.schedule_id, Run.state, func.count()).where(*are_open).group_by(Run.schedule_id, Run.state)
+    counts: dict[str | None, Counter[bool]] = {schedule_id: Counter() for schedule_id in schedule_ids}
+    for schedule_id, state, number in session.execute(counted):
+        counts[schedule_id][state == RunState.QUEUED] += number
+    return {key: Underway(running=counts[key][False], queued=counts[key][True]) for key in schedule_ids}
+
+
+def lock_run(session: Session, run_id: str) -> Run | None:
+    """Return the run, fresh and locked until the transaction ends, or None."""
+    return lock(session, Run, run_id)
+
+
+def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Return a locked run of this tenant. Raises NotFoundError, also where it is forgotten meanwhile."""
+    get_run(session, tenant_id, run_id)
+    run = lock_run(session, run_id)
+    if run is None:
+        raise _not_found(run_id)
+    return run
+
+
+def is_any_to_start(session: Session) -> bool:
+    """Tell whether `start_queued` would find a run."""
+    return session.execute(_TO_START, {"limit": 1}).first() is not None
+
+
+def start_queued(session: Session) -> list[str]:
+    """Begin the first queued run of each pipeline that has none under way, with the definition of now."""
+    rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()
+    started = []
+    for row in rows:
+        # The pipeline's lock lets one starter at it at a time; the index would refuse a second one.
+        pipeline = session.scalar(
+            select(Pipeline).where(Pipeline.id == row.pipeline_id).with_for_update(skip_locked=True, key_share=True),
+            execution_options={"populate_existing": True},
+        )
+        if pipeline is None:
+            continue
+        run = lock_run(session, row.id)
+        if run is None or run.state != RunState.QUEUED or _is_under_way(session, pipeline.id):
+            continue
+        run.definition = run.definition or pipeline.definition
+        move_run(session, run, RunState.RUNNING)
+        started.append(run.id)
+    return started
+
+
+def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
+    """Ask a run to stop; what it has published stays. Repeating it is no error. Raises ConflictError at its end."""
+    run = lock_own(session, tenant_id, run_id)
+    if run.state in (RunState.CANCELLING, RunState.CANCELLED):
+        return run
+    if RunState(run.state) in TERMINAL_RUN_STATES:
+        raise ConflictError(f"Cannot cancel a run with status '{run.state}'.", code="run_not_cancellable")
+    stop(session, run, reason=reason)
+    return run
+
+
+def stop(session: Session, run: Run, *, reason: str) -> None:
+    """Cancel a locked run that is queued or running."""
+    after = RunState.CANCELLED if run.state == RunState.QUEUED else RunState.CANCELLING
+    run.reason = reason
+    move_run(session, run, after)
+
+
+def stop_all(session: Session, of_schedule: str, *, but: Collection[str], reason: str) -> None:
+    """Cancel the runs of a schedule that have not ended, but for some."""
+    open_runs = select(Run).where(
+        Run.schedule_id == of_schedule,
+        Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value]),
+        Run.id.not_in(but),
+    )
+    locked = open_runs.order_by(Run.id).with_for_update(key_share=True)
+    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+        stop(session, run, reason=reason)
+
+
+def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> None:
+    """Cancel the runs of these that wait."""
+    waiting = select(Run).where(of, Run.state == RunState.QUEUED.value).order_by(Run.id)
+    locked = waiting.with_for_update(key_share=True)
+    for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
+        stop(session, run, reason=reason)
+
+
+def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
+    """Let a failed run go on where it stopped, with the caps that its pipeline has now. Raises ConflictError."""
+    run = lock_own(session, tenant_id, run_id)
+    if run.state != RunState.FAILED:
+        raise ConflictError(
+            f"Cannot resume a run with status '{run.state}': only a failed one goes on. Trigger a new run instead.",
+            code="run_not_resumable",
+        )
+    run.reason, run.error_code, run.num_tries, run.look_at = None, None, 0, None
+    if run.definition is not None:
+        run.definition = run.definition | _caps_of(session.get_one(Pipeline, run.pipeline_id))
+    given = parse_definition(run.definition).steps if run.definition else ()
+    failing = [step.name for step in given if step.on_error is OnError.FAIL]
+    steps.reset_unfinished(session, run.id, fails_on_error=failing)
+    move_run(session, run, RunState.QUEUED)
+    return run
+
+
+def end_run(session: Session, run: Run, after: RunState, *, reason: str | None = None) -> None:
+    """Move a locked run to its end; a schedule counts its failures in a row, and pauses where they are enough."""
+    if reason is not None:
+        note_reason(run, reason)
+    move_run(session, run, after)
+    if run.schedule_id is not None and after in (RunState.SUCCEEDED, RunState.FAILED):
+        _count(session, run.schedule_id, has_failed=after is RunState.FAILED)
+
+
+def move_run(session: Session, run: Run, after: RunState) -> None:
+    """Move a locked run to its next state; nobody else writes `run.state`. Raises IllegalMoveError."""
+    before = run.state
+    if after in (RunState.SUCCEEDED, RunState.FAILED):
+        events.tell_of_late_runs(session, of_run=run.id)  # as long as it is one
+    enter(session, run, after, is_end=after in TERMINAL_RUN_STATES)
+    log.info("run moved run_id=%s state=%s after=%s", run.id, before, after)
+    if after is RunState.RUNNING:
+        run.started_at = session.scalar(select(func.now()))
+    if after is RunState.QUEUED:
+        run.ended_at = None
+    session.flush()
+    if after is RunState.FAILED:
+        events.tell(session, run, EventType.RUN_FAILED)
+
+
+def _caps_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what may be raised for runs that have begun: it changes nothing of what they put out."""
+    return {name: pipeline.definition.get(name) for name in ("max_tokens", "max_cost")}
+
+
+def _not_found(run_id: str) -> NotFoundError:
+    return NotFoundError(f"No run found with id {run_id[:100]!r}.", param="run_id")
+
+
+def _is_under_way(session: Session, pipeline_id: str) -> bool:
+    mine = Run.pipeline_id == pipeline_id
+    return session.scalar(select(Run.id).where(mine, Run.state.in_(RUN_UNDER_WAY_STATES))) is not None
+
+
+def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
+    if not has_failed:
+        session.execute(update(Schedule).where(Schedule.id == schedule_id).values(num_failures=0))
+        return
+    session.execute(_COUNT_FAILURE, {"schedule_id": schedule_id})
+
+
+# As many failures as pause it: nobody looks at it until somebody resumes it.
+_COUNT_FAILURE = text("""
+    UPDATE schedule SET num_failures = num_failures + 1,
+        paused_at = CASE WHEN paused_at IS NULL AND num_failures + 1 >= max_failures THEN now() ELSE paused_at END,
+        pause_reason = CASE WHEN paused_at IS NULL AND num_failures + 1 >= max_failures
+            THEN (num_failures + 1) || ' runs in a row failed' ELSE pause_reason END
+    WHERE id = :schedule_id
+""")
+
+_TO_START = text(f"""
+    SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
+    FROM run JOIN tenant ON tenant.id = run.tenant_id
+    WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
+        SELECT FROM run AS other
+        WHERE other.pipeline_id = run.pipeline_id AND {one_of("other.state", RUN_UNDER_WAY_STATES)}
+    )
+    ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit
+""")

@@ -1,0 +1,71 @@
+"""How a tenant's pipelines and schedules are found, locked and limited, by id or name: one rule for both.
+
+Knows nothing of what they are.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from features.pipelines.tables import Pipeline, Schedule
+from jobs.database import advisory_lock
+from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.settings import Settings
+
+Named = TypeVar("Named", Pipeline, Schedule)
+
+
+def of_tenant(table: type[Pipeline | Schedule], tenant_id: str) -> ColumnElement[bool]:
+    """Return what holds for those of a tenant that are not deleted."""
+    return (table.tenant_id == tenant_id) & table.deleted_at.is_(None)
+
+
+def get_named(session: Session, table: type[Named], tenant_id: str, id_or_name: str) -> Named:
+    """Return the one of this tenant that has this id or name. Raises NotFoundError."""
+    is_named = (table.id == id_or_name) | (table.name == id_or_name)
+    found = session.scalar(select(table).where(of_tenant(table, tenant_id), is_named))
+    if found is None:
+        raise _not_found(table, id_or_name)
+    return found
+
+
+def lock_named(session: Session, table: type[Named], tenant_id: str, id_or_name: str) -> Named:
+    """Return the same, locked and as it is now. Raises NotFoundError."""
+    found = get_named(session, table, tenant_id, id_or_name)
+    query = select(table).where(table.id == found.id).with_for_update(key_share=True)
+    locked = session.scalar(query, execution_options={"populate_existing": True})
+    if locked is None or locked.deleted_at is not None:
+        raise _not_found(table, id_or_name)
+    return locked
+
+
+def hold_room(
+    session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str, settings: Settings
+) -> None:
+    """Let nobody else make one for this tenant until the transaction ends. Raises LimitError or ConflictError."""
+    hold_name(session, table, tenant_id, name)
+    of_mine = select(func.count()).select_from(table).where(of_tenant(table, tenant_id))
+    if (session.scalar(of_mine) or 0) >= settings.tenant_pipelines:
+        raise LimitError(
+            f"You have {settings.tenant_pipelines:,} {_word(table)}s, which is as many as you may. Delete one.",
+            code=f"too_many_{_word(table)}s",
+        )
+
+
+def hold_name(session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str) -> None:
+    """Let nobody else take a name of this tenant until the transaction ends. Raises ConflictError where it is taken."""
+    advisory_lock(session, f"{_word(table)}s {tenant_id}")
+    if session.scalar(select(table.id).where(of_tenant(table, tenant_id), table.name == name)) is not None:
+        raise ConflictError(f"A {_word(table)} named {name!r} exists already; change that one, or choose another name.")
+
+
+def _not_found(table: type[Pipeline | Schedule], id_or_name: str) -> NotFoundError:
+    word = _word(table)
+    return NotFoundError(f"No {word} found with id or name {id_or_name[:100]!r}.", param=f"{word}_id")
+
+
+def _word(table: type[Pipeline | Schedule]) -> str:
+    return table.__tablename__

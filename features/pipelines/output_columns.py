@@ -1,0 +1,101 @@
+"""The columns of what a step puts out, and their types where the output is Parquet. No SQL, and no store.
+
+Types are found while a step's rows are read, before anything is spent: rows that Parquet cannot hold cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from features.pipelines.rows.lines.table_shape import SeenColumns
+from features.pipelines.rows.outputs.answers import TEXT_COLUMN
+from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answer_columns
+from features.pipelines.rows.outputs.kept_columns import nullable, restorers
+from features.pipelines.rows.outputs.tables import arrow_fields, require_writable
+from features.pipelines.rows.packages import needed
+from features.pipelines.rows.sources import files
+from features.pipelines.spec import Definition, Format, Step
+
+ERROR_COLUMN = "error"
+
+
+def added_columns(step: Step) -> Mapping[str, ColumnType]:
+    """Return the columns that a step's answers add to its rows."""
+    if step.response_schema is None:
+        return {TEXT_COLUMN: ColumnType(kind=Kind.STRING, place="$")}
+    return answer_columns(step.response_schema)
+
+
+def comes_to_parquet(definition: Definition, step: Step) -> bool:
+    """Tell whether a step's rows are put out as Parquet, by itself or a later step; groups have rows of their own."""
+    reached = {step.name}
+    for each in definition.steps:
+        if each.source.step in reached and each.source.group_by is None:
+            reached.add(each.name)
+    outputs = (each.output for each in definition.steps if each.name in reached)
+    return any(output is not None and output.form is Format.PARQUET for output in outputs)
+
+
+def require_packages(definition: Definition) -> None:
+    """Raise InputError, which says what to install, where this process cannot write what a run is to put out."""
+    if any(step.output is not None and step.output.form is Format.PARQUET for step in definition.steps):
+        needed("pyarrow.parquet", by="writing Parquet")
+
+
+class RowTypes:
+    """The types of a step's rows, known from its source or found while they go by."""
+
+    def __init__(self, known: Any | None = None) -> None:
+        """`known` is a pyarrow.Schema."""
+        self._known = known
+        self._seen = SeenColumns(files.Format.PARQUET)
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Note a row. Raises InputError where its types cannot be those of a column."""
+        if self._known is None:
+            self._seen.add(values)
+
+    def schema(self, step: Step, rows: Iterable[Mapping[str, Any]]) -> Any:
+        """Return the pyarrow.Schema of a step's rows, which are looked at again where their types became wider.
+
+        Raises InputError where Parquet takes no such columns, or not one of the rows.
+        """
+        schema = nullable(self._seen.schema() if self._known is None else self._known)
+        columns = OutputColumns(step, schema=put_out(schema, step))
+        again = (columns.row(values, {}, None) for values in rows)
+        require_writable(columns.schema, again if self._seen.has_widened else ())
+        return schema
+
+
+def with_answers(schema: Any, step: Step) -> Any:
+    """Return the columns of a step's rows with those of its answers, which take the place of others."""
+    added = {each.name: each for each in arrow_fields(added_columns(step))}
+    known = {each.name: each for each in schema}
+    return needed("pyarrow", by="writing Parquet").schema((known | added).values())
+
+
+def put_out(schema: Any, step: Step) -> Any:
+    """Return the columns of an output whose rows have these: a pyarrow.Schema each."""
+    arrow = needed("pyarrow", by="writing Parquet")
+    kept = [each for each in with_answers(schema, step) if each.name != ERROR_COLUMN]
+    return arrow.schema([*kept, arrow.field(ERROR_COLUMN, arrow.string())])
+
+
+class OutputColumns:
+    """How the rows of an output are made of those of its step and their answers."""
+
+    def __init__(self, step: Step, *, names: Sequence[str] | None = None, schema: Any = None) -> None:
+        """CSV needs the names, Parquet a pyarrow.Schema."""
+        self.names = names
+        self.schema = schema
+        self._unanswered = dict.fromkeys(added_columns(step))
+        self._restorers = {} if schema is None else restorers(schema)
+
+    def row(self, values: Mapping[str, Any], answer: Mapping[str, Any], error: str | None) -> dict[str, Any]:
+        """Return a row of the output; where it has no answer, the columns of that are null."""
+        whole = {**values, **self._unanswered, **answer, ERROR_COLUMN: error}
+        for name, restorer in self._restorers.items():
+            if whole.get(name) is not None:
+                whole[name] = restorer(whole[name])
+        return whole

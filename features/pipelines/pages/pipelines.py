@@ -1,0 +1,154 @@
+"""`/pipelines`: schedules with their next and last runs, and the latest runs; `/pipelines/runs/{id}`: one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from api.dashboard import formats
+from api.dashboard.live import Look, OpenPages, Shown, View, one_by_one, stream
+from api.dashboard.rendering import render
+from api.dashboard.routing import page_router
+from api.dashboard.schedule_rows import schedule_places, schedule_row
+from api.dashboard.viewer import ReadingDep, ViewerDep
+from features.pipelines import definitions, lifecycle
+from features.pipelines.http import answers
+from features.pipelines.scheduling import schedules
+from features.pipelines.schemas.pipelines import RunObject
+from features.pipelines.tables import Pipeline, Run, Schedule
+from jobs.overview import scheduled
+from jobs.overview.scheduled import NextRun
+
+router = page_router()
+
+_MOST_SCHEDULES = 100
+_MOST_RUNS = 50
+_MOST_PIPELINES = 100
+_NEXT = 5
+
+
+@router.get("/pipelines", name="showPipelines")
+def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pipelines = definitions.list_pipelines(session, tenant_id, limit=_MOST_PIPELINES).data
+    found, runs = _found(session, tenant_id)
+    return render(
+        request,
+        viewer,
+        "pipelines.html",
+        pipelines=pipelines,
+        names={pipeline.id: pipeline.name for pipeline in pipelines},
+        schedules=found,
+        runs=runs,
+        look=_look_of(found, runs),
+    )
+
+
+@router.get("/live/pipelines", name="streamPipelines")
+async def live(request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    return stream(pages, View("pipelines", tenant_id), one_by_one(_look), viewer_id=tenant_id)
+
+
+def _look(session: Session, tenant_id: str) -> Look:
+    return _look_of(*_found(session, tenant_id))
+
+
+def _found(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequence[Run]]:
+    found = scheduled.next_runs(session, [tenant_id], limit=_MOST_SCHEDULES)
+    return found[tenant_id], lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
+
+
+def _look_of(found: Sequence[NextRun], runs: Sequence[Run]) -> Look:
+    shown = tuple(schedule_row(one) for one in found)
+    return Look.of(schedule_places(found) | _run_places(runs), shown, _states(runs))
+
+
+def _run_places(runs: Sequence[Run]) -> dict[str, Shown]:
+    """Return what of a table of runs changes, by the name of its place."""
+    values: dict[str, Shown] = {}
+    for n, run in enumerate(runs):
+        values |= {f"r{n}.state": (formats.state_name(run.state), formats.tone(run.state)), f"r{n}.took": _took(run)}
+    return values
+
+
+def _took(run: Run) -> str:
+    if run.started_at is None:
+        return formats.NOTHING
+    if run.ended_at is None:
+        return f"since {formats.ago(run.started_at)}"
+    return formats.span((run.ended_at - run.started_at).total_seconds())
+
+
+def _states(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
+    return tuple((run.id, run.state) for run in runs)
+
+
+@router.get("/pipelines/schedules/{schedule_id}", name="showSchedule")
+def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    schedule = schedules.get_schedule(session, tenant_id, schedule_id)
+    runs = lifecycle.list_runs(session, tenant_id, schedule_id=schedule.id, limit=_MOST_RUNS).data
+    return render(
+        request,
+        viewer,
+        "schedule.html",
+        schedule=schedule,
+        pipeline=session.get_one(Pipeline, schedule.pipeline_id),  # also where it is deleted
+        ticks=[] if schedule.paused_at else schedules.upcoming(session, schedule, number=_NEXT),
+        runs=runs,
+        names={},
+        look=_look_of_one(schedule, runs),
+    )
+
+
+@router.get("/live/pipelines/schedules/{schedule_id}", name="streamSchedule")
+async def live_schedule(schedule_id: str, request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    view = View("schedule", (tenant_id, schedule_id))
+    return stream(pages, view, one_by_one(_look_at_schedule), viewer_id=tenant_id)
+
+
+def _look_at_schedule(session: Session, of: tuple[str, str]) -> Look:
+    tenant_id, schedule_id = of
+    schedule = schedules.get_schedule(session, tenant_id, schedule_id)
+    runs = lifecycle.list_runs(session, tenant_id, schedule_id=schedule.id, limit=_MOST_RUNS).data
+    return _look_of_one(schedule, runs)
+
+
+def _look_of_one(schedule: Schedule, runs: Sequence[Run]) -> Look:
+    return Look.of(_run_places(runs), schedule.next_at, schedule.paused_at, _states(runs))
+
+
+@router.get("/pipelines/runs/{run_id}", name="showRun")
+def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
+    run = lifecycle.get_run(session, viewer.caller.owner().id, run_id)
+    return render(
+        request,
+        viewer,
+        "run.html",
+        run=(shown := answers.shown(session, run)),
+        look=_look_of_run(shown),
+        pipeline=session.get_one(Pipeline, run.pipeline_id),  # also where it is deleted
+    )
+
+
+@router.get("/live/pipelines/runs/{run_id}", name="streamRun")
+async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Response:
+    tenant_id = viewer.caller.owner().id
+    pages: OpenPages = request.app.state.open_pages
+    view = View("run", (tenant_id, run_id))
+    return stream(pages, view, one_by_one(_look_at_run), viewer_id=tenant_id)
+
+
+def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
+    return _look_of_run(answers.shown(session, lifecycle.get_run(session, *of)))
+
+
+def _look_of_run(run: RunObject) -> Look:
+    others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # a step more: the page is asked for anew
+    return Look.of({"tokens": formats.exact(run.total_tokens)}, others)

@@ -1,0 +1,55 @@
+"""The results of a batch beside the rows that they are for, in the order of the source; every row appears once.
+
+Walks along the source and along what is in its order: the rows that became no line, and the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from features.pipelines.rows.lines.requests import UnrenderedRow, index_of
+from features.pipelines.rows.lines.table_shape import Shape
+from features.pipelines.rows.outputs.answers import Answer, answer_of
+from features.pipelines.rows.sources.source import Source
+from jobs.errors import ServiceError
+
+
+def joined_rows(
+    source: Source, shape: Shape, *, unrendered: Iterable[UnrenderedRow], results: Iterable[Iterable[bytes]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an output; each of `results` is the lines of an output or error file, in line order.
+
+    Raises ServiceError where a row that became a line has no result.
+    """
+    skipped = ((row.index, Answer(values={}, error=row.error)) for row in unrendered)
+    found = [_Answers(skipped), *(_Answers(_answered(lines, shape)) for lines in results)]
+    for index, row in enumerate(source.read(), start=1):
+        answer = next((answer for answers in found if (answer := answers.pop(index)) is not None), None)
+        if answer is None:
+            raise ServiceError(f"the results have no line for row {index:,} of {source.description}")
+        yield shape.row(row.values, answer.values, answer.error)
+
+
+class _Answers:
+    """Answers in the order of their rows, each given away once."""
+
+    def __init__(self, answers: Iterator[tuple[int, Answer]]) -> None:
+        self._answers = answers
+        self._next = next(answers, None)
+
+    def pop(self, index: int) -> Answer | None:
+        """Return the answer for a row, if the next one is for it."""
+        if self._next is None or self._next[0] != index:
+            return None
+        answer, self._next = self._next[1], next(self._answers, None)
+        return answer
+
+
+def _answered(lines: Iterable[bytes], shape: Shape) -> Iterator[tuple[int, Answer]]:
+    for raw in lines:
+        line = orjson.loads(raw)
+        if (index := index_of(line.get("custom_id"))) is not None:
+            yield index, answer_of(line, shape.answer)

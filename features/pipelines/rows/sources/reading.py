@@ -1,0 +1,68 @@
+"""Opens a source: its columns are known and found to be the same in every file before a row is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from features.pipelines.rows.sources.files import Format, SourceFile, files_of
+from features.pipelines.rows.sources.formats import csv_columns, csv_rows, jsonl_rows, parquet_rows, parquet_schema
+from features.pipelines.rows.sources.source import Row, Source
+from jobs.errors import InputError
+
+
+def open_source(spec: str) -> Source:
+    """Return the rows of a file, a glob, a folder or a store's prefix. Raises InputError where that is no one table."""
+    return source_of(files_of(spec), description=spec)
+
+
+def source_of(files: Sequence[SourceFile], *, description: str) -> Source:
+    """Return the rows of at least one file, all of one format, in the order given."""
+    columns: list[str] | None = None
+    schema: Any = None
+    if files[0].format is Format.CSV:
+        columns = _same([csv_columns(file) for file in files], files)
+    elif files[0].format is Format.PARQUET:
+        schema = _same([parquet_schema(file) for file in files], files)
+        columns = list(schema.names)
+    return Source(
+        description=description,
+        columns=columns,
+        schema=schema,
+        read=lambda: _rows(files, columns),
+        identity=lambda: _identity(files),
+    )
+
+
+def _same(found: Sequence[Any], files: Sequence[SourceFile]) -> Any:
+    for other, file in zip(found, files, strict=True):
+        if other != found[0]:
+            raise InputError(
+                f"{file.name} has other columns than {files[0].name}: {_shown(other)} instead of {_shown(found[0])}. "
+                "Give files of one table."
+            )
+    return found[0]
+
+
+def _shown(columns: Any) -> str:
+    if isinstance(columns, list):
+        return ", ".join(columns)
+    return ", ".join(f"{field.name} {field.type}" for field in columns)
+
+
+def _rows(files: Sequence[SourceFile], columns: Sequence[str] | None) -> Iterator[Row]:
+    for file in files:
+        if file.format is Format.JSONL:
+            yield from jsonl_rows(file)
+        elif file.format is Format.CSV:
+            yield from csv_rows(file, columns or ())
+        else:
+            yield from parquet_rows(file)
+
+
+def _identity(files: Sequence[SourceFile]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\n{file.identity()}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""One process that renders, seen from its parent: started with a prompt's parts, asked row by row, ended.
+
+Knows why such a process died, and nothing of what is done then.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from confined.child_process import ChildDiedError, ChildProcess
+from features.pipelines.rows.templates.frames import LENGTH
+from features.pipelines.rows.templates.limits import Limits
+
+_OUT_OF_MEMORY = frozenset({signal.SIGABRT})
+_NESTED_TOO_DEEPLY = frozenset({signal.SIGSEGV, signal.SIGBUS})
+_LOOK_SECONDS = 0.25
+"""How often whoever waits for an answer hears what else goes on."""
+
+
+class RendererDiedError(Exception):
+    """The process has ended; `is_by_row` tells whether what it was asked last is to blame, as far as can be told."""
+
+    def __init__(self, reason: str, *, is_by_row: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_by_row = is_by_row
+
+
+@dataclass(slots=True)
+class RenderingProcess:
+    """Made by `start`; of no use after RendererDiedError."""
+
+    _child: ChildProcess
+    _limits: Limits
+    _waits: Callable[[], None]
+    _asked_at: float = 0.0
+    _cpu_seconds: float = 0.0
+    _counted_seconds: float = 0.0
+
+    @classmethod
+    def start(
+        cls, parts: Sequence[str], limits: Limits, *, waits: Callable[[], None] = lambda: None
+    ) -> RenderingProcess:
+        """Start one; it says first what it thinks of the parts. `waits` is called now and then meanwhile."""
+        process = cls(ChildProcess.start("features.pipelines.rows.templates.child"), limits, waits)
+        settings = {
+            "parts": parts,
+            "fuel": limits.fuel,
+            "memory_bytes": limits.memory_bytes,
+            "max_output_bytes": limits.max_output_bytes,
+            "cpu_seconds": limits.cpu_seconds,
+        }
+        process.ask(orjson.dumps(settings))
+        return process
+
+    def ask(self, payload: bytes) -> None:
+        """Send a frame. Where nobody is there to read it, `answer` says so. Raises RendererDiedError, too."""
+        self._asked_at = time.monotonic()
+        try:
+            self._child.give(
+                LENGTH.pack(len(payload)), payload, give_up_at=time.monotonic() + self._limits.silence_seconds
+            )
+        except TimeoutError:
+            raise self._silence() from None
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next frame. Raises RendererDiedError where there is none, or none in time."""
+        size = LENGTH.unpack(self._take(LENGTH.size))[0]
+        found = cast(dict[str, Any], orjson.loads(self._take(size)))
+        self._cpu_seconds = found.get("cpu_seconds", self._cpu_seconds)
+        self._asked_at = time.monotonic()
+        return found
+
+    def newly_used(self) -> float:
+        """Return the CPU seconds that it has taken since this was last called."""
+        new = self._cpu_seconds - self._counted_seconds
+        self._counted_seconds = self._cpu_seconds
+        return new
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self._child.end()
+
+    def _take(self, size: int) -> bytes:
+        give_up_at = time.monotonic() + self._limits.silence_seconds
+        while True:
+            try:
+                return self._child.take(size, min(give_up_at, time.monotonic() + _LOOK_SECONDS))
+            except TimeoutError:
+                if time.monotonic() >= give_up_at:
+                    raise self._silence() from None
+            except ChildDiedError as death:
+                self._note_end()
+                raise self._death(death) from None
+            self._waits()
+
+    def _note_end(self) -> None:
+        """Count what its last row took, which nobody says any more: at most the time that went by, or its limit."""
+        self.end()
+        self._cpu_seconds += min(self._limits.cpu_seconds, time.monotonic() - self._asked_at)
+
+    def _silence(self) -> RendererDiedError:
+        self._note_end()
+        return RendererDiedError(f"says nothing for {self._limits.silence_seconds:g} s", is_by_row=True)
+
+    def _death(self, death: ChildDiedError) -> RendererDiedError:
+        if -death.code in _OUT_OF_MEMORY:
+            mib = self._limits.memory_bytes >> 20
+            return RendererDiedError(f"needs more than {mib} MiB of memory", is_by_row=True)
+        if -death.code in _NESTED_TOO_DEEPLY:
+            return RendererDiedError("is nested too deeply", is_by_row=True)
+        if -death.code == signal.SIGPROF:
+            return RendererDiedError(f"takes more than {self._limits.cpu_seconds:g} s", is_by_row=True)
+        return RendererDiedError(f"lost its process ({death})", is_by_row=False)

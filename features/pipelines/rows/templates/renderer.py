@@ -1,0 +1,194 @@
+"""Rows through a checked template, in order: each becomes messages or its own error. One bad row costs no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from features.pipelines.rows.row_json import as_json, dumps
+from features.pipelines.rows.templates.cpu_time import CpuTime
+from features.pipelines.rows.templates.limits import Limits
+from features.pipelines.rows.templates.process import RendererDiedError, RenderingProcess
+from features.pipelines.rows.templates.template import Template
+from jobs.errors import InputError
+
+_GROUP_ROWS = 64
+_GROUP_BYTES = 1 << 20
+_NAMED_LEVELS = 3
+"""Of a row, in what is said of a value that cannot be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """What a row became."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """Why a row became nothing: a sentence that begins with the place in the template where there is one."""
+
+    message: str
+
+
+class Renderer:
+    """Use as a context manager, by one thread: inside, `render` may be called any number of times.
+
+    Values of a row are what `features.pipelines.rows.row_json` writes, but for bytes.
+    """
+
+    def __init__(
+        self,
+        template: Template,
+        *,
+        limits: Limits | None = None,
+        cpu: CpuTime | None = None,
+        waits: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`cpu` counts, and bounds, what all rows take; `waits` is called at each row and while one takes long.
+
+        What `waits` raises ends the rendering.
+        """
+        self._template = template
+        self._limits = limits or Limits()
+        self._cpu = cpu
+        self._waits = waits
+        self._process: RenderingProcess | None = None
+        self._num_deaths = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def render(self, contexts: Iterable[Mapping[str, Any] | RowError]) -> Iterator[Rendered | RowError]:
+        """Yield what each row's names and values become, in order, reading some rows ahead; an error stays what it is.
+
+        Raises InputError once more rows than `max_deaths` have ended their renderer, or all have taken too much CPU.
+        """
+        for group in _groups(_encoded(context, self._limits) for context in contexts):
+            yield from self._rendered(group)
+
+    def _rendered(self, group: Sequence[bytes | RowError]) -> Iterator[Rendered | RowError]:
+        outcomes = iter(self._outcomes([row for row in group if isinstance(row, bytes)]))
+        for row in group:
+            yield row if isinstance(row, RowError) else next(outcomes)
+
+    def _outcomes(self, rows: Sequence[bytes]) -> list[Rendered | RowError]:
+        """Ask for all rows; where the process dies of one, a new one goes on after it."""
+        outcomes: list[Rendered | RowError] = []
+        tried_again: int | None = None
+        while len(outcomes) < len(rows):
+            try:
+                process = self._started()
+                process.ask(b"[" + b",".join(rows[len(outcomes) :]) + b"]")
+                while len(outcomes) < len(rows):
+                    outcomes.append(self._outcome(process.answer()))
+                    self._count_cpu(process)
+                    self._waits()
+            except RendererDiedError as death:
+                self._count_cpu(self._process)
+                self._process = None
+                if not death.is_by_row and tried_again != len(outcomes):
+                    tried_again = len(outcomes)  # somebody ended it, perhaps for want of memory
+                    continue
+                self._count_death(death)
+                outcomes.append(RowError(message=f"the prompt {death.reason} with this row"))
+        return outcomes
+
+    def _outcome(self, found: Mapping[str, Any]) -> Rendered | RowError:
+        parts = self._template.parts
+        if "texts" in found:
+            texts = zip(parts, found["texts"], strict=True)
+            return Rendered(messages=tuple(Message(role=part.role, content=text) for part, text in texts))
+        if "too_large" in found:
+            return RowError(message=f"the prompt is longer than {self._limits.max_output_bytes:,} bytes with this row")
+        if "no_memory" in found:
+            mib = self._limits.memory_bytes >> 20
+            return RowError(message=f"the prompt needs more than {mib} MiB of memory with this row")
+        line = parts[found["part"]].first_line + found.get("line", 1) - 1
+        place = f"line {line}, column {found['column']}" if "column" in found else f"line {line}"
+        return RowError(message=f"{place} of the prompt: {found['error']}")
+
+    def _started(self) -> RenderingProcess:
+        if self._process is None:
+            sources = [part.source for part in self._template.parts]
+            process = RenderingProcess.start(sources, self._limits, waits=self._waits)
+            self._process = process
+            process.answer()  # what `check` has seen
+        return self._process
+
+    def _count_cpu(self, process: RenderingProcess | None) -> None:
+        if self._cpu is not None and process is not None:
+            self._cpu.add(process.newly_used())
+
+    def _count_death(self, death: RendererDiedError) -> None:
+        self._num_deaths += 1
+        if self._num_deaths > self._limits.max_deaths:
+            raise InputError(
+                f"the prompt {death.reason} with {self._num_deaths:,} of the rows; no more are tried. Make it simpler.",
+                code="invalid_template",
+            )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+def _encoded(context: Mapping[str, Any] | RowError, limits: Limits) -> bytes | RowError:
+    if isinstance(context, RowError):
+        return context
+    try:
+        row = dumps(dict(context), default=_shown)
+    except TypeError as error:
+        problem = _unshown(context) or str(error)
+        return RowError(message=f"the row holds what no prompt can show: {problem}")
+    if len(row) > limits.max_row_bytes:
+        return RowError(message=f"the row has {len(row):,} bytes as JSON; {limits.max_row_bytes:,} are allowed")
+    return row
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes, which are no text")
+    return as_json(value)
+
+
+def _unshown(values: Mapping[str, Any], *, level: int = 0) -> str | None:
+    """Return the name of the first value that cannot be shown, and why."""
+    for name, value in values.items():
+        try:
+            dumps(value, default=_shown)
+        except TypeError as error:
+            inner = _unshown(value, level=level + 1) if isinstance(value, dict) and level < _NAMED_LEVELS else None
+            return f"{name}.{inner}" if inner else f"{name}: {error.__cause__ or error}"
+    return None
+
+
+def _groups(rows: Iterable[bytes | RowError]) -> Iterator[list[bytes | RowError]]:
+    """Put rows together, so that a process is asked rarely; a large row waits for few others."""
+    group: list[bytes | RowError] = []
+    size = 0
+    for row in rows:
+        group.append(row)
+        size += len(row) if isinstance(row, bytes) else 0
+        if len(group) >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,0 +1,57 @@
+"""What webhooks are told of runs, each in the transaction that makes it true: so each is told once.
+
+Knows neither what a run does nor who is told.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from features.pipelines.tables import Run, Schedule
+from jobs.hooks import emit
+from jobs.states import EventType
+
+SKIPS = 3
+"""In a row, of which a schedule's owner is told."""
+_RUNS_AT_ONCE = 100
+
+
+def tell(session: Session, run: Run, event: EventType) -> None:
+    """Note an event of a run."""
+    about = {"id": run.id, "pipeline_id": run.pipeline_id, "schedule_id": run.schedule_id}
+    emit(session, run.tenant_id, event, about)
+
+
+def tell_of_skips(session: Session, schedule: Schedule, *, told: bool) -> None:
+    """Note that so many runs in a row were skipped that somebody should look, unless that was `told`."""
+    if schedule.num_skipped >= SKIPS and not told:
+        about = {"id": schedule.id, "pipeline_id": schedule.pipeline_id, "num_skipped": schedule.num_skipped}
+        emit(session, schedule.tenant_id, EventType.SCHEDULE_SKIPPING, about)
+
+
+def tell_of_late_runs(session: Session, *, of_run: str | None = None, now: datetime | None = None) -> list[str]:
+    """Note an event for each run that has become late, and that it was noted; return their ids.
+
+    Runs that others hold locked are for the next look, or for their end, which looks at its run (`of_run`) alone.
+    """
+    found = session.execute(_MARK_LATE, {"run_id": of_run, "now": now, "limit": _RUNS_AT_ONCE}).all()
+    for row in found:
+        tell(session, session.get_one(Run, row.id), EventType.RUN_LATE)
+    return [row.id for row in found]
+
+
+# Nobody waits for a run that was triggered, or made up for: only for those that the schedule made.
+_MARK_LATE = text("""
+    WITH found AS (
+        SELECT run.id FROM run JOIN schedule ON schedule.id = run.schedule_id
+        WHERE run.state IN ('queued', 'running') AND run.kind = 'cron' AND run.late_at IS NULL
+            AND run.scheduled_for + make_interval(secs => schedule.late_after_seconds)
+                <= coalesce(CAST(:now AS timestamptz), now())
+            AND (CAST(:run_id AS text) IS NULL OR run.id = :run_id)
+        ORDER BY run.id LIMIT :limit FOR NO KEY UPDATE OF run SKIP LOCKED
+    )
+    UPDATE run SET late_at = now() FROM found WHERE run.id = found.id RETURNING run.id
+""")

@@ -1,0 +1,110 @@
+"""Forgets runs: those that ended long ago, and one that its owner deletes.
+
+What incremental sources take from them stays as long as their pipeline.
+
+Their files expire by themselves, and their batches stay as all batches do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import delete, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.pipelines import lifecycle
+from features.pipelines.tables import Run, RunStep
+from jobs.database import transaction
+from jobs.errors import ConflictError
+from jobs.purges import Purge
+from jobs.settings import Settings
+from jobs.states import TERMINAL_RUN_STATES, RunState
+from jobs.storage import Storage
+
+_RUNS = 50
+"""A transaction: each may have taken thousands of files, whose rows it locks until it ends."""
+
+
+def purges(maker: sessionmaker[Session], _storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of runs, for `Feature.purges`."""
+    age = timedelta(days=settings.run_days)
+    return (Purge(what="old runs", chore="forget runs", step=lambda: purge_runs(maker, age=age)),)
+
+
+def purge_runs(maker: sessionmaker[Session], *, age: timedelta) -> int:
+    """Delete the runs that ended so long ago; return how many.
+
+    The last one of a pipeline that succeeded stays: the next one's interval begins where its own ended.
+    """
+    num_purged = 0
+    while True:
+        with transaction(maker) as session:
+            run_ids = session.scalars(_OLD, {"age": age, "limit": _RUNS}).all()
+            if not run_ids:
+                return num_purged
+            _forget(session, run_ids)
+        num_purged += len(run_ids)
+
+
+def delete_run(session: Session, tenant_id: str, run_id: str) -> None:
+    """Forget a run that has ended; what it published stays, and its batches.
+
+    Raises NotFoundError, or ConflictError where it has not ended or the next run of its pipeline begins where it ended.
+    """
+    run = lifecycle.lock_own(session, tenant_id, run_id)
+    if RunState(run.state) not in TERMINAL_RUN_STATES:
+        message = f"Cannot delete a run with status '{run.state}'. Cancel it or wait for its end, then delete it."
+        raise ConflictError(message, code="run_not_deletable")
+    if session.scalar(_IS_LAST, {"run_id": run.id}):
+        message = "Cannot delete the last run of a pipeline that succeeded: the next one begins where it ended."
+        raise ConflictError(message, code="run_not_deletable")
+    _forget(session, [run.id])
+
+
+def _forget(session: Session, run_ids: Sequence[str]) -> None:
+    for statement in (_DELETE_UNDONE, *_DELETE_SUPERSEDED, _KEEP_DONE, _DELETE_OF_DELETED):
+        session.execute(statement, {"run_ids": list(run_ids)})
+    session.execute(delete(RunStep).where(RunStep.run_id.in_(run_ids)))
+    session.execute(delete(Run).where(Run.id.in_(run_ids)))
+
+
+_HAS_LAST_END = """
+    run.state = 'succeeded' AND pipeline.deleted_at IS NULL AND NOT EXISTS (
+        SELECT FROM run AS later WHERE later.pipeline_id = run.pipeline_id AND later.state = 'succeeded'
+            AND (later.interval_end, later.id) > (run.interval_end, run.id)
+    )
+"""
+_IS_LAST = text(
+    f"SELECT {_HAS_LAST_END} FROM run JOIN pipeline ON pipeline.id = run.pipeline_id WHERE run.id = :run_id"
+)
+
+# One that is resumed just now is locked, or has no end any more.
+_OLD = text(f"""
+    SELECT run.id FROM run JOIN pipeline ON pipeline.id = run.pipeline_id
+    WHERE run.ended_at < now() - CAST(:age AS interval)
+        AND run.state IN ('succeeded', 'failed', 'cancelled', 'skipped') AND NOT ({_HAS_LAST_END})
+    ORDER BY run.ended_at, run.id LIMIT :limit FOR UPDATE OF run SKIP LOCKED
+""")
+
+_DELETE_UNDONE = text("DELETE FROM dataset_file WHERE run_id = ANY(:run_ids) AND done_at IS NULL")
+
+# A file that was changed and taken again: what it was before is not asked for any more.
+# Twice, for an index: those that these runs took, and those that they took in place of others.
+_DELETE_SUPERSEDED = [
+    text(f"""
+        DELETE FROM dataset_file AS old USING dataset_file AS new
+        WHERE {known}.run_id = ANY(:run_ids) AND old.done_at < new.done_at
+            AND old.pipeline_id = new.pipeline_id AND old.step = new.step AND old.key = new.key
+    """)
+    for known in ("old", "new")
+]
+
+_KEEP_DONE = text("UPDATE dataset_file SET run_id = NULL WHERE run_id = ANY(:run_ids)")
+
+_DELETE_OF_DELETED = text("""
+    DELETE FROM dataset_file WHERE run_id IS NULL AND pipeline_id IN (
+        SELECT pipeline.id FROM run JOIN pipeline ON pipeline.id = run.pipeline_id
+        WHERE run.id = ANY(:run_ids) AND pipeline.deleted_at IS NOT NULL
+    )
+""")

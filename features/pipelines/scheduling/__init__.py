@@ -1,0 +1,1 @@
+"""Schedules of pipelines: when their runs are due."""

@@ -1,0 +1,180 @@
+"""Schedules that are due: find them, and make their runs, each exactly once, however many dispatchers do.
+
+A schedule's lock, its runs and its next moment are one transaction, on the database's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Row, and_, func, select
+from sqlalchemy.orm import Session
+
+from features.pipelines import lifecycle
+from features.pipelines.planning import Plan, Timetable, plan
+from features.pipelines.runs import events
+from features.pipelines.scheduling.cron import Cron
+from features.pipelines.scheduling.watch import watched_since
+from features.pipelines.tables import Pipeline, Run, Schedule
+from jobs.accounts.windows import zone_of
+from jobs.errors import InputError
+from jobs.states import CatchUp, Overlap, RunKind
+from jobs.tables import Tenant
+
+log = logging.getLogger(__name__)
+
+_Key = tuple[str | None, datetime]
+"""A schedule's id, and what a run of it is scheduled for."""
+_Found = Row[Schedule, datetime | None]
+"""A schedule that is locked, and when its tenant was enabled again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """A schedule that is locked, and what becomes of its ticks."""
+
+    schedule: Schedule
+    pipeline: Pipeline
+    timetable: Timetable
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueSchedule:
+    """A schedule that is due."""
+
+    id: str
+    tenant_id: str
+    turn: int
+    """Its place among those of its tenant, from 1 on."""
+
+
+def find_due(
+    session: Session, *, at_least: int, aside: Collection[str] = (), now: datetime | None = None
+) -> list[DueSchedule]:
+    """Return the schedules that are due now, by the database, but for those `aside`; in the order in which they were.
+
+    At least so many where there are, and of each tenant as many as of any other, as far as it has them.
+    """
+    turn = func.row_number().over(partition_by=Schedule.tenant_id, order_by=(Schedule.due_at, Schedule.id))
+    due = (
+        select(Schedule.id, Schedule.tenant_id, Schedule.due_at, turn.label("turn"))
+        .join(Tenant, Tenant.id == Schedule.tenant_id)
+        .where(_is_due(now), Schedule.id.not_in(aside))
+        .subquery()
+    )
+    query = select(due).order_by(due.c.turn).fetch(at_least, with_ties=True)
+    rows = sorted(session.execute(query), key=lambda row: (row.due_at, row.id))
+    return [DueSchedule(id=row.id, tenant_id=row.tenant_id, turn=row.turn) for row in rows]
+
+
+def insert_due_runs(session: Session, schedule_ids: Sequence[str], *, now: datetime | None = None) -> set[str]:
+    """Insert the runs of these schedules that are due now, by the database.
+
+    Returns the ids of those that were: another dispatcher may hold the others, or have made their runs.
+    """
+    due = (
+        select(Schedule, Tenant.enabled_at)
+        .join(Tenant, Tenant.id == Schedule.tenant_id)
+        .where(Schedule.id.in_(schedule_ids), _is_due(now))
+        .order_by(Schedule.due_at)
+        .with_for_update(of=Schedule, skip_locked=True, key_share=True)
+    )
+    found = session.execute(due, execution_options={"populate_existing": True}).all()
+    if not found:
+        return set()
+    now = now or session.scalar(select(func.now()))
+    assert now is not None
+    since = watched_since(session, now=now)
+    due_now = _planned(session, found, watched_since=since, now=now)
+    inserted = _insert(session, due_now)
+    with session.no_autoflush:  # the schedules are sent together at the end
+        for each in due_now:
+            _move_on(session, each, inserted)
+    session.flush()
+    return {row.Schedule.id for row in found}
+
+
+def timetable_of(schedule: Schedule) -> Timetable:
+    """Return what of a schedule says when it runs."""
+    return Timetable(
+        schedule_id=schedule.id,
+        cron=Cron.parse(schedule.cron, zone_of(schedule.time_zone)),
+        ends_at=schedule.ends_at,
+        jitter_seconds=schedule.jitter_seconds,
+        overlap=Overlap(schedule.overlap),
+        catch_up=CatchUp(schedule.catch_up),
+        catch_up_window=timedelta(seconds=schedule.catch_up_seconds),
+    )
+
+
+def set_next(schedule: Schedule, timetable: Timetable, next_at: datetime | None) -> None:
+    """Note when a schedule runs next; None: not any more."""
+    schedule.next_at = next_at
+    schedule.due_at = None if next_at is None else timetable.due(next_at)
+
+
+def _is_due(now: datetime | None) -> ColumnElement[bool]:
+    """Say which schedules are due, of tenants whose schedules do not rest."""
+    is_past = Schedule.due_at <= (now or func.now())
+    return and_(
+        is_past,
+        Schedule.paused_at.is_(None),
+        Schedule.deleted_at.is_(None),
+        Tenant.deleted_at.is_(None),
+        Tenant.disabled_at.is_(None),
+    )
+
+
+def _planned(session: Session, found: Sequence[_Found], *, watched_since: datetime, now: datetime) -> list[_Due]:
+    """Decide on the runs of schedules; one that cannot be read is paused."""
+    schedules = [row.Schedule for row in found]
+    underway = lifecycle.underway(session, [schedule.id for schedule in schedules])
+    are_theirs = Pipeline.id.in_({schedule.pipeline_id for schedule in schedules})
+    pipelines = {pipeline.id: pipeline for pipeline in session.scalars(select(Pipeline).where(are_theirs))}
+    planned = []
+    for schedule, enabled_at in found:
+        assert schedule.next_at is not None, "it is due"
+        since = watched_since if enabled_at is None else max(watched_since, enabled_at)
+        try:
+            timetable = timetable_of(schedule)
+        except InputError as error:  # its zone is gone from the database of zones: that holds up nobody else
+            schedule.paused_at, schedule.pause_reason = now, error.message
+            continue
+        runs = plan(timetable, schedule.next_at, underway=underway[schedule.id], watched_since=since, now=now)
+        planned.append(
+            _Due(schedule=schedule, pipeline=pipelines[schedule.pipeline_id], timetable=timetable, plan=runs)
+        )
+    return planned
+
+
+def _insert(session: Session, due: Sequence[_Due]) -> dict[_Key, Run]:
+    new = [
+        lifecycle.NewRun(pipeline=each.pipeline, planned=planned, kind=RunKind.CRON, schedule_id=each.schedule.id)
+        for each in due
+        for planned in each.plan.runs
+    ]
+    return {(run.schedule_id, run.scheduled_for): run for run in lifecycle.insert_runs(session, new)}
+
+
+def _move_on(session: Session, due: _Due, inserted: Mapping[_Key, Run]) -> None:
+    """Move a schedule on past its runs that were inserted, which stop others where it says so."""
+    schedule = due.schedule
+    new = [(planned, inserted.get((schedule.id, planned.scheduled_for))) for planned in due.plan.runs]
+    told = schedule.num_skipped >= events.SKIPS
+    to_come = {run.id for _, run in new if run is not None}
+    for planned, run in new:
+        if run is None:
+            continue
+        if planned.cancels:
+            reason = f"the run of {planned.scheduled_for:%Y-%m-%d %H:%M} UTC is due"
+            lifecycle.stop_all(session, schedule.id, but=to_come, reason=reason)
+        to_come.remove(run.id)
+        schedule.num_skipped = 0 if planned.skipped is None else schedule.num_skipped + planned.num_missed
+        told = told and schedule.num_skipped > 0
+        log.info("run inserted run_id=%s schedule_id=%s for=%s", run.id, schedule.id, run.scheduled_for)
+    events.tell_of_skips(session, schedule, told=told)
+    set_next(schedule, due.timetable, due.plan.next_at)

@@ -1,0 +1,101 @@
+"""The runs of schedules that are due, some at a time: tenants by turns, and none in the way of the others.
+
+Says nothing of what becomes of a schedule: `features.pipelines.scheduling.due`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.pipelines.runs.events import tell_of_late_runs
+from features.pipelines.scheduling.due import DueSchedule, find_due, insert_due_runs
+from features.pipelines.scheduling.watch import note_look
+from jobs.database import transaction
+from jobs.errors import ServiceError
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 50
+"""Schedules of one transaction."""
+BUSY_SECONDS = 2.0
+"""How long a schedule that others hold locked is left to them."""
+FAILED_SECONDS = 60.0
+"""How long a schedule whose runs could not be made rests before the next try."""
+
+
+class DueTurns:
+    """Make runs, a transaction at a time; one for a process, used by one thread."""
+
+    def __init__(self, sessions: sessionmaker[Session], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._sessions = sessions
+        self._monotonic = monotonic
+        self._num_turns = 0
+        self._served: dict[str, int] = {}  # the turn in which a tenant was served last, as long as more are due
+        self._aside: dict[str, float] = {}  # until when a schedule is left out
+
+    def make_due_runs(self) -> None:
+        """Make the runs of all schedules that are due, and note which runs are late between transactions.
+
+        Raises ServiceError where the database is away; what is left is for the next call.
+        """
+        goes_on = True
+        while goes_on:
+            goes_on = self.make_some()
+            with transaction(self._sessions) as session:
+                tell_of_late_runs(session)
+
+    def make_some(self) -> bool:
+        """Make the runs of AT_ONCE schedules that are due, or of all where there are fewer: then return False."""
+        now = self._monotonic()
+        self._aside = {schedule_id: until for schedule_id, until in self._aside.items() if until > now}
+        with transaction(self._sessions) as session:
+            note_look(session)
+            found = find_due(session, at_least=AT_ONCE, aside=self._aside)
+        chosen = next_in_turn(found, served=self._served)
+        if chosen:
+            self._make([each.id for each in chosen])
+        has_more = len(chosen) == AT_ONCE
+        self._note_served(chosen, has_more=has_more)
+        return has_more
+
+    def _note_served(self, chosen: Sequence[DueSchedule], *, has_more: bool) -> None:
+        self._num_turns += 1
+        self._served = self._served | {each.tenant_id: self._num_turns for each in chosen} if has_more else {}
+
+    def _make(self, schedule_ids: Sequence[str]) -> None:
+        """Make the runs of these in one transaction; where it fails, in one for each, to find which are to blame."""
+        try:
+            self._insert(schedule_ids)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold up more than one schedule
+            log.warning("runs are made one by one, as they cannot be together error=%s", error)
+            for schedule_id in schedule_ids:
+                self._make_alone(schedule_id)
+
+    def _make_alone(self, schedule_id: str) -> None:
+        try:
+            self._insert([schedule_id])
+        except ServiceError:
+            self._set_aside(schedule_id, BUSY_SECONDS)  # unless Postgres is away, somebody locks what it needs
+            raise
+        except Exception:
+            log.exception("the runs of a schedule cannot be made schedule_id=%s", schedule_id)
+            self._set_aside(schedule_id, FAILED_SECONDS)
+
+    def _insert(self, schedule_ids: Sequence[str]) -> None:
+        with transaction(self._sessions) as session:
+            made = insert_due_runs(session, schedule_ids)
+        for schedule_id in schedule_ids:
+            if schedule_id not in made:
+                self._set_aside(schedule_id, BUSY_SECONDS)
+
+    def _set_aside(self, schedule_id: str, seconds: float) -> None:
+        self._aside[schedule_id] = self._monotonic() + seconds
+
+
+def next_in_turn(found: Sequence[DueSchedule], *, served: Mapping[str, int]) -> list[DueSchedule]:
+    """Return AT_ONCE of the schedules, one of each tenant after the other, first of those served longest ago."""
+    return sorted(found, key=lambda each: (each.turn, served.get(each.tenant_id, 0)))[:AT_ONCE]

@@ -1,0 +1,1 @@
+"""Bodies of pipelines, schedules, runs and tables."""

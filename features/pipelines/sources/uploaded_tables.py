@@ -1,0 +1,190 @@
+"""A table that a tenant has uploaded: its columns, and its rows through a prompt as an input that no row names yet.
+
+While its owner waits, so it is bounded: what is larger is a pipeline's, or `tokenmill map`'s.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import PurePath
+from typing import Any
+
+import orjson
+
+from features.pipelines.rows.lines.requests import Ask, RequestLine, UnrenderedRow, request_lines, require_columns
+from features.pipelines.rows.row_json import dumps
+from features.pipelines.rows.sources.files import ALLOWED, SourceFile, format_of
+from features.pipelines.rows.sources.reading import source_of
+from features.pipelines.rows.sources.source import Source
+from features.pipelines.rows.templates.template import check
+from jobs.batches import made_inputs
+from jobs.errors import InputError, NotFoundError, TooLargeError
+from jobs.files import NewFile
+from jobs.settings import MIB, Settings
+from jobs.storage import Storage
+
+MAX_TABLE_BYTES = 32 * MIB
+"""Of the file, which is held in memory."""
+MAX_ROWS = 50_000
+MAX_LINES_BYTES = 256 * MIB
+MAX_SECONDS = 60
+"""Of reading, and of putting rows through the prompt: rows alone bound neither, as each may cost much or be blank."""
+SHOWN = 3
+SHOWN_BYTES = 64 << 10
+"""A row or a line that is longer is not shown."""
+LISTED = 20
+"""Rows that do not fit: so many are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedTable:
+    """One file as rows."""
+
+    filename: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLook:
+    """The beginning of a table."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+
+
+class _Deadline:
+    """When a call must be done. `check` raises TooLargeError from then on."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + MAX_SECONDS
+
+    def check(self) -> None:
+        if time.monotonic() >= self._at:
+            raise _too_large(f"The table takes more than {MAX_SECONDS} seconds")
+
+
+class _Content(io.BytesIO):
+    """A file in memory that is read for MAX_SECONDS at most, into however much it unpacks."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._deadline = _Deadline()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._deadline.check()
+        return super().read(size)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outcomes:
+    """What became of rows, counted as they pass."""
+
+    num_rows: int = 0
+    num_failed: int = 0
+    size_bytes: int = 0
+    errors: list[UnrenderedRow] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRequests:
+    """An input that was made of a table."""
+
+    new: NewFile
+    num_rows: int
+    num_failed: int
+    errors: list[UnrenderedRow]
+    """The first LISTED."""
+    lines: list[dict[str, Any]]
+    """The first SHOWN."""
+
+
+def open_table(storage: Storage, key: str, *, filename: str, size_bytes: int) -> UploadedTable:
+    """Read a file that is a table by its name. Raises InputError where it is none, TooLargeError."""
+    form = format_of(filename)
+    if form is None:
+        raise InputError(f"File {filename!r} is no table by its name. Upload it with {ALLOWED}.", param="file_id")
+    if size_bytes > MAX_TABLE_BYTES:
+        raise _too_large(f"The table has {size_bytes:,} bytes, and {MAX_TABLE_BYTES:,} are allowed")
+    try:
+        content = b"".join(storage.iter_chunks(key))
+    except NotFoundError:
+        raise NotFoundError(f"The content of file {filename!r} is lost. Upload it again.", param="file_id") from None
+    file = SourceFile(name=filename, format=form, open=lambda: _Content(content), identity=lambda: key)
+    return UploadedTable(filename=filename, source=source_of([file], description=filename))
+
+
+def look(table: UploadedTable) -> TableLook:
+    """Return a table's columns and first rows. Raises InputError where these cannot be read."""
+    rows = [dict(row.values) for row in islice(table.source.read(), SHOWN)]
+    columns = table.source.columns or dict.fromkeys(name for row in rows for name in row)
+    try:
+        written = [dumps(row) for row in rows]
+    except TypeError as error:
+        raise InputError(f"{table.filename} has a row that cannot be shown: {error}.", param="file_id") from None
+    shown = [orjson.loads(row) for row in written if len(row) <= SHOWN_BYTES]
+    return TableLook(columns=list(columns), rows=shown)
+
+
+def write_requests(
+    table: UploadedTable, prompt: str, ask: Ask, storage: Storage, key: str, *, settings: Settings
+) -> WrittenRequests:
+    """Write a line for each row that fits the prompt into an object that no row names yet; nothing where this raises.
+
+    Raises InputError with the place in the prompt, with the row that cannot be read, and where no row fits.
+    """
+    template = check(prompt)
+    require_columns(template, table.source.columns)
+    outcomes = _Outcomes()
+    with closing(request_lines(table.source, template, ask)) as found:
+        filename = f"{PurePath(table.filename).stem}_requests.jsonl"
+        lines = _lines(table, found, outcomes)
+        new = made_inputs.write_input(storage, key, lines, filename=filename, settings=settings)
+    return WrittenRequests(
+        new=new,
+        num_rows=outcomes.num_rows,
+        num_failed=outcomes.num_failed,
+        errors=outcomes.errors,
+        lines=outcomes.lines,
+    )
+
+
+def _lines(table: UploadedTable, found: Iterator[RequestLine | UnrenderedRow], outcomes: _Outcomes) -> Iterator[bytes]:
+    deadline = _Deadline()
+    for one in found:
+        deadline.check()
+        outcomes.num_rows += 1
+        if outcomes.num_rows > MAX_ROWS:
+            raise _too_large(f"The table has more than {MAX_ROWS:,} rows")
+        if isinstance(one, UnrenderedRow):
+            outcomes.num_failed += 1
+            if len(outcomes.errors) < LISTED:
+                outcomes.errors.append(one)
+            continue
+        outcomes.size_bytes += len(one.line)
+        if outcomes.size_bytes > MAX_LINES_BYTES:
+            raise _too_large(f"The prompts of the first {one.index:,} rows have more than {MAX_LINES_BYTES:,} bytes")
+        if len(outcomes.lines) < SHOWN and len(one.line) <= SHOWN_BYTES:
+            outcomes.lines.append(orjson.loads(one.line))
+        yield one.line.removesuffix(b"\n")
+    if outcomes.num_rows == outcomes.num_failed:
+        first = f" Row {outcomes.errors[0].index}: {outcomes.errors[0].error}." if outcomes.errors else ""
+        several = (
+            f"None of the {outcomes.num_rows:,} rows fits the prompt." if outcomes.num_rows else "There is no row."
+        )
+        which = "Its only row does not fit the prompt." if outcomes.num_rows == 1 else several
+        raise InputError(f"{table.filename}: {which}{first}", param="prompt", code="invalid_template")
+
+
+def _too_large(problem: str) -> TooLargeError:
+    return TooLargeError(
+        f"{problem} in this call. Use `tokenmill map`, which has no such limit, a pipeline over a store, or smaller "
+        "tables.",
+        param="file_id",
+        code="table_too_large",
+    )

@@ -1,0 +1,83 @@
+"""A run at the control worker that has claimed it: the stores that it reaches, and what its steps were answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from features.pipelines import stores
+from features.pipelines.context import RunContext
+from features.pipelines.external.store import ExternalStore
+from features.pipelines.runs.claims import RunWork
+from features.pipelines.step_rows import AnsweredRow, answered
+from features.pipelines.tables import Run, RunStep, Store
+from jobs import files
+from jobs.errors import InputError
+from jobs.settings import Settings
+from jobs.storage import Storage
+from jobs.tables import Batch
+
+OpenStore = Callable[..., ExternalStore]
+
+_CHECKED_EVERY = 100  # rows: a claim that is over ends the work
+
+
+class RunFailedError(InputError):
+    """A run cannot go on; the message is its reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedRun:
+    """A run, as the worker that is at it sees it; each look at the database is a transaction of its own."""
+
+    work: RunWork
+    context: RunContext
+    storage: Storage
+    settings: Settings
+    open_store: OpenStore
+
+    def store(self, name: str | None, *, writing: bool) -> ExternalStore:
+        """Open a store of the run's tenant. Raises InputError where the tenant has none of this name."""
+        assert name is not None
+        with self.work.reading() as session:
+            store: Store = stores.get_store(session, self.context.tenant_id, name)
+        return self.open_store(store, writing=writing, timeout_seconds=self.settings.storage_timeout_seconds)
+
+    def answered(self, begun: RunStep) -> Iterator[AnsweredRow]:
+        """Yield the rows of a step, each with what its batch came to. Raises RunFailedError where a file is gone."""
+        with self.work.reading() as session:
+            found = _answers_of(session, begun)
+        rows = answered(self.storage, found.rows_key, output_key=found.output_key, errors_key=found.errors_key)
+        for number, row in enumerate(rows):
+            if number % _CHECKED_EVERY == 0:
+                self.work.check()
+            yield row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """Where the answers of a step that has run are."""
+
+    rows_key: str
+    output_key: str | None
+    errors_key: str | None
+
+
+def _answers_of(session: Session, begun: RunStep) -> _Answers:
+    """Return where the answers of a step are. Raises RunFailedError where one of its files was deleted."""
+    run = session.get_one(Run, begun.run_id)
+    batch = None if begun.batch_id is None else session.get_one(Batch, begun.batch_id)
+    ids = [begun.rows_file_id, *((None, None) if batch is None else (batch.output_file_id, batch.error_file_id))]
+    keys: list[str | None] = []
+    for file_id in ids:
+        file = None if file_id is None else files.find_kept(session, run.tenant_id, file_id)
+        if file_id is not None and file is None:
+            raise RunFailedError(
+                f"the file {file_id!r} of step {begun.name!r} was deleted or has expired, so its answers are gone; "
+                "trigger a new run"
+            )
+        keys.append(None if file is None else file.object_key)
+    assert keys[0] is not None, "every step has its rows"
+    return _Answers(rows_key=keys[0], output_key=keys[1], errors_key=keys[2])

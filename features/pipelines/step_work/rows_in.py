@@ -1,0 +1,100 @@
+"""The rows of a step, and the lines that they become: of files of a store, of another batch, of an earlier step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from features.pipelines import definitions, output_columns, steps
+from features.pipelines.context import RunContext
+from features.pipelines.groups import groups
+from features.pipelines.output_columns import RowTypes
+from features.pipelines.preparing import Preparation, SourceRow
+from features.pipelines.rows.outputs.answers import TEXT_COLUMN
+from features.pipelines.rows.outputs.kept_columns import loaded
+from features.pipelines.rows.templates.cpu_time import CpuTime
+from features.pipelines.sources import batch_rows
+from features.pipelines.sources.store_files import TakenFiles, take_files
+from features.pipelines.spec import Step
+from features.pipelines.step_work.answers import answer_to, columns_of, text_of
+from features.pipelines.step_work.claimed_run import ClaimedRun
+from features.pipelines.tables import RunStep
+from jobs.batches import queue_limits
+from jobs.tables import Tenant
+
+
+def require_able(run: ClaimedRun) -> None:
+    """Raise InputError where a step could not be done, before anything is spent on the first."""
+    output_columns.require_packages(run.context.definition)
+    with run.work.reading() as session:
+        definitions.check_names(session, run.context.tenant_id, run.context.definition)
+
+
+def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared:
+    """Read a step's source and write its lines.
+
+    Raises RateLimitError or LimitError, before anything is written, where there is no room for their batch; InputError
+    for a source that cannot be read, and where the run's prompts have taken all the CPU time that a run may take.
+    """
+    step = run.context.definition.steps[step_no]
+    used = sum(each.cpu_seconds for each in begun)
+    cpu = CpuTime(allowed_seconds=run.settings.run_template_seconds, used_seconds=used)
+    if step.source.step is None:
+        taken = _taken(run, step, step_no)
+        if taken.files or step.source.batch is not None:
+            _require_room(run)
+        return _preparation(run, step, cpu, known=taken.schema).write(taken.rows, taken=taken.files)
+    earlier = next(each for each in begun if each.name == step.source.step)
+    if earlier.num_failed < earlier.num_rows:
+        _require_room(run)
+    chained = _chained_rows(run, earlier)
+    if step.source.group_by is None:
+        return _preparation(run, step, cpu, known=_known_types(run.context, earlier)).write(chained)
+    grouped = groups(chained, step.source.group_by, settings=run.settings)
+    return _preparation(run, step, cpu, known=None).write(grouped)  # their columns are others
+
+
+def _require_room(run: ClaimedRun) -> None:
+    with run.work.reading() as session:
+        queue_limits.check_open(session, session.get_one(Tenant, run.context.tenant_id), run.settings)
+
+
+def _taken(run: ClaimedRun, step: Step, step_no: int) -> TakenFiles:
+    if step.source.batch is not None:
+        place = f"steps.{step_no}.source.batch"
+        with run.work.reading() as session:
+            key = batch_rows.answers_key(session, run.context.tenant_id, step.source.batch, place=place)
+        return TakenFiles(files=[], rows=batch_rows.rows(run.storage, key, run.work.check))
+    store = run.store(step.source.store, writing=False)
+    return take_files(store, run.context, step, lambda found: _untaken(run, step, found), moves=run.work.check)
+
+
+def _untaken(run: ClaimedRun, step: Step, found: list[Any]) -> list[Any]:
+    with run.work.reading() as session:
+        return steps.untaken(session, run.context.pipeline_id, step.name, found)
+
+
+def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Preparation:
+    has_types = output_columns.comes_to_parquet(run.context.definition, step)
+    types = RowTypes(known) if has_types else None
+    moves = run.work.check
+    return Preparation(run.storage, run.context, step, settings=run.settings, moves=moves, cpu=cpu, types=types)
+
+
+def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:
+    """Yield the answered rows of an earlier step; those without an answer go no further."""
+    columns = columns_of(run.context.definition.steps[earlier.step_no])
+    for each in run.answered(earlier):
+        answer = answer_to(each, columns)
+        if answer.error is None:
+            text = answer.values.get(TEXT_COLUMN) if columns is None else text_of(each)
+            previous = {"text": text, "json": None if columns is None else dict(answer.values)}
+            values = {**each.row.values, **answer.values}
+            yield SourceRow(custom_id=each.row.custom_id, values=values, previous=previous)
+
+
+def _known_types(context: RunContext, earlier: RunStep) -> Any:
+    """Return the columns of the rows that an earlier step hands on; None where nobody needs their types."""
+    if earlier.row_schema is None:
+        return None
+    return output_columns.with_answers(loaded(earlier.row_schema), context.definition.steps[earlier.step_no])

@@ -1,0 +1,60 @@
+"""The answered rows of a step: counted, and put out with their answers' columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from features.pipelines import output_columns
+from features.pipelines.output_columns import ERROR_COLUMN, OutputColumns
+from features.pipelines.publishing import Publication
+from features.pipelines.rows.outputs.kept_columns import loaded
+from features.pipelines.spec import Format, OnError, Step
+from features.pipelines.step_work.answers import answer_to, columns_of
+from features.pipelines.step_work.claimed_run import ClaimedRun, RunFailedError
+from features.pipelines.tables import RunStep
+
+
+def count_failed(run: ClaimedRun, step: Step, begun: RunStep) -> int:
+    """Return how many rows have no answer. Raises RunFailedError where the step wants one of each."""
+    columns = columns_of(step)
+    num_failed = 0
+    first_error: str | None = None
+    for each in run.answered(begun):
+        answer = answer_to(each, columns)
+        if answer.error is not None:
+            num_failed += 1
+            first_error = first_error or f"{each.row.custom_id}: {answer.error}"
+    if num_failed and step.on_error is OnError.FAIL:
+        raise RunFailedError(
+            f"{num_failed:,} of {begun.num_rows:,} rows of step {step.name!r} have no answer, and its on_error is "
+            f"fail. The first: {first_error}"
+        )
+    return num_failed
+
+
+def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]:
+    """Write a step's output where its store's readers look; return the files, as `RunStep.published` has them."""
+    assert step.output is not None
+    store = run.store(step.output.store, writing=True)
+    publication = Publication(store, run.context, step, moves=run.work.check, confirm=run.work.confirm)
+    fields = columns_of(step)
+    columns = _output_columns(run, step, begun)
+    answers = ((each.row.values, answer_to(each, fields)) for each in run.answered(begun))
+    return publication.publish((columns.row(row, answer.values, answer.error) for row, answer in answers), columns)
+
+
+def _output_columns(run: ClaimedRun, step: Step, begun: RunStep) -> OutputColumns:
+    assert step.output is not None
+    if step.output.form is Format.PARQUET:
+        assert begun.row_schema is not None, "it was noted when the step was begun"
+        return OutputColumns(step, schema=output_columns.put_out(loaded(begun.row_schema), step))
+    return OutputColumns(step, names=_names(run, begun, step))
+
+
+def _names(run: ClaimedRun, begun: RunStep, step: Step) -> list[str]:
+    """Return the columns of the output: those of its rows in the order in which they are met, then the answer's."""
+    names: dict[str, None] = {}
+    for each in run.answered(begun):
+        names |= dict.fromkeys(each.row.values)
+    names |= dict.fromkeys(output_columns.added_columns(step))
+    return [*(name for name in names if name != ERROR_COLUMN), ERROR_COLUMN]

@@ -1,0 +1,303 @@
+"""How far a run is with its steps: what each has read, which batch it is, what it has put out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.orm import Session
+
+from features.pipelines.external.store import Found
+from features.pipelines.spec import Definition, Step
+from features.pipelines.tables import DatasetFile, Run, RunStep
+from jobs import files
+from jobs.accounts import prices
+from jobs.accounts.money import from_currency, in_currency
+from jobs.accounts.prices import Prices
+from jobs.batches import lifecycle as batches
+from jobs.batches import made_inputs
+from jobs.batches.submission import CreateBatch
+from jobs.chunks import used_caps
+from jobs.counted import counted
+from jobs.errors import InputError
+from jobs.files import NewFile
+from jobs.lines.bodies import CHAT_ENDPOINT
+from jobs.settings import Settings
+from jobs.states import BatchState, InvalidLines
+from jobs.tables import Batch, Model, Tenant
+
+_LISTED_MODELS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A step's rows and lines, written as objects that no row names yet."""
+
+    rows: NewFile
+    lines: NewFile | None
+    """None: no row became a line."""
+    num_rows: int
+    num_failed: int
+    """Rows that became no line."""
+    row_schema: bytes | None = None
+    """Types of the rows' columns, as `features.pipelines.rows.outputs.kept_columns` notes them; None where unused."""
+    cpu_seconds: float = 0.0
+    """What its prompt took to render."""
+    taken: Sequence[Found] = ()
+    """Files that hold what is new since the last success."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a run has used, and may use at most."""
+
+    used_tokens: int
+    used_picos: int
+    max_tokens: int | None
+    max_picos: int | None
+
+    @property
+    def tokens(self) -> int | None:
+        """Return what is left, None without a cap."""
+        return None if self.max_tokens is None else max(self.max_tokens - self.used_tokens, 0)
+
+    @property
+    def picos(self) -> int | None:
+        return None if self.max_picos is None else max(self.max_picos - self.used_picos, 0)
+
+
+def steps_of(session: Session, run_id: str) -> list[RunStep]:
+    """Return the steps that are begun, in order."""
+    return steps_of_each(session, [run_id])[run_id]
+
+
+def steps_of_each(session: Session, run_ids: Collection[str]) -> dict[str, list[RunStep]]:
+    """Return the same of several runs, by their ids, in one query."""
+    found: dict[str, list[RunStep]] = {run_id: [] for run_id in run_ids}
+    for step in session.scalars(select(RunStep).where(RunStep.run_id.in_(run_ids)).order_by(RunStep.step_no)):
+        found[step.run_id].append(step)
+    return found
+
+
+def begin_step(
+    session: Session,
+    run: Run,
+    definition: Definition,
+    step_no: int,
+    prepared: Prepared,
+    *,
+    settings: Settings,
+    trace_context: str | None = None,
+) -> RunStep:
+    """Name a step's rows and create its batch, in the transaction of the run's claim.
+
+    Raises what creating a batch raises, and InputError where the run would pass one of its caps.
+    """
+    step = definition.steps[step_no]
+    require_model(session, step.model)
+    batch = None
+    if prepared.lines is not None:
+        left = what_is_left(session, run, definition)
+        check_caps(session, left, step, prepared.lines)
+        batch = _submit(session, run, step, prepared.lines, left=left, settings=settings, trace_context=trace_context)
+    rows = files.create_file(session, run.tenant_id, prepared.rows)
+    begun = RunStep(
+        run_id=run.id,
+        step_no=step_no,
+        name=step.name,
+        rows_file_id=rows.id,
+        batch_id=None if batch is None else batch.id,
+        num_rows=prepared.num_rows,
+        num_failed=prepared.num_failed,
+        row_schema=prepared.row_schema,
+        cpu_seconds=prepared.cpu_seconds,
+        prepared_at=session.scalar(select(func.now())),
+    )
+    session.add(begun)
+    _take(session, run, step.name, prepared.taken)
+    run.num_tries, run.reason = 0, None
+    session.flush()
+    return begun
+
+
+def _submit(
+    session: Session,
+    run: Run,
+    step: Step,
+    lines: NewFile,
+    *,
+    left: Left,
+    settings: Settings,
+    trace_context: str | None,
+) -> Batch:
+    tenant = session.get_one(Tenant, run.tenant_id)
+    wanted = CreateBatch(
+        input_file_id="",
+        made_from=f"step {step.name} of {run.id}",
+        endpoint=CHAT_ENDPOINT,
+        completion_window=step.completion_window,
+        metadata={"run_id": run.id, "step": step.name},
+        run_id=run.id,
+        priority=step.priority,
+        invalid_lines=InvalidLines.SKIP,
+        cap_tokens=left.tokens,
+        cap_picos=left.picos,
+        trace_context=trace_context,
+    )
+    return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=run.api_key_id).batch
+
+
+def finish_step(session: Session, step: RunStep, *, published: list[dict[str, Any]] | None, num_failed: int) -> None:
+    """Note that a step is done, and what it has put out."""
+    step.published, step.num_failed = published, num_failed
+    step.done_at = session.scalar(select(func.now()))
+    session.flush()
+
+
+def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[str]) -> None:
+    """Forget a step that is to be done anew: its batch has not completed, or has failed lines that end the run."""
+    failing = set(fails_on_error)
+    for step in steps_of(session, run_id):
+        batch = None if step.batch_id is None else session.get_one(Batch, step.batch_id)
+        is_good = batch is None or (
+            batch.state == BatchState.COMPLETED and not (batch.num_failed and step.name in failing)
+        )
+        if step.done_at is None and not (is_good and not (step.num_failed and step.name in failing)):
+            session.execute(delete(RunStep).where(RunStep.run_id == run_id, RunStep.step_no == step.step_no))
+
+
+def require_model(session: Session, name: str) -> None:
+    """Raise InputError where a model is not known, which names some that are."""
+    if session.get(Model, name) is None:
+        known = session.scalars(select(Model.name).order_by(Model.name).limit(_LISTED_MODELS)).all()
+        listed = ", ".join(known) or "none yet"
+        raise InputError(f"The model {name[:80]!r} does not exist; known are: {listed}.", code="model_not_found")
+
+
+def used(session: Session, run: Run) -> tuple[int, int]:
+    """Return the tokens, and the pico-units of currency, that a run's batches have used.
+
+    Those of steps that were done anew too: no step names them any more, but they were paid for.
+    """
+    return used_by_each(session, [run.id])[run.id]
+
+
+def used_by_each(session: Session, run_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the same of several runs, by their ids, in one query."""
+    noted = select(Batch.run_id, Batch.id.label("batch_id")).where(Batch.run_id.in_(run_ids))
+    # A release of before noted it in the step alone.
+    named = select(RunStep.run_id, RunStep.batch_id).where(RunStep.run_id.in_(run_ids), RunStep.batch_id.is_not(None))
+    theirs = noted.union(named).subquery()
+    found = dict.fromkeys(run_ids, (0, 0))
+    for run_id, batch in session.execute(select(theirs.c.run_id, Batch).join(Batch, Batch.id == theirs.c.batch_id)):
+        tokens, picos = found[run_id]
+        found[run_id] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
+    return found
+
+
+def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
+    """Return what a run may still use."""
+    tokens, picos = used(session, run)
+    return Left(
+        used_tokens=tokens,
+        used_picos=picos,
+        max_tokens=definition.max_tokens,
+        max_picos=None if definition.max_cost is None else from_currency(definition.max_cost),
+    )
+
+
+def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None:
+    """Raise InputError where a step's lines, as they are estimated, are more than its run may still use."""
+    estimate = lines.estimate
+    assert estimate is not None, "lines have one"
+    needed = estimate.estimated_input_tokens + estimate.estimated_output_tokens
+    if left.tokens is not None and needed > left.tokens:
+        raise InputError(
+            f"Step {step.name!r} needs about {needed:,} tokens, {left.used_tokens:,} are used, and max_tokens of the "
+            f"pipeline is {left.max_tokens:,}. Raise it, lower max_tokens of the step's parameters, or take fewer "
+            "rows.",
+            code="run_cap",
+        )
+    model = session.get(Model, step.model)
+    if left.picos is None or model is None:
+        return
+    cost = Prices.of(model, step.priority).cost_picos(
+        input_tokens=estimate.estimated_input_tokens, output_tokens=estimate.estimated_output_tokens
+    )
+    if cost > left.picos:
+        raise InputError(
+            f"Step {step.name!r} would cost about {in_currency(cost)}, {in_currency(left.used_picos)} are used, and "
+            f"max_cost of the pipeline is {in_currency(left.max_picos or 0)}. Raise it, or take fewer rows.",
+            code="run_cap",
+        )
+
+
+def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunStep) -> str | None:
+    """Cancel the batch of a step that can use no more of what its run has, and return why; None where it can.
+
+    What has run stays and is billed. Belongs in the transaction that ends the run.
+    """
+    assert step.batch_id is not None
+    batch = batches.lock_batch(session, step.batch_id)
+    assert batch is not None, "rows of batches stay"
+    if not used_caps.is_used_up(session, batch.id):
+        return None
+    batches.cancel_batch(session, run.tenant_id, batch.id)
+    left = what_is_left(session, run, definition)
+    num_left = batch.num_requests - batch.num_completed - batch.num_failed
+    waiting = "the line that has not run" if num_left == 1 else f"one of the {num_left:,} lines that have not run"
+    tokens, money = counted(left.used_tokens, "token"), in_currency(left.used_picos)
+    caps = [f"max_tokens of the pipeline is {left.max_tokens:,}"] if left.max_tokens is not None else []
+    caps += [f"max_cost of the pipeline is {in_currency(left.max_picos)}"] if left.max_picos is not None else []
+    return (
+        f"Step {step.name!r} was stopped: {tokens} and {money} are used, which leaves no room for {waiting}, "
+        f"as {' and '.join(caps)}. Raise it and resume the run, or take fewer rows."
+    )
+
+
+# --- what is new since the last success ------------------------------------------------------------------------------
+
+
+def untaken(session: Session, pipeline_id: str, step: str, found: Sequence[Found]) -> list[Found]:
+    """Return those files that no successful run of the pipeline took in as they are now."""
+    rows = session.execute(
+        select(DatasetFile.key, DatasetFile.version).where(
+            DatasetFile.pipeline_id == pipeline_id,
+            DatasetFile.step == step,
+            DatasetFile.key.in_([each.key for each in found]),
+            DatasetFile.done_at.is_not(None),
+        )
+    )
+    done = {(row.key, row.version) for row in rows}
+    return [each for each in found if (each.key, each.version) not in done]
+
+
+def finish_files(session: Session, run_id: str) -> None:
+    """Note that the run which took these files in has succeeded."""
+    taken = update(DatasetFile).where(DatasetFile.run_id == run_id, DatasetFile.done_at.is_(None))
+    session.execute(taken.values(done_at=func.now()))
+
+
+def _take(session: Session, run: Run, step: str, taken: Sequence[Found]) -> None:
+    rows = [
+        {
+            "pipeline_id": run.pipeline_id,
+            "step": step,
+            "key": each.key,
+            "version": each.version,
+            "size_bytes": each.size_bytes,
+            "run_id": run.id,
+        }
+        for each in taken
+    ]
+    if rows:
+        session.execute(_TAKE, rows)
+
+
+_TAKE = text("""
+    INSERT INTO dataset_file (pipeline_id, step, key, version, size_bytes, run_id)
+    VALUES (:pipeline_id, :step, :key, :version, :size_bytes, :run_id)
+    ON CONFLICT (pipeline_id, step, key, version) DO UPDATE SET run_id = excluded.run_id, done_at = NULL
+""")

@@ -1,0 +1,92 @@
+"""The stores that operators have registered for tenants: add, list, find, remove. A tenant sees their names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from features.pipelines.external.opening import open_store
+from features.pipelines.external.store import ExternalStore, StoreRefusedError
+from features.pipelines.names import check_name
+from features.pipelines.tables import Store
+from jobs.errors import ConflictError, InputError, NotFoundError
+from jobs.ids import new_id
+
+
+def add_store(
+    session: Session, tenant_id: str, name: str, url: str, *, options: Mapping[str, str], is_writable: bool
+) -> Store:
+    """Register a store for a tenant. Raises InputError, or ConflictError where the name is taken."""
+    check_name(name)
+    # What is wrong with it is said now, as far as it is known here: variables are those of the control workers.
+    open_store(
+        name, url, {key: value for key, value in options.items() if not value.startswith("env:")}, timeout_seconds=10
+    )
+    if _find(session, tenant_id, name) is not None:
+        raise ConflictError(f"the tenant has a store {name!r} already; remove it first, or choose another name")
+    store = Store(
+        id=new_id("store"),
+        tenant_id=tenant_id,
+        name=name,
+        url=url,
+        options=dict(options),
+        is_writable=is_writable,
+    )
+    session.add(store)
+    session.flush()
+    return store
+
+
+def list_stores(session: Session, tenant_id: str) -> Sequence[Store]:
+    """Return a tenant's stores by name."""
+    mine = (Store.tenant_id == tenant_id) & Store.deleted_at.is_(None)
+    return session.scalars(select(Store).where(mine).order_by(Store.name)).all()
+
+
+def get_store(session: Session, tenant_id: str, name: str) -> Store:
+    """Return a tenant's store. Raises NotFoundError, which names those there are."""
+    store = _find(session, tenant_id, name)
+    if store is None:
+        known = ", ".join(each.name for each in list_stores(session, tenant_id)) or "none yet"
+        raise NotFoundError(
+            f"There is no store {name[:80]!r} for you; there are: {known}. An operator registers one with "
+            f"`tokenmill stores add`.",
+            param="store",
+        )
+    return store
+
+
+def require(session: Session, tenant_id: str, name: str, *, place: str, writing: bool) -> None:
+    """Raise NotFoundError or InputError, with the place, where a tenant has no such store or may not write to it."""
+    try:
+        store = get_store(session, tenant_id, name)
+    except NotFoundError as error:
+        raise NotFoundError(f"{place}: {error.message}", param=place) from None
+    if writing and not store.is_writable:
+        raise InputError(
+            f"{place}: the store {name!r} is registered for reading only; name another, or ask your operator.",
+            param=place,
+        )
+
+
+def remove_store(session: Session, tenant_id: str, name: str) -> Store:
+    """Take a store from a tenant: runs that need it fail. What is in it stays. Raises NotFoundError."""
+    store = get_store(session, tenant_id, name)
+    store.deleted_at = session.scalar(select(func.now()))
+    store.options = {}
+    session.flush()
+    return store
+
+
+def open_registered(store: Store, *, writing: bool, timeout_seconds: float) -> ExternalStore:
+    """Open a tenant's store. Raises StoreRefusedError where it may only be read, and what `open_store` raises."""
+    if writing and not store.is_writable:
+        raise StoreRefusedError(f"The store {store.name!r} is registered for reading only; ask your operator.")
+    return open_store(store.name, store.url, store.options, timeout_seconds=timeout_seconds)
+
+
+def _find(session: Session, tenant_id: str, name: str) -> Store | None:
+    mine = (Store.tenant_id == tenant_id) & (Store.name == name) & Store.deleted_at.is_(None)
+    return session.scalar(select(Store).where(mine))

@@ -1,0 +1,171 @@
+"""Graphs of batches: their definitions, schedules and runs, and the stores that they read and write."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from jobs.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, CatchUp, Overlap, RunKind, RunState
+from jobs.tables.base import Base, created_at, one_of
+from jobs.tables.courses import GraphRow
+
+
+class Pipeline(Base):
+    """What a run does, as steps: see `features.pipelines`. A run keeps the definition that it began with."""
+
+    __tablename__ = "pipeline"
+    __table_args__ = (
+        Index("pipeline_name_idx", "tenant_id", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+        Index(None, "tenant_id", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    name: Mapped[str]
+    definition: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which orders the properties of schemas anew
+    version: Mapped[int] = mapped_column(server_default="1")  # of the definition; only grows
+    api_key_id: Mapped[str | None]  # that gave the definition: its budgets are charged
+    created_at: Mapped[datetime] = created_at()
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    deleted_at: Mapped[datetime | None]
+
+
+class Schedule(Base):
+    """When a pipeline runs. Whoever moves `next_at` on inserts the runs up to it in the same transaction."""
+
+    __tablename__ = "schedule"
+    __table_args__ = (
+        Index("schedule_name_idx", "tenant_id", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(
+            "schedule_due_idx",
+            "due_at",
+            postgresql_where=text("due_at IS NOT NULL AND paused_at IS NULL AND deleted_at IS NULL"),
+        ),
+        CheckConstraint(one_of("overlap", Overlap), name="overlap"),
+        CheckConstraint(one_of("catch_up", CatchUp), name="catch_up"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    pipeline_id: Mapped[str] = mapped_column(ForeignKey("pipeline.id"), index=True)
+    name: Mapped[str]
+    cron: Mapped[str]
+    time_zone: Mapped[str]
+    starts_at: Mapped[datetime | None]
+    ends_at: Mapped[datetime | None]
+    jitter_seconds: Mapped[int] = mapped_column(Integer, server_default="0")
+    overlap: Mapped[str] = mapped_column(server_default=Overlap.SKIP.value)
+    catch_up: Mapped[str] = mapped_column(server_default=CatchUp.LATEST.value)
+    catch_up_seconds: Mapped[int]
+    max_failures: Mapped[int | None] = mapped_column(Integer)  # in a row, which pause it; null: none do
+    next_at: Mapped[datetime | None]  # `scheduled_for` of its next run; null: there is none any more
+    due_at: Mapped[datetime | None]  # next_at and its jitter
+    paused_at: Mapped[datetime | None]
+    pause_reason: Mapped[str | None]  # null: somebody paused it
+    num_failures: Mapped[int] = mapped_column(Integer, server_default="0")  # in a row
+    num_skipped: Mapped[int] = mapped_column(Integer, server_default="0")  # in a row
+    created_at: Mapped[datetime] = created_at()
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    deleted_at: Mapped[datetime | None]
+    late_after_seconds: Mapped[int | None] = mapped_column(Integer)  # after `scheduled_for`; null: no run is late
+
+
+class Run(GraphRow):
+    """One run of a pipeline."""
+
+    __tablename__ = "run"
+    __table_args__ = (
+        UniqueConstraint("schedule_id", "scheduled_for", "kind", name="run_once_key"),
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(None, "tenant_id", "created_at", "id"),
+        Index(None, "pipeline_id", "created_at", "id"),
+        Index(
+            "run_open_idx",
+            "pipeline_id", "scheduled_for", "id",
+            postgresql_where=text(one_of("state", OPEN_RUN_STATES)),
+        ),
+        # One at a time: what is new since the last success would be taken twice.
+        Index(
+            "run_under_way_idx",
+            "pipeline_id",
+            unique=True,
+            postgresql_where=text(one_of("state", RUN_UNDER_WAY_STATES)),
+        ),
+        Index("run_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        CheckConstraint(one_of("state", RunState), name="state"),
+        CheckConstraint(one_of("kind", RunKind), name="kind"),
+        {"postgresql_with": {"fillfactor": "70"}},
+    )  # fmt: skip
+
+    pipeline_id: Mapped[str] = mapped_column(ForeignKey("pipeline.id"))
+    schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedule.id"))
+    kind: Mapped[str]
+    scheduled_for: Mapped[datetime]
+    interval_start: Mapped[datetime]
+    interval_end: Mapped[datetime]
+    state: Mapped[str] = mapped_column(server_default=RunState.QUEUED.value)
+    num_missed: Mapped[int] = mapped_column(Integer, server_default="1")  # runs that a skipped one stands for
+    # The pipeline's when it began; null: it has not begun.
+    definition: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
+    idempotency_key: Mapped[str | None]
+    started_at: Mapped[datetime | None]
+    late_at: Mapped[datetime | None]  # when it was told that it is
+    error_code: Mapped[str | None]  # of what it failed by, where that has one
+
+
+class RunStep(Base):
+    """How far a run is with one of its steps; each column is written once, by the transaction that did it."""
+
+    __tablename__ = "run_step"
+    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
+    step_no: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str]
+    rows_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))  # its rows, as they were read
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: none of its rows became a line
+    num_rows: Mapped[int] = mapped_column(server_default="0")
+    num_failed: Mapped[int] = mapped_column(server_default="0")  # rows without an answer
+    prepared_at: Mapped[datetime | None]  # its rows and its batch are named
+    published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once they are there
+    done_at: Mapped[datetime | None]
+    row_schema: Mapped[bytes | None]  # of its rows, in Arrow's form: where a Parquet output needs their types
+    cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # that its prompt took to render
+
+
+class DatasetFile(Base):
+    """A file of a store that a run took in, as it was: what is new since the last success is not among these."""
+
+    __tablename__ = "dataset_file"
+    __table_args__ = (Index(None, "run_id"),)
+
+    pipeline_id: Mapped[str] = mapped_column(ForeignKey("pipeline.id"), primary_key=True)
+    step: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[str] = mapped_column(primary_key=True)
+    size_bytes: Mapped[int]
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("run.id"))  # the last one that took it; null: it is forgotten
+    done_at: Mapped[datetime | None]  # a run that took it succeeded
+
+
+class Store(Base):
+    """A folder or bucket that an operator has registered for a tenant: its pipelines reach no other."""
+
+    __tablename__ = "store"
+    __table_args__ = (
+        Index("store_name_idx", "tenant_id", "name", unique=True, postgresql_where=text("deleted_at IS NULL")),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
+    name: Mapped[str]
+    url: Mapped[str]
+    options: Mapped[dict[str, Any]]  # credentials among them: shown to nobody
+    is_writable: Mapped[bool]
+    created_at: Mapped[datetime] = created_at()
+    deleted_at: Mapped[datetime | None]

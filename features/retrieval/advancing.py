@@ -1,0 +1,201 @@
+"""Takes one index as far as it goes: begins a stage, waits for its batch, notes what came of it, is complete.
+
+Objects that no row names yet are written before, and swept where that was for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from features.documents.collections.read_notes import note_read
+from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
+from features.retrieval import lifecycle, stages
+from features.retrieval.building import Building, CutSegments, IndexFailedError
+from features.retrieval.claims import INDEXES, IndexWork
+from features.retrieval.segments import NewSegment, WrittenVectors, write_vectors
+from features.retrieval.stages import STAGES, Stage
+from features.retrieval.standing import Standing, look
+from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
+from jobs import files, served_models
+from jobs.accounts.limits import limits_of
+from jobs.batches import made_inputs
+from jobs.courses import stages as course_stages
+from jobs.courses.advancing import CourseAdvancer
+from jobs.courses.counted_lines import CountedLines
+from jobs.errors import LimitError, RateLimitError
+from jobs.files import NewFile
+from jobs.graphs.reasons import note_reason
+from jobs.states import IndexState
+from jobs.tables import Tenant
+
+_VECTOR_BYTES = 2
+"""Of a number: fp16."""
+
+
+class Indexes(CourseAdvancer[PassageIndex, Standing]):
+    """What a control worker does with indexes."""
+
+    _claims_on_them = INDEXES
+
+    def _cancel(self, session: Session, graph: PassageIndex, *, reason: str) -> None:
+        note_reason(graph, reason)
+        lifecycle.move(session, graph, IndexState.CANCELLING)
+
+    def _end(self, session: Session, graph: PassageIndex, *, is_cancelled: bool) -> None:
+        lifecycle.move(session, graph, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
+
+    def _look(self, session: Session, course_id: str) -> Standing:
+        return look(session, course_id)
+
+    def _begin_next(self, work: IndexWork, standing: Standing) -> bool:
+        stage = standing.next_stage
+        if stage is None:
+            self._complete(work, standing)
+            return False
+        self._begin_stage(work, standing, stage)
+        return True
+
+    # --- a stage -----------------------------------------------------------------------------------------------------
+
+    def _begin_stage(self, work: IndexWork, standing: Standing, stage: Stage) -> None:
+        building = Building(work, standing, self._storage)
+        if stage is Stage.READ:
+            documents_key = building.keep_documents()
+            self._submit(work, stage, building.read_lines(documents_key), documents_key=documents_key)
+        elif stage is Stage.CUT:
+            segments: list[NewSegment] = []
+            self._submit(work, stage, _noting(building.new_segments(), segments, standing.index), segments=segments)
+        else:
+            self._submit(work, stage, building.embedding_lines(stage))
+
+    def _submit(
+        self,
+        work: IndexWork,
+        stage: Stage,
+        lines: Iterable[bytes],
+        *,
+        documents_key: str | None = None,
+        segments: list[NewSegment] | None = None,
+    ) -> None:
+        """Write the lines of a stage, and begin it with what it names."""
+        with work.reading() as session:
+            tenant_id = session.get_one(PassageIndex, work.claim.id).tenant_id
+        counted = CountedLines(lines)
+        key, name = files.new_object_key(tenant_id), f"{work.claim.id}_{stage}.jsonl"
+        written: NewFile | None = made_inputs.write_input(
+            self._storage, key, counted, filename=name, settings=self._settings
+        )
+        if not counted.num_lines:
+            self._storage.delete(key)
+            written = None
+        try:
+            with work.writing() as (session, index):
+                if index.state != IndexState.IN_PROGRESS:
+                    return  # it is deleted meanwhile, and the next look sees that
+                index.documents_key = documents_key or index.documents_key
+                session.add_all(_row(index, segment) for segment in segments or ())
+                stages.begin(session, index, stage, written, num_lines=counted.num_lines, settings=self._settings)
+        except (LimitError, RateLimitError):
+            for unneeded in (key, documents_key):  # the next look writes them anew
+                if unneeded is not None:
+                    self._storage.delete(unneeded)
+            raise
+
+    def _end_stage(self, work: IndexWork, standing: Standing) -> None:
+        open_stage = standing.open_stage
+        assert open_stage is not None, "it is what has ended"
+        if (problem := standing.problem()) is not None:
+            raise IndexFailedError(problem)
+        stage = STAGES[open_stage.number]
+        if stage is Stage.READ:
+            note_read(work, Building(work, standing, self._storage).progress())
+        found = Building(work, standing, self._storage).cut_segments() if stage is Stage.CUT else None
+        with work.writing() as (session, index):
+            if found is not None:
+                self._note_cut(session, index, found)
+            row = session.get_one(PassageIndexStage, (index.id, open_stage.number))
+            course_stages.note_ended(session, index, row)
+
+    def _note_cut(self, session: Session, index: PassageIndex, found: CutSegments) -> None:
+        """Note what came of cutting. Raises IndexFailedError where that is more than the tenant may have."""
+        dimensions = 0 if index.embedding is None else int(index.embedding["dimensions"])
+        self._require_room(session, index, found, size_bytes=found.num_passages * dimensions * _VECTOR_BYTES)
+        for number, values in found.rows:
+            mine = (IndexSegment.index_id == index.id) & (IndexSegment.number == number)
+            session.execute(update(IndexSegment).where(mine).values(values))
+        index.signature = found.signature
+        index.num_passages, index.num_indexed = found.num_passages, found.num_documents
+        index.size_bytes = found.size_bytes
+        index.failed_codes, index.failures = dict(found.codes), found.failures
+
+    def _require_room(self, session: Session, index: PassageIndex, found: CutSegments, *, size_bytes: int) -> None:
+        if found.num_passages > self._settings.index_passages:
+            raise IndexFailedError(
+                f"it has {found.num_passages:,} passages and {self._settings.index_passages:,} are allowed; divide the "
+                "collection, or make passages longer"
+            )
+        tenant = session.get_one(Tenant, index.tenant_id)
+        files.hold_room(session, tenant.id)
+        size = found.size_bytes + size_bytes
+        limits = limits_of(tenant, self._settings)
+        files.check_more_bytes(session, tenant.id, limits, size_bytes=size, of="The index")
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _complete(self, work: IndexWork, standing: Standing) -> None:
+        index = standing.index
+        if index.embedding is None or index.signature is None:
+            self._end_complete(work, signature=index.signature, written=[])
+            return
+        embedding = EmbeddingSignature(**index.embedding)
+        with work.reading() as session:
+            served_models.require_same(session, str(index.embedding_model), embedding)
+        building = Building(work, standing, self._storage)
+        first, again = (building.embedded(stage) for stage in (Stage.EMBED, Stage.EMBED_AGAIN))
+        written = []
+        for segment in building.segments():
+            if segment.num_passages:
+                work.check()
+                found = write_vectors(self._storage, segment, first, again, dimensions=embedding.dimensions)
+                written.append((segment.number, found))
+        if sum(found.num_missing for _, found in written) == index.num_passages:
+            raise IndexFailedError("the model embedded none of its passages; the errors of stage embed's batch say why")
+        signature = replace(Signature.from_json(index.signature), embedding=embedding)
+        self._end_complete(work, signature=signature.to_json(), written=written)
+
+    def _end_complete(
+        self, work: IndexWork, *, signature: dict[str, object] | None, written: list[tuple[int, WrittenVectors]]
+    ) -> None:
+        with work.writing() as (session, index):
+            if index.state == IndexState.CANCELLING:
+                lifecycle.move(session, index, IndexState.CANCELLED)
+                return
+            for number, found in written:
+                mine = (IndexSegment.index_id == index.id) & (IndexSegment.number == number)
+                grown = IndexSegment.size_bytes + found.size_bytes
+                session.execute(update(IndexSegment).where(mine).values(size_bytes=grown))
+            index.size_bytes += sum(found.size_bytes for _, found in written)
+            index.num_without_vector = sum(found.num_missing for _, found in written)
+            index.signature = signature
+            note_reason(index, None if signature is not None else "none of its documents has a passage")
+            lifecycle.move(session, index, IndexState.COMPLETED if signature is not None else IndexState.FAILED)
+
+
+def _noting(segments: Iterable[NewSegment], noted: list[NewSegment], index: PassageIndex) -> Iterator[bytes]:
+    """Yield the lines of segments, and note them; of their documents the row needs the number alone."""
+    for segment in segments:
+        noted.append(segment)
+        yield segment.line(index)
+
+
+def _row(index: PassageIndex, segment: NewSegment) -> IndexSegment:
+    return IndexSegment(
+        index_id=index.id,
+        number=segment.number,
+        object_key=segment.object_key,
+        num_documents=len(segment.documents),
+    )

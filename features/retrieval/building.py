@@ -1,0 +1,194 @@
+"""What the batches of an index are made of, and what their answers come to: all of it read under its claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+
+from features.documents.collections import documents
+from features.documents.collections.snapshot import KeptDocument, encoded, kept_documents
+from features.documents.progress import DocumentProgress, Progress, StageFiles
+from features.documents.stages import Stage as ExtractionStage
+from features.retrieval.claims import IndexWork
+from features.retrieval.objects import new_key
+from features.retrieval.segments import NewSegment, custom_id, embedding_lines, new_segments
+from features.retrieval.stages import Stage
+from features.retrieval.standing import Standing
+from features.retrieval.tables import IndexSegment
+from jobs import files
+from jobs.batches.ordered_results import OrderedResults
+from jobs.counted import counted
+from jobs.errors import InputError
+from jobs.graphs.reasons import storable
+from jobs.storage import Storage
+
+MAX_FAILURES = 100
+"""Documents that are told one by one; the others are counted by their codes."""
+_ROWS_A_LOOK = 1000
+
+
+class IndexFailedError(InputError):
+    """An index cannot be built; the message is its reason."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CutSegments:
+    """What came of cutting."""
+
+    rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Numbers of segments, and what their rows are to say."""
+    signature: dict[str, Any] | None = None
+    """Of all segments; None: there is no passage."""
+    num_passages: int = 0
+    num_documents: int = 0
+    size_bytes: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def fail(self, document_id: str, name: str, code: str, message: str) -> None:
+        """Note a document that is not in the index."""
+        self.codes[code] += 1
+        if len(self.failures) < MAX_FAILURES:
+            said = {"document_id": document_id, "document": name, "code": code, "message": message}
+            self.failures.append({key: storable(value) for key, value in said.items()})
+
+
+class Building:
+    """The lines of the next stage of an index, and the answers of those before it."""
+
+    def __init__(self, work: IndexWork, standing: Standing, storage: Storage) -> None:
+        self._work = work
+        self._standing = standing
+        self._storage = storage
+
+    # --- what is read ------------------------------------------------------------------------------------------------
+
+    def keep_documents(self) -> str:
+        """Write the documents of now as an object that no row names yet; return its key."""
+        key = new_key(self._standing.index.tenant_id)
+        self._storage.put(key, encoded(self._documents()))
+        return key
+
+    def read_lines(self, documents_key: str) -> Iterator[bytes]:
+        """Yield the lines that have the kept documents read."""
+        return (document.read_line(number) for number, document in kept_documents(self._storage, documents_key))
+
+    def progress(self) -> Iterator[DocumentProgress]:
+        """Yield each document with what reading it came to."""
+        index = self._standing.index
+        assert index.documents_key is not None, "its first stage has begun"
+        found = [(ExtractionStage.READ, self._files_of(Stage.READ))]
+        for one in Progress(self._storage, index.documents_key, found, num_groups=0).documents():
+            self._work.check()
+            yield one
+
+    # --- what is cut -------------------------------------------------------------------------------------------------
+
+    def new_segments(self) -> Iterator[NewSegment]:
+        """Yield the segments that are to be made of what was read."""
+        return new_segments(self.progress(), self._standing.index)
+
+    def cut_segments(self) -> CutSegments:
+        """Return what came of all documents. Raises IndexFailedError where workers of two releases cut them."""
+        found = CutSegments()
+        names: dict[str, str] = {}
+        for one in self.progress():
+            names[one.document.id] = one.document.name
+            problem = one.problem() if one.read is None or one.read.error is not None else None
+            if problem is not None:
+                found.fail(one.document.id, one.document.name, str(problem["code"]), str(problem["message"]))
+        results = self._results(Stage.CUT)
+        for segment in self.segments():
+            self._add(found, segment, results, names)
+        return found
+
+    def _add(
+        self, found: CutSegments, segment: IndexSegment, results: Sequence[OrderedResults], names: dict[str, str]
+    ) -> None:
+        name = custom_id(segment.number)
+        line = next((line for each in results if (line := each.take(name)) is not None), {})
+        body = (line.get("response") or {}).get("body") or {}
+        error = line.get("error") or body.get("error")
+        if error is not None or not body:
+            said = error or {"code": "no_result", "message": "the batch of this stage has no result"}
+            reason = f"{counted(segment.num_documents, 'document')} could not be cut: {said['message']}"
+            raise IndexFailedError(f"{reason}; build the index anew")
+        for failed in body["failed"]:
+            found.fail(failed["id"], names.get(failed["id"], ""), failed["code"], failed["message"])
+        if body["num_passages"]:
+            if found.signature not in (None, body["signature"]):
+                raise IndexFailedError("workers of two releases have cut its documents; build the index anew")
+            found.signature = body["signature"]
+            self._require_counted(body["signature"])
+        found.num_documents += body["num_documents"]
+        found.num_passages += body["num_passages"]
+        found.size_bytes += body["size_bytes"]
+        values = {name: body[name] for name in ("num_documents", "num_passages", "size_bytes")}
+        found.rows.append((segment.number, values))
+
+    def _require_counted(self, signature: Mapping[str, Any]) -> None:
+        """Raise IndexFailedError where a release that knows no tokenizers had documents cut."""
+        wanted = self._standing.index.tokenizer_sha256
+        if wanted not in (None, signature["tokenizer_sha256"]):
+            raise IndexFailedError("an older release has cut its documents by bytes; build the index anew")
+
+    # --- what is embedded --------------------------------------------------------------------------------------------
+
+    def embedding_lines(self, stage: Stage) -> Iterator[bytes]:
+        """Yield the lines that embed all passages, or again those of requests that failed."""
+        first = self.embedded(Stage.EMBED) if stage is Stage.EMBED_AGAIN else None
+        for segment in self.segments():
+            if segment.num_passages:
+                for line in embedding_lines(self._storage, self._standing.index, segment, first):
+                    self._work.check()
+                    yield line
+
+    def embedded(self, stage: Stage) -> OrderedResults:
+        """Return what the model answered in a stage."""
+        return self._results(stage)[0]
+
+    def segments(self) -> Sequence[IndexSegment]:
+        """Return the rows of all segments, in their order."""
+        mine = IndexSegment.index_id == self._work.claim.id
+        with self._work.reading() as session:
+            found = session.scalars(select(IndexSegment).where(mine).order_by(IndexSegment.number)).all()
+            session.expunge_all()
+        return found
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _documents(self) -> Iterable[KeptDocument]:
+        after = -1
+        while True:
+            with self._work.reading() as session:
+                rows = documents.iter_documents(
+                    session, self._standing.index.collection_id, after=after, limit=_ROWS_A_LOOK
+                )
+            if not rows:
+                return
+            yield from map(KeptDocument.of, rows)
+            after = rows[-1].number
+
+    def _results(self, stage: Stage) -> Sequence[OrderedResults]:
+        found = self._files_of(stage)
+        return [OrderedResults(self._storage, key) for key in (found.output_key, found.errors_key)]
+
+    def _files_of(self, stage: Stage) -> StageFiles:
+        batch = self._standing.batch_of(stage)
+        if batch is None:
+            return StageFiles()
+        return StageFiles(output_key=self._key_of(batch.output_file_id), errors_key=self._key_of(batch.error_file_id))
+
+    def _key_of(self, file_id: str | None) -> str | None:
+        """Return the object of a file. Raises IndexFailedError where it was deleted."""
+        if file_id is None:
+            return None
+        with self._work.reading() as session:
+            file = files.find_kept(session, self._standing.index.tenant_id, file_id)
+        if file is None:
+            raise IndexFailedError(f"the file {file_id!r} was deleted while the index needed it; build the index anew")
+        return file.object_key

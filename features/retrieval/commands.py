@@ -1,0 +1,184 @@
+"""`tokenmill indexes …`: build, look at, search and delete indexes of collections on a running server."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from cli.ids import given
+from cli.options import AsJson, Newest, OfCollection
+from cli.stages import Listing, stage_reached, until_ended
+from jobs.counted import counted
+
+app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
+
+IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=given)]
+CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=given)]
+
+_COLUMNS = ("id", "created", "name", "status", "stage", "documents", "failed", "passages", "MB", "reason")
+_NUMBERS = ("documents", "failed", "passages", "MB")
+_LINES_SHOWN = 12
+
+
+class Mode(StrEnum):
+    """By what passages are found."""
+
+    HYBRID = "hybrid"
+    BM25 = "bm25"
+
+
+@app.command()
+def create(
+    collection_id: CollectionId,
+    *,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    embedding_model: Annotated[
+        str | None, typer.Option(help="One that embeds.  [default: passages are found by their words alone]")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Whose tokens are counted.  [default: the embedding model's; without one two bytes are one]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Of a passage.  [default: 256, or what the embedding model has room for]")
+    ] = None,
+    overlap_tokens: Annotated[
+        int | None, typer.Option(help="How much of one may begin the next.  [default: 32, or a quarter]")
+    ] = None,
+    language: Annotated[str, typer.Option(help="Of the words: english, german …; simple: any.")] = "simple",
+    query_prefix: Annotated[str, typer.Option(help="What the model wants before a question.")] = "",
+    document_prefix: Annotated[str, typer.Option(help="And before a passage.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Until it is built.")] = False,
+) -> None:
+    """Index all documents that a collection has now; print the index's id."""
+    from cli.calls import server
+
+    body = {
+        "collection_id": collection_id,
+        "name": name,
+        "embedding_model": embedding_model,
+        "tokenizer": tokenizer,
+        "max_tokens": max_tokens,
+        "overlap_tokens": overlap_tokens,
+        "language": language,
+        "query_prefix": query_prefix,
+        "document_prefix": document_prefix,
+    }
+    with server() as calls:
+        index = calls.post("/indexes", body)
+        print(index["id"], flush=True)
+        if wait:
+            _wait(calls, index["id"])
+
+
+@app.command("list")
+def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
+    """List the newest indexes, the stage that each has reached, and why those that failed did."""
+    listing = Listing(path="/indexes", columns=_COLUMNS, numbers=_NUMBERS, row=_row)
+    listing.print(collection=collection, limit=limit, as_json=as_json)
+
+
+@app.command()
+def show(index_id: IndexId) -> None:
+    """Print an index as JSON: its stages, batches, sizes, and documents that are not in it."""
+    from cli.calls import named, server
+
+    with server() as calls:
+        print(json.dumps(calls.get(named("indexes", index_id)), indent=2))
+
+
+@app.command()
+def search(
+    index_id: IndexId,
+    query: Annotated[str, typer.Argument(metavar="QUESTION")],
+    *,
+    top_k: Annotated[int, typer.Option(min=1, max=200, help="Passages, at most.")] = 5,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of all of them together.")] = None,
+    mode: Annotated[
+        Mode | None, typer.Option(help="[default: hybrid where the index has vectors]", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the passages that answer a question, the best first."""
+    from cli.calls import named, server
+
+    with server() as calls:
+        found = calls.get(
+            named("indexes", index_id, "/search"),
+            query=query,
+            top_k=top_k,
+            max_tokens=max_tokens,
+            mode=None if mode is None else mode.value,
+            order="score",
+        )
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    _print_passages(found)
+
+
+@app.command()
+def delete(index_id: IndexId) -> None:
+    """Delete an index, its batches and their results; its collection stays."""
+    from cli.calls import named, server
+
+    with server() as calls:
+        calls.delete(named("indexes", index_id))
+    print(f"{index_id} is deleted")
+
+
+def _wait(calls: Any, index_id: str) -> None:
+    """Show the stages until the index is built. Raises InputError where it is not."""
+    import sys
+
+    from cli.calls import named
+    from jobs.errors import InputError
+
+    index = until_ended(calls, named("indexes", index_id))
+    if index["status"] != "completed":
+        raise InputError(f"index {index_id} is {index['status']}: {index['reason']}")
+    counts = index["document_counts"]
+    print(
+        f"{counted(index['num_passages'], 'passage')} of {counted(counts['completed'], 'document')}; not in it: "
+        f"{counted(counts['failed'], 'document')}",
+        file=sys.stderr,
+    )
+
+
+def _print_passages(found: dict[str, Any]) -> None:
+    if not found["data"]:
+        print("nothing was found")
+        return
+    for passage in found["data"]:
+        under = " > ".join(passage["headings"])
+        place = f"{passage['document']} [{passage['start']}:{passage['end']}]"
+        print(f"{passage['rank'] + 1}. {place}  {passage['score']:.4g}" + (f"  {under}" if under else ""))
+        lines = passage["text"].splitlines()
+        print(*(f"   {line}" for line in lines[:_LINES_SHOWN]), sep="\n")
+        if len(lines) > _LINES_SHOWN:
+            print(f"   … {len(lines) - _LINES_SHOWN} more lines")
+        print()
+
+
+def _row(index: dict[str, Any]) -> tuple[object, ...]:
+    from cli.table import when
+
+    counts = index["document_counts"]
+    return (
+        index["id"],
+        when(index["created_at"]),
+        index["name"] or "",
+        index["status"],
+        stage_reached(index),
+        counts["total"],
+        counts["failed"],
+        index["num_passages"],
+        f"{index['bytes'] / 1e6:.1f}",
+        index["reason"],
+    )

@@ -1,0 +1,173 @@
+"""Accepts indexes: what may be asked for is checked, and what they will be made with is noted. Builds nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import orjson
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from features.documents.collections.collection import lock_filled
+from features.documents.extraction.errors import RetrievalError
+from features.documents.extraction.retrieval.signature import EmbeddingSignature
+from features.documents.extraction.retrieval.terms import SIMPLE, Analyzer
+from features.retrieval.passage_limits import (
+    DEFAULT_OVERLAP,
+    DEFAULT_PASSAGE_TOKENS,
+    CountedBy,
+    PassageLimits,
+    counted_by,
+    passage_limits,
+    room_in,
+)
+from features.retrieval.tables import PassageIndex
+from jobs import served_models
+from jobs.accounts.limits import check_priority
+from jobs.batches.submission import check_metadata, parse_window
+from jobs.courses.repeated_calls import find_earlier
+from jobs.database import advisory_lock
+from jobs.errors import InputError, LimitError
+from jobs.ids import new_id
+from jobs.lines.endpoints import LineKind
+from jobs.settings import Settings
+from jobs.states import AskedPriority
+from jobs.tables import Model, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateIndex:
+    """A create call."""
+
+    collection_id: str
+    name: str | None = None
+    embedding_model: str | None = None
+    """None: passages are found by their words alone."""
+    tokenizer: str | None = None
+    """The model whose tokens are counted; None: the one that embeds, and where there is none two bytes are a token."""
+    max_tokens: int | None = None
+    """Of a passage; None: 256, or what the model that embeds has room for."""
+    overlap_tokens: int | None = None
+    """None: 32, or a quarter of a passage."""
+    language: str = SIMPLE
+    query_prefix: str = ""
+    """What the model wants before a question, and before a passage."""
+    document_prefix: str = ""
+    priority: AskedPriority = AskedPriority.NORMAL
+    completion_window: str = "24h"
+    metadata: Mapping[str, str] | None = None
+    idempotency_key: str | None = None
+
+    def fingerprint(self) -> str:
+        """Return a hash of what is asked for, equal for a repeated call."""
+        wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
+        if self.tokenizer is None:  # as a release hashes it that has none, and other defaults
+            del wanted["tokenizer"]
+        for name, default in (("max_tokens", DEFAULT_PASSAGE_TOKENS), ("overlap_tokens", DEFAULT_OVERLAP)):
+            wanted[name] = default if wanted[name] is None else wanted[name]
+        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def create_index(
+    session: Session, tenant: Tenant, wanted: CreateIndex, settings: Settings, *, key_id: str
+) -> PassageIndex:
+    """Accept an index, or return the one that an earlier call with the same idempotency key made.
+
+    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
+    request, or nobody knows yet how the model makes its vectors.
+    """
+    earlier = find_earlier(session, PassageIndex, tenant.id, wanted, kind="index")
+    if earlier is not None:
+        return earlier
+    check_metadata(wanted.metadata)
+    check_priority(tenant, wanted.priority)
+    _check_language(wanted.language)
+    passage_limits(wanted.max_tokens, wanted.overlap_tokens)
+    window = parse_window(wanted.completion_window)
+    collection, num_documents = lock_filled(session, tenant.id, wanted.collection_id)
+    model = _embedding_model(session, wanted)
+    counted = counted_by(session, wanted.tokenizer, model)
+    limits = _limits(wanted, model, counted)
+    _check_room(session, tenant.id, settings)
+    index = PassageIndex(
+        id=new_id("index"),
+        tenant_id=tenant.id,
+        collection_id=collection.id,
+        name=wanted.name,
+        max_tokens=limits.max_tokens,
+        overlap_tokens=limits.overlap_tokens,
+        tokenizer_model=None if counted is None else counted.model,
+        tokenizer_sha256=None if counted is None else counted.tokenizer.sha256,
+        language=wanted.language,
+        embedding_model=wanted.embedding_model,
+        embedding=None if model is None else asdict(_signature(model, wanted)),
+        priority=wanted.priority.value,
+        completion_window=wanted.completion_window,
+        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        api_key_id=key_id,
+        idempotency_key=wanted.idempotency_key,
+        fingerprint=wanted.fingerprint(),
+        expires_at=func.now() + window,
+        num_documents=num_documents,
+    )
+    session.add(index)
+    session.flush()
+    session.refresh(index)
+    return index
+
+
+def _check_language(language: str) -> None:
+    try:
+        Analyzer(language)
+    except RetrievalError as error:
+        said = str(error)
+        raise InputError(said[:1].upper() + said[1:], param="language", code="invalid_value") from None
+
+
+def _embedding_model(session: Session, wanted: CreateIndex) -> Model | None:
+    """Return the model that will make the vectors of an index; None where it has none."""
+    if wanted.embedding_model is None:
+        if wanted.query_prefix or wanted.document_prefix:
+            message = "Prefixes are for a model that embeds; give embedding_model, or leave them out."
+            raise InputError(message, param="embedding_model", code="missing_required_parameter")
+        return None
+    model = served_models.find_offered(session, wanted.embedding_model)
+    if model.serves != LineKind.POOL:
+        raise InputError(
+            f"The model {model.name!r} does not embed texts; choose one whose `endpoints` in GET /v1/models has "
+            "/v1/embeddings.",
+            param="embedding_model",
+            code="model_not_supported",
+        )
+    return model
+
+
+def _limits(wanted: CreateIndex, model: Model | None, counted: CountedBy | None) -> PassageLimits:
+    if model is None:
+        return passage_limits(wanted.max_tokens, wanted.overlap_tokens)
+    room = room_in(model, counted, prefix=wanted.document_prefix)
+    return passage_limits(wanted.max_tokens, wanted.overlap_tokens, room=room, model=model.name)
+
+
+def _signature(model: Model, wanted: CreateIndex) -> EmbeddingSignature:
+    """Return how a model will make the vectors."""
+    made = served_models.embedding_of(model)
+    return EmbeddingSignature(
+        model_sha256=made.model_sha256,
+        pooling=made.pooling,
+        dimensions=made.dimensions,
+        query_prefix=wanted.query_prefix,
+        document_prefix=wanted.document_prefix,
+    )
+
+
+def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+    advisory_lock(session, f"indexes {tenant_id}")
+    mine = select(func.count()).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
+    if (session.scalar(mine) or 0) >= settings.tenant_indexes:
+        raise LimitError(
+            f"You have {settings.tenant_indexes:,} indexes, which is as many as you may. Delete one.",
+            code="too_many_indexes",
+        )

@@ -1,0 +1,119 @@
+"""Vectors of questions: asked of a model by a batch, waited for a while, and known after that.
+
+Between two looks at a batch nobody holds a thread or a connection to Postgres.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import numpy as np
+from anyio.to_thread import run_sync
+from numpy.typing import NDArray
+
+from api.services import Services
+from api.spending import Spending
+from features.retrieval import questions
+from features.retrieval.http.service import search_of
+from features.retrieval.parts import IndexParts
+from jobs import files
+from jobs.batches import lifecycle, made_inputs
+from jobs.database import transaction
+from jobs.errors import ConflictError, InputError, LateError
+from jobs.files import NewFile
+from jobs.tables import Tenant
+
+Vector = NDArray[np.float32]
+
+_LOOK_SECONDS = 0.1
+_FILENAME = "query.jsonl"
+
+
+class Asker:
+    """Asks for one tenant."""
+
+    def __init__(self, services: Services, tenant: Tenant, *, key_id: str, spending: Spending) -> None:
+        self._services = services
+        self._tenant = tenant
+        self._key_id = key_id
+        self._spending = spending
+
+    async def vector(self, parts: IndexParts, query: str, *, timeout_seconds: float) -> tuple[Vector, str | None]:
+        """Return the vector of a question, and the id of the batch that made it if that was needed.
+
+        Raises LateError where it has not come in time, UnservedError where nobody makes it, and what creating a batch
+        raises.
+        """
+        async with self._services.session_slots:
+            await run_sync(self._require_served, parts)
+        known = search_of(self._services).known_vectors.find(parts, query)
+        if known is not None:
+            return known, None
+        batch_id = await self._submit(parts, query)
+        with anyio.move_on_after(timeout_seconds):
+            found = await self._wait(batch_id)
+            search_of(self._services).known_vectors.keep(parts, query, found)
+            return found, batch_id
+        async with self._services.session_slots:
+            await run_sync(self._cancel, batch_id)
+        raise LateError(
+            f"The question was not embedded within {timeout_seconds:g} s: batch {batch_id!r}, which was to do it, is "
+            f"cancelled. Give a longer timeout_seconds, or {questions.INSTEAD}.",
+            code="query_not_embedded_in_time",
+        )
+
+    async def _submit(self, parts: IndexParts, query: str) -> str:
+        key = files.new_object_key(self._tenant.id)
+        new = await run_sync(
+            partial(
+                made_inputs.write_input,
+                self._services.store.storage,
+                key,
+                [questions.line_of(parts, query)],
+                filename=_FILENAME,
+                settings=self._services.settings,
+            ),
+            limiter=self._services.store.upload_threads,
+        )
+        try:
+            async with self._services.session_slots:
+                return await run_sync(self._create, parts, new)
+        except InputError:
+            await self._services.store.delete(key)
+            raise
+
+    async def _wait(self, batch_id: str) -> Vector:
+        while True:
+            async with self._services.session_slots:
+                found = await run_sync(self._answer, batch_id)
+            if found is not None:
+                return found
+            await anyio.sleep(_LOOK_SECONDS)
+
+    def _require_served(self, parts: IndexParts) -> None:
+        with transaction(self._services.sessions) as session:
+            questions.require_served(session, parts)
+
+    def _create(self, parts: IndexParts, new: NewFile) -> str:
+        with transaction(self._services.sessions) as session:
+            return questions.submit(
+                session,
+                self._tenant,
+                parts,
+                new,
+                self._services.settings,
+                key_id=self._key_id,
+                spend=self._spending.spend,
+            )
+
+    def _answer(self, batch_id: str) -> Vector | None:
+        with transaction(self._services.sessions) as session:
+            return questions.answer(session, self._tenant.id, batch_id)
+
+    def _cancel(self, batch_id: str) -> None:
+        with transaction(self._services.sessions) as session:
+            try:
+                lifecycle.cancel_batch(session, self._tenant.id, batch_id)
+            except ConflictError:  # it has ended just now, too late for whoever waited
+                return

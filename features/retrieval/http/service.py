@@ -1,0 +1,34 @@
+"""What searches share in an API process: the parts of indexes in memory, and the vectors of questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from api.services import Services
+from features.retrieval.known_vectors import KnownVectors
+from features.retrieval.searching import Searcher
+from jobs.settings import MIB, Settings
+from jobs.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchService:
+    """Kept by one API process."""
+
+    searcher: Searcher
+    known_vectors: KnownVectors = field(default_factory=KnownVectors)
+
+    def close(self) -> None:
+        """Do nothing: what is in memory ends with the process."""
+
+
+def open_search(settings: Settings, storage: Storage) -> SearchService:
+    """Return the search service of an API process."""
+    return SearchService(searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
+
+
+def search_of(services: Services) -> SearchService:
+    """Return what `open_search` made for this process."""
+    search = services.of_features["search"]
+    assert isinstance(search, SearchService)
+    return search

@@ -1,0 +1,34 @@
+"""The newest vectors of questions, so that the same one is not asked of its model again. Knows no store."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.retrieval.parts import IndexParts
+
+_KNOWN = 1000
+
+
+class KnownVectors:
+    """Kept by tenant, model and question with its prefix. For use on an event loop alone."""
+
+    def __init__(self) -> None:
+        self._vectors: OrderedDict[tuple[str, str, str], NDArray[np.float32]] = OrderedDict()
+
+    def find(self, parts: IndexParts, query: str) -> NDArray[np.float32] | None:
+        """Return the vector of a question; None: it is not known."""
+        return self._vectors.get(_key(parts, query))
+
+    def keep(self, parts: IndexParts, query: str, vector: NDArray[np.float32]) -> None:
+        """Know a vector until a thousand others came."""
+        self._vectors[_key(parts, query)] = vector
+        if len(self._vectors) > _KNOWN:
+            self._vectors.popitem(last=False)
+
+
+def _key(parts: IndexParts, query: str) -> tuple[str, str, str]:
+    assert parts.signature.embedding is not None, "an index with a model"
+    return parts.tenant_id, parts.signature.embedding.model_sha256, parts.query_prefix + query

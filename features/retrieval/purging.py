@@ -1,0 +1,155 @@
+"""Ends what deleted indexes still have: batches and their files, objects, rows; and objects that no row names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.retrieval import stages
+from features.retrieval.objects import named_key, vectors_key
+from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
+from jobs import deletions, files
+from jobs.batches.deletion import delete_batch
+from jobs.courses.stages import batches_of
+from jobs.database import transaction
+from jobs.purges import SWEEP_AGAIN, Purge
+from jobs.retention.backups import are_objects_held
+from jobs.retention.purging import delete_objects
+from jobs.settings import Settings
+from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_INDEX_STATES, BatchState
+from jobs.storage import Storage, StoredObject, prepared, tokenizers
+from jobs.storage.store_owner import may_sweep
+from jobs.tables import File, Tenant
+
+log = logging.getLogger(__name__)
+
+_ROWS = 100  # a transaction
+_ENDED = [state.value for state in TERMINAL_INDEX_STATES]
+
+
+def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of indexes, for `Feature.purges`."""
+    age = timedelta(hours=settings.leftover_hours)
+    return (
+        Purge(what="indexes", step=lambda: purge_indexes(maker, storage)),
+        Purge(
+            what="leftovers of indexes",
+            chore="sweep indexes",
+            step=lambda: sweep_index_objects(maker, storage, age=age),
+            again=SWEEP_AGAIN,
+        ),
+    )
+
+
+def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:
+    """Delete what deleted indexes have, and those of deleted tenants; return how many are gone.
+
+    One whose batch is still being cancelled, and one of which the store refuses an object, is tried again the next
+    time.
+    """
+    with transaction(maker) as session:
+        session.execute(_DELETE_OF_DELETED_TENANTS)
+        due = select(PassageIndex.id).where(PassageIndex.deleted_at.is_not(None), PassageIndex.state.in_(_ENDED))
+        index_ids = session.scalars(due.order_by(PassageIndex.deleted_at).limit(_ROWS)).all()
+    return sum(_purge(maker, storage, index_id) for index_id in index_ids)
+
+
+def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
+    """Delete objects of indexes, and tokenizers, that are older than `age` and that no row names; return how many.
+
+    Workers that were killed leave them, and models that are other ones by now. Those of tenants that this database does
+    not know are another's.
+    """
+    if not may_sweep(maker, storage):
+        return 0
+    with transaction(maker) as session:
+        now = session.scalar(select(func.now()))
+    assert now is not None
+    old = _old_objects(storage.iter_objects(), now - age)
+    num_gone = 0
+    while block := list(islice(old, _ROWS)):
+        with transaction(maker) as session:
+            if are_objects_held(session):
+                return num_gone
+            unneeded, unnamed = _unneeded(session, block), _unnamed_tokenizers(session, block)
+        unneeded += [name for name in unnamed if tokenizers.is_old(storage, name, now - age)]
+        num_gone += len(delete_objects(storage, {name: name for name in unneeded}))
+    return num_gone
+
+
+def _old_objects(found: Iterable[StoredObject], limit: datetime) -> Iterable[str]:
+    old = (each.name for each in found if each.modified_at < limit)
+    return (name for name in old if named_key(name) is not None or tokenizers.named_sha256(name) is not None)
+
+
+def _unnamed_tokenizers(session: Session, names: Sequence[str]) -> list[str]:
+    """Return those of these objects that are tokenizers which no model has, and no index is still to be cut by."""
+    hashes = {name: sha256 for name in names if (sha256 := tokenizers.named_sha256(name)) is not None}
+    needed = set(hashes.values())
+    is_mine = PassageIndex.tokenizer_sha256.in_(needed) & PassageIndex.state.not_in(_ENDED)
+    of_indexes = set(session.scalars(select(PassageIndex.tokenizer_sha256).where(is_mine)))
+    named = tokenizers.of_models(session, needed) | of_indexes
+    return [name for name, sha256 in hashes.items() if sha256 not in named]
+
+
+def _unneeded(session: Session, names: Sequence[str]) -> list[str]:
+    """Return those of these objects that no row names."""
+    keys = {name: key for name in names if (key := named_key(name)) is not None}
+    wanted = set(keys.values())
+    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(map(prepared.tenant_of, wanted))))))
+    named = set(session.scalars(select(IndexSegment.object_key).where(IndexSegment.object_key.in_(wanted))))
+    kept = select(PassageIndex.documents_key).where(PassageIndex.documents_key.in_(wanted))
+    named |= set(session.scalars(kept))
+    return [name for name, key in keys.items() if key not in named and prepared.tenant_of(key) in ours]
+
+
+def _purge(maker: sessionmaker[Session], storage: Storage, index_id: str) -> bool:
+    """Delete one index for good; False where that is not possible yet."""
+    with transaction(maker) as session:
+        if are_objects_held(session) or not _delete_batches(session, index_id):
+            return False
+        keys = _object_keys(session, index_id)
+    if len(delete_objects(storage, {key: key for key in keys})) < len(keys):
+        return False
+    with transaction(maker) as session:
+        session.execute(delete(IndexSegment).where(IndexSegment.index_id == index_id))
+        session.execute(delete(PassageIndexStage).where(PassageIndexStage.passage_index_id == index_id))
+        session.execute(delete(PassageIndex).where(PassageIndex.id == index_id))
+    return True
+
+
+def _object_keys(session: Session, index_id: str) -> list[str]:
+    index = session.get(PassageIndex, index_id)
+    documents = [] if index is None or index.documents_key is None else [index.documents_key]
+    segments = session.scalars(select(IndexSegment.object_key).where(IndexSegment.index_id == index_id))
+    return documents + [key for object_key in segments for key in (object_key, vectors_key(object_key))]
+
+
+def _delete_batches(session: Session, index_id: str) -> bool:
+    """Delete the batches of an index with their files; False where one has not ended."""
+    found = batches_of(session, stages.stages_of(session, index_id)).values()
+    batches = [batch for batch in found if batch.deleted_at is None]
+    if any(BatchState(batch.state) not in TERMINAL_BATCH_STATES for batch in batches):
+        return False
+    for batch in batches:
+        delete_batch(session, batch.tenant_id, batch.id, by=deletions.RETENTION)
+    inputs = [batch.input_file_id for batch in batches]
+    kept = select(File).where(File.id.in_(inputs), File.deleted_at.is_(None)).order_by(File.id)
+    files.mark_deleted(session, session.scalars(kept.with_for_update()).all(), by=deletions.RETENTION)
+    return True
+
+
+_DELETE_OF_DELETED_TENANTS = (
+    update(PassageIndex)
+    .where(
+        PassageIndex.deleted_at.is_(None),
+        PassageIndex.tenant_id.in_(select(Tenant.id).where(Tenant.deleted_at.is_not(None))),
+    )
+    .values(deleted_at=func.now())
+    .execution_options(synchronize_session=False)
+)

@@ -1,0 +1,61 @@
+"""The stages of an index, in their order: which are begun, and the batch that each one is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+
+from sqlalchemy.orm import Session
+
+from features.retrieval.tables import PassageIndex, PassageIndexStage
+from jobs.courses import stages as course_stages
+from jobs.files import NewFile
+from jobs.lines.document_bodies import CUT_ENDPOINT, READ_ENDPOINT
+from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
+from jobs.settings import Settings
+
+_OUTPUTS_LAST = 7 * 86_400
+"""Seconds: what the index has of them, it has as its own."""
+
+
+class Stage(StrEnum):
+    """What is done to all documents before the next stage begins."""
+
+    READ = "read"  # bytes become a text with places
+    CUT = "cut"  # texts become passages, and these segments of the index
+    EMBED = "embed"  # a model makes a vector of each passage
+    EMBED_AGAIN = "embed_again"  # those of requests that failed one by one: of many passages one may be too long
+
+
+STAGES = tuple(Stage)
+"""In their order: a stage's place here is its number."""
+_ENDPOINTS = {Stage.READ: READ_ENDPOINT, Stage.CUT: CUT_ENDPOINT}
+
+
+def stages_for(index: PassageIndex) -> Sequence[Stage]:
+    """Return the stages that an index goes through."""
+    return STAGES if index.embedding_model is not None else STAGES[: STAGES.index(Stage.EMBED)]
+
+
+def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
+    """Return the stages that are begun, in order."""
+    return stages_of_each(session, [index_id])[index_id]
+
+
+def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[PassageIndexStage]]:
+    """Return the same of several indexes, by their ids, in one query."""
+    return course_stages.stages_of_each(session, PassageIndexStage, PassageIndexStage.passage_index_id, index_ids)
+
+
+def begin(
+    session: Session, index: PassageIndex, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
+) -> None:
+    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    wanted = course_stages.StageBatch(
+        stage=stage.value,
+        endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),
+        metadata={"index_id": index.id},
+        outputs_last_seconds=_OUTPUTS_LAST,
+    )
+    row = PassageIndexStage(passage_index_id=index.id, number=STAGES.index(stage), num_lines=num_lines)
+    course_stages.begin(session, index, row, lines=lines, wanted=wanted, settings=settings)

@@ -1,0 +1,319 @@
+"""What is to be sent to endpoints: claimed by a worker, recorded once it was tried, tried again, given up, replayed.
+
+Each call is a short transaction of its caller, and none is open while a request is under way. A worker that dies leaves
+a claim that ends by itself, and what it had claimed is sent again: at least once, under the same id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import delete, extract, func, select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from features.webhooks.endpoints import disable, get_endpoint
+from features.webhooks.events import MAX_PENDING, num_pending
+from features.webhooks.sending import Answer
+from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from jobs.database import transaction
+from jobs.errors import ConflictError, LimitError, NotFoundError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.purges import Purge
+from jobs.settings import Settings
+from jobs.states import DeliveryState
+from jobs.storage import Storage
+
+CLAIM = timedelta(seconds=60)
+"""After which a claimed delivery is given to another worker: longer than a request may take and its record may wait."""
+PAUSES = tuple(timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 1800, 3600, 7200, 14400, 25200, 33400))
+"""Before the second try, the third …: together 24 h, then a delivery is given up."""
+_JITTER = 0.1  # either way, so that what failed together does not come together again
+LONGEST_RETRY_AFTER = timedelta(hours=1)
+"""What an endpoint may ask for with `Retry-After`, at most."""
+FAILING_FOR = timedelta(days=5)
+"""After so long without one success an endpoint is disabled."""
+KEPT_FOR = timedelta(days=14)
+"""Of the log, after a delivery has ended."""
+MAX_ATTEMPTS_SHOWN = 20
+_GONE = 410
+_ROWS = 1000  # a transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedDelivery:
+    """A request to be made."""
+
+    delivery_id: str
+    fence: int
+    """Good for this claim only: the next one has a higher number."""
+    claimed_by: str
+    """Who made this claim: a database that was restored gives out the same fence again."""
+    endpoint_id: str
+    tenant_id: str
+    url: str
+    signing_secrets: Sequence[str]
+    event_id: str
+    event_type: str
+    event_data: Mapping[str, Any]
+    event_at: int
+    """In Unix seconds."""
+    claimed_at: int
+    """In Unix seconds."""
+
+
+def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int]) -> list[ClaimedDelivery]:
+    """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`.
+
+    One statement, which may be a transaction of its own.
+    """
+    allowed = {tenant_id: max(a_tenant - num, 0) for tenant_id, num in busy.items()}
+    claimed_by = new_id("claim")
+    values = {"limit": limit, "a_tenant": a_tenant, "claim": CLAIM, "claimed_by": claimed_by}
+    values |= {"busy_tenants": list(allowed), "busy_allowed": list(allowed.values())}
+    return [
+        ClaimedDelivery(
+            delivery_id=row.id,
+            fence=row.fence,
+            claimed_by=claimed_by,
+            endpoint_id=row.endpoint_id,
+            tenant_id=row.tenant_id,
+            url=row.url,
+            signing_secrets=[row.secret] if row.old_secret is None else [row.secret, row.old_secret],
+            event_id=row.event_id,
+            event_type=row.event_type,
+            event_data=row.event_data,
+            event_at=row.event_at,
+            claimed_at=row.claimed_at,
+        )
+        for row in session.execute(_CLAIM, values)
+    ]
+
+
+def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState | None:
+    """Note what came of a request; return the delivery's state, None where it is no longer this claim's.
+
+    Locks the endpoint before the delivery, as whoever deletes or disables one does.
+    """
+    is_success = answer.is_success
+    failing_since = _note_health(session, claimed.endpoint_id, is_success=is_success)
+    state, pause = _next(session, claimed, answer)
+    values: dict[str, object] = {"state": state.value, "num_tries": WebhookDelivery.num_tries + 1}
+    values |= {"due_at": func.clock_timestamp() + pause} if pause is not None else {"ended_at": func.now()}
+    moved = session.scalar(
+        update(WebhookDelivery)
+        .where(
+            WebhookDelivery.id == claimed.delivery_id,
+            WebhookDelivery.fence == claimed.fence,
+            WebhookDelivery.claimed_by == claimed.claimed_by,
+            WebhookDelivery.state == DeliveryState.PENDING.value,
+        )
+        .values(values)
+        .returning(WebhookDelivery.id)
+        .execution_options(synchronize_session=False)
+    )
+    if moved is None:
+        return None
+    session.execute(_ATTEMPT, _attempt_values(claimed, answer))
+    if answer.status_code == _GONE:
+        disable(session, claimed.endpoint_id, reason="it answered 410 Gone")
+    elif failing_since is not None:
+        disable(session, claimed.endpoint_id, reason=f"every request failed since {failing_since}")
+    return state
+
+
+def _next(session: Session, claimed: ClaimedDelivery, answer: Answer) -> tuple[DeliveryState, timedelta | None]:
+    """Return the state after an answer, and after what time the next try is due."""
+    if answer.is_success:
+        return DeliveryState.DELIVERED, None
+    num_tries = session.scalar(select(WebhookDelivery.num_tries).where(WebhookDelivery.id == claimed.delivery_id)) or 0
+    if answer.status_code == _GONE or num_tries >= len(PAUSES):
+        return DeliveryState.FAILED, None
+    pause = PAUSES[num_tries] * random.uniform(1 - _JITTER, 1 + _JITTER)
+    return DeliveryState.PENDING, max(pause, min(answer.retry_after or pause, LONGEST_RETRY_AFTER))
+
+
+def _note_health(session: Session, endpoint_id: str, *, is_success: bool) -> str | None:
+    """Note a success or failure of an endpoint; return since when all failed, where that is too long ago."""
+    if is_success:
+        session.execute(_HEALTHY, {"endpoint_id": endpoint_id})
+        return None
+    row = session.execute(_FAILING, {"endpoint_id": endpoint_id, "allowed": FAILING_FOR}).one_or_none()
+    return None if row is None or not row.is_too_long else f"{row.failing_since:%Y-%m-%d %H:%M} UTC"
+
+
+def _attempt_values(claimed: ClaimedDelivery, answer: Answer) -> dict[str, object]:
+    return {
+        "delivery_id": claimed.delivery_id,
+        "number": claimed.fence,
+        "milliseconds": answer.milliseconds,
+        "status_code": answer.status_code,
+        "answer": answer.text,
+        "error": answer.error,
+    }
+
+
+def list_deliveries(
+    session: Session, tenant_id: str, endpoint_id: str, *, after: str | None = None, limit: int = 20
+) -> Page[WebhookDelivery]:
+    """Return a page of an endpoint's log, newest first. Raises NotFoundError, or InputError on an unknown `after`."""
+    endpoint = get_endpoint(session, tenant_id, endpoint_id)
+    query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint.id)
+    return read_page(session, query, table=WebhookDelivery, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def attempts_of(session: Session, delivery_ids: Collection[str]) -> dict[str, list[WebhookAttempt]]:
+    """Return the last attempts of each delivery, in their order."""
+    found: dict[str, list[WebhookAttempt]] = {delivery_id: [] for delivery_id in delivery_ids}
+    query = select(WebhookAttempt).where(WebhookAttempt.delivery_id.in_(delivery_ids)).order_by(WebhookAttempt.number)
+    for attempt in session.scalars(query):
+        found[attempt.delivery_id].append(attempt)
+    return {delivery_id: attempts[-MAX_ATTEMPTS_SHOWN:] for delivery_id, attempts in found.items()}
+
+
+def replay(session: Session, tenant_id: str, endpoint_id: str, delivery_id: str) -> WebhookDelivery:
+    """Send a delivery again, now and under the same event id; its pauses begin anew. One that waits is sent now.
+
+    Raises NotFoundError, ConflictError where the endpoint is disabled, LimitError where too many wait.
+    """
+    endpoint = get_endpoint(session, tenant_id, endpoint_id)
+    session.refresh(endpoint, with_for_update={"key_share": True})
+    if endpoint.disabled_at is not None:
+        raise ConflictError(
+            f"Webhook endpoint {endpoint_id!r} is disabled: {endpoint.disabled_reason}. Enable it first.",
+            code="webhook_endpoint_disabled",
+        )
+    if num_pending(session, tenant_id) >= MAX_PENDING:
+        raise LimitError(
+            f"You have {MAX_PENDING:,} deliveries that wait, as many as there may be. Wait until some have ended.",
+            code="webhook_deliveries_exceeded",
+        )
+    replayed = session.scalar(
+        update(WebhookDelivery)
+        .where(WebhookDelivery.id == delivery_id, WebhookDelivery.endpoint_id == endpoint.id)
+        .values(state=DeliveryState.PENDING.value, due_at=func.now(), num_tries=0, ended_at=None, problem=None)
+        .returning(WebhookDelivery)
+        .execution_options(populate_existing=True)
+    )
+    if replayed is None:
+        raise NotFoundError(f"Endpoint {endpoint_id!r} has no delivery with id {delivery_id!r}.", param="delivery_id")
+    return replayed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRequest:
+    """What a request needs that is sent to try an endpoint out."""
+
+    url: str
+    signing_secrets: Sequence[str]
+    event_id: str
+    at: int
+    """Now, in Unix seconds."""
+
+
+def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest:
+    """Return what a sample event for an endpoint needs; nothing of it is kept."""
+    at = session.scalar(select(func.floor(extract("epoch", func.clock_timestamp()))))
+    is_old_kept = endpoint.old_secret_until is not None and session.scalar(
+        select(func.now() < endpoint.old_secret_until)
+    )
+    old = [endpoint.old_secret] if is_old_kept and endpoint.old_secret is not None else []
+    return SampleRequest(
+        url=endpoint.url, signing_secrets=[endpoint.secret, *old], event_id=new_id("evt"), at=int(at or 0)
+    )
+
+
+def purges(maker: sessionmaker[Session], _storage: Storage, _settings: Settings) -> Sequence[Purge]:
+    """Return what is ended of the log of webhooks, for `Feature.purges`."""
+    return (Purge(what="webhooks", chore="forget webhooks", step=lambda: forget(maker)),)
+
+
+def forget(maker: sessionmaker[Session]) -> int:
+    """Delete what of the log is kept no longer; return how many deliveries it were."""
+    total = 0
+    is_left = True
+    while is_left:
+        with transaction(maker) as session:
+            old = select(WebhookDelivery.id).where(WebhookDelivery.ended_at < func.now() - KEPT_FOR).limit(_ROWS)
+            ids = session.scalars(old.with_for_update(skip_locked=True)).all()
+            session.execute(delete(WebhookDelivery).where(WebhookDelivery.id.in_(ids)))
+            session.execute(delete(WebhookAttempt).where(WebhookAttempt.delivery_id.in_(ids)))
+        total += len(ids)
+        is_left = bool(ids)
+    return total
+
+
+# Tenants one after the other by the index, and of each the few that are due longest: whoever has ten thousand that fail
+# costs a look as much as who has one. Arrays and no joins, as in `jobs.batches.planned`.
+_CLAIM = text("""
+    WITH RECURSIVE waiting AS (
+        (SELECT tenant_id FROM webhook_delivery WHERE state = 'pending' ORDER BY tenant_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT delivery.tenant_id FROM webhook_delivery AS delivery
+            WHERE delivery.state = 'pending' AND delivery.tenant_id > waiting.tenant_id
+            ORDER BY delivery.tenant_id LIMIT 1
+        )
+        FROM waiting WHERE waiting.tenant_id IS NOT NULL
+    ), allowed AS (
+        SELECT waiting.tenant_id, coalesce(busy.allowed, :a_tenant) AS num FROM waiting
+        LEFT JOIN unnest(CAST(:busy_tenants AS text[]), CAST(:busy_allowed AS int[])) AS busy (tenant_id, allowed)
+            ON busy.tenant_id = waiting.tenant_id
+        WHERE waiting.tenant_id IS NOT NULL
+    ), due AS (
+        SELECT own.id FROM allowed CROSS JOIN LATERAL (
+            SELECT delivery.id, delivery.due_at FROM webhook_delivery AS delivery
+            WHERE delivery.state = 'pending' AND delivery.tenant_id = allowed.tenant_id
+                AND delivery.due_at <= clock_timestamp()
+            ORDER BY delivery.due_at LIMIT allowed.num
+        ) AS own
+        ORDER BY own.due_at LIMIT :limit
+    ), mine AS (
+        SELECT id FROM webhook_delivery
+        WHERE id = ANY(ARRAY(SELECT id FROM due)) AND state = 'pending' AND due_at <= clock_timestamp()
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE webhook_delivery AS delivery
+    SET fence = delivery.fence + 1, claimed_by = :claimed_by, due_at = clock_timestamp() + CAST(:claim AS interval)
+    FROM webhook_endpoint AS endpoint
+    WHERE delivery.id = ANY(ARRAY(SELECT id FROM mine)) AND endpoint.id = delivery.endpoint_id
+    RETURNING delivery.id, delivery.fence, delivery.endpoint_id, delivery.tenant_id, delivery.event_id,
+        delivery.event_type, delivery.event_data, endpoint.url, endpoint.secret,
+        CASE WHEN endpoint.old_secret_until > now() THEN endpoint.old_secret END AS old_secret,
+        CAST(floor(extract(epoch FROM delivery.created_at)) AS bigint) AS event_at,
+        CAST(floor(extract(epoch FROM clock_timestamp())) AS bigint) AS claimed_at
+""")
+
+# Locks no endpoint that was healthy before.
+_HEALTHY = text(
+    "UPDATE webhook_endpoint SET failing_since = NULL WHERE id = :endpoint_id AND failing_since IS NOT NULL"
+)
+
+# An outage counts from its first failure while deliveries go on failing: where none waits for another try or was given
+# up within the last two days, nobody knows whether it is over, and this failure begins another. A delivery is tried for
+# a day, and so those of the last four days tell.
+_FAILING = text("""
+    UPDATE webhook_endpoint AS endpoint SET failing_since = CASE
+        WHEN failing_since < now() - interval '2 days' AND NOT EXISTS (
+            SELECT FROM webhook_delivery AS delivery
+            WHERE delivery.endpoint_id = endpoint.id AND delivery.created_at > now() - interval '4 days'
+                AND (
+                    delivery.state = 'failed' AND delivery.ended_at > now() - interval '2 days'
+                    OR delivery.state = 'pending' AND delivery.num_tries > 0
+                )
+        ) THEN now()
+        ELSE coalesce(failing_since, now())
+    END
+    WHERE id = :endpoint_id AND disabled_at IS NULL
+    RETURNING failing_since, failing_since < now() - CAST(:allowed AS interval) AS is_too_long
+""")
+
+_ATTEMPT = text("""
+    INSERT INTO webhook_attempt (delivery_id, number, started_at, milliseconds, status_code, answer, error)
+    VALUES (:delivery_id, :number, clock_timestamp() - make_interval(secs => :milliseconds / 1000.0), :milliseconds,
+        :status_code, :answer, :error)
+""")

@@ -1,0 +1,171 @@
+"""Endpoints of a tenant: added, changed, removed, and given new secrets. Sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from features.webhooks import signing
+from features.webhooks.addresses import check_url
+from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
+from jobs.errors import InputError, LimitError, NotFoundError
+from jobs.ids import new_id
+from jobs.pagination import Page, read_page
+from jobs.settings import Settings
+from jobs.states import DeliveryState, EventType
+from jobs.tables import Tenant
+
+MAX_ENDPOINTS = 20
+"""Of a tenant."""
+MAX_NAME = 200
+OLD_SECRET_KEPT = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointChange:
+    """What is wanted of an endpoint; None: as it is."""
+
+    name: str | None = None
+    url: str | None = None
+    event_types: Sequence[EventType] | None = None
+    is_enabled: bool | None = None
+
+
+def create_endpoint(session: Session, tenant_id: str, wanted: EndpointChange, settings: Settings) -> WebhookEndpoint:
+    """Add an endpoint with a secret of its own. Raises InputError, or LimitError where there are too many."""
+    assert wanted.url is not None, "a new endpoint has all but is_enabled"
+    assert wanted.event_types is not None
+    assert wanted.name is not None
+    check_url(wanted.url, settings.allowed_networks)
+    _check_room(session, tenant_id)
+    endpoint = WebhookEndpoint(
+        id=new_id("whep"),
+        tenant_id=tenant_id,
+        name=wanted.name,
+        url=wanted.url,
+        event_types=_values(wanted.event_types),
+        secret=signing.new_secret(),
+    )
+    session.add(endpoint)
+    session.flush()
+    session.refresh(endpoint)
+    return endpoint
+
+
+def get_endpoint(session: Session, tenant_id: str, endpoint_id: str) -> WebhookEndpoint:
+    """Return an endpoint of this tenant. Raises NotFoundError, also for another tenant's."""
+    is_there = (WebhookEndpoint.id == endpoint_id) & (WebhookEndpoint.tenant_id == tenant_id)
+    endpoint = session.scalar(select(WebhookEndpoint).where(is_there))
+    if endpoint is None:
+        raise NotFoundError(f"No webhook endpoint found with id {endpoint_id!r}.", param="webhook_endpoint_id")
+    return endpoint
+
+
+def list_endpoints(
+    session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20
+) -> Page[WebhookEndpoint]:
+    """Return a page of a tenant's endpoints, newest first. Raises InputError on an unknown `after`."""
+    query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    return read_page(session, query, table=WebhookEndpoint, tenant_id=tenant_id, after=after, limit=limit)
+
+
+def change_endpoint(
+    session: Session, tenant_id: str, endpoint_id: str, wanted: EndpointChange, settings: Settings
+) -> WebhookEndpoint:
+    """Change an endpoint; what waits for it goes to its new URL. Raises InputError or NotFoundError."""
+    if wanted.url is not None:
+        check_url(wanted.url, settings.allowed_networks)
+    endpoint = _lock(session, tenant_id, endpoint_id)
+    before = _configuration(endpoint)
+    if wanted.name is not None:
+        endpoint.name = wanted.name
+    if wanted.url is not None and wanted.url != endpoint.url:
+        endpoint.url = wanted.url
+        endpoint.failing_since = None  # that was the other URL
+    if wanted.event_types is not None:
+        endpoint.event_types = _values(wanted.event_types)
+    if wanted.is_enabled is True:
+        endpoint.disabled_at = endpoint.disabled_reason = endpoint.failing_since = None
+    session.flush()
+    if wanted.is_enabled is False and endpoint.disabled_at is None:
+        disable(session, endpoint.id, reason="disabled by its owner")
+        session.refresh(endpoint)
+    if _configuration(endpoint) != before:
+        _note_change(session, endpoint)
+    return endpoint
+
+
+def rotate_secret(session: Session, tenant_id: str, endpoint_id: str, *, keep_old: bool) -> WebhookEndpoint:
+    """Give an endpoint a new secret; with `keep_old`, requests are signed with the old one, too, for a day."""
+    endpoint = _lock(session, tenant_id, endpoint_id)
+    kept_until = session.scalar(select(func.now() + OLD_SECRET_KEPT)) if keep_old else None
+    endpoint.old_secret, endpoint.old_secret_until = (endpoint.secret if keep_old else None), kept_until
+    endpoint.secret = signing.new_secret()
+    session.flush()
+    _note_change(session, endpoint)
+    return endpoint
+
+
+def delete_endpoint(session: Session, tenant_id: str, endpoint_id: str) -> None:
+    """Delete an endpoint with its log, and what waits for it. Raises NotFoundError."""
+    endpoint = get_endpoint(session, tenant_id, endpoint_id)
+    session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.id == endpoint.id))
+
+
+def delete_endpoints_of(session: Session, tenant_id: str) -> None:
+    """Delete all endpoints of a tenant that is deleted."""
+    session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id))
+
+
+def disable(session: Session, endpoint_id: str, *, reason: str) -> None:
+    """Send an endpoint nothing more until its owner enables it again; what waits for it has failed."""
+    values = {"disabled_at": func.now(), "disabled_reason": reason}
+    session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).values(values))
+    is_pending = (WebhookDelivery.endpoint_id == endpoint_id) & (WebhookDelivery.state == DeliveryState.PENDING.value)
+    ended = {"state": DeliveryState.FAILED.value, "ended_at": func.now(), "problem": f"not sent: {reason}"}
+    session.execute(update(WebhookDelivery).where(is_pending).values(ended))
+
+
+def _lock(session: Session, tenant_id: str, endpoint_id: str) -> WebhookEndpoint:
+    endpoint = get_endpoint(session, tenant_id, endpoint_id)
+    session.refresh(endpoint, with_for_update={"key_share": True})
+    return endpoint
+
+
+def _check_room(session: Session, tenant_id: str) -> None:
+    session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))  # one at a time
+    num = session.scalar(
+        select(func.count()).select_from(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
+    )
+    if (num or 0) >= MAX_ENDPOINTS:
+        raise LimitError(
+            f"You have {num} webhook endpoints and {MAX_ENDPOINTS} are allowed. Delete one, or let one have more event "
+            "types.",
+            code="webhook_endpoints_exceeded",
+        )
+
+
+def _configuration(endpoint: WebhookEndpoint) -> tuple[object, ...]:
+    return (endpoint.name, endpoint.url, list(endpoint.event_types), endpoint.disabled_at)
+
+
+def _note_change(session: Session, endpoint: WebhookEndpoint) -> None:
+    now = session.scalar(select(func.now()))
+    assert now is not None
+    endpoint.updated_at = now
+    session.flush()
+
+
+def _values(event_types: Sequence[EventType]) -> list[str]:
+    """Return what is stored: each type once, in the order of the enum."""
+    if not event_types:
+        raise InputError(
+            f"event_types is empty. Give one or more of {', '.join(EventType)}.",
+            param="event_types",
+            code="invalid_value",
+        )
+    return [event_type.value for event_type in EventType if event_type in event_types]

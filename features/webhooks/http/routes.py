@@ -1,0 +1,121 @@
+"""`/v1/webhook_endpoints` as OpenAI has it: add, look at, change and delete endpoints, and give them new secrets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from api.auth import TenantDep
+from api.fields import ObjectId, Storable, StrictModel
+from api.openapi import failures
+from api.services import ServicesDep
+from api.sessions import SessionDep
+from features.webhooks import endpoints
+from features.webhooks.addresses import MAX_URL
+from features.webhooks.endpoints import MAX_NAME, EndpointChange
+from features.webhooks.schemas import (
+    DeletedWebhookEndpoint,
+    WebhookEndpointObject,
+    WebhookEndpointPage,
+    WebhookEndpointWithSecret,
+    WebhookEventTypes,
+)
+from jobs.errors import InputError
+from jobs.states import EventType
+
+MAX_PAGE = 100
+
+router = APIRouter(prefix="/v1", tags=["webhooks"], responses=failures(401, 403, 429, 503))
+
+Name = Annotated[Storable, Field(min_length=1, max_length=MAX_NAME)]
+Url = Annotated[Storable, Field(min_length=1, max_length=MAX_URL)]
+EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
+
+
+class ListQuery(StrictModel):
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 20
+
+
+class CreateEndpointBody(StrictModel):
+    url: Url
+    """`https`, on a public address unless the operator allows others."""
+    event_types: EventTypes
+    name: Name
+
+
+class ChangeEndpointBody(StrictModel):
+    """What is left out stays."""
+
+    url: Url | None = None
+    event_types: EventTypes | None = None
+    name: Name | None = None
+    enabled: bool | None = None
+    """Ours: false has it sent nothing; true begins anew after it was disabled."""
+
+
+class RotateSecretBody(StrictModel):
+    keep_old_secret_active_for_24_hours: bool = False
+    """Requests are then signed with both."""
+
+
+@router.post("/webhook_endpoints", operation_id="createWebhookEndpoint", responses=failures(408, 413))
+def create(
+    body: CreateEndpointBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
+) -> WebhookEndpointWithSecret:
+    """Add an endpoint. Its secret is in this answer and in no later one."""
+    wanted = EndpointChange(name=body.name, url=body.url, event_types=body.event_types)
+    return WebhookEndpointWithSecret.of(endpoints.create_endpoint(session, tenant.id, wanted, services.settings))
+
+
+@router.get("/webhook_endpoints", operation_id="listWebhookEndpoints")
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> WebhookEndpointPage:
+    page = endpoints.list_endpoints(session, tenant.id, after=query.after, limit=query.limit)
+    return WebhookEndpointPage.of([WebhookEndpointObject.of(found) for found in page.data], has_more=page.has_more)
+
+
+@router.get("/webhook_event_types", operation_id="listWebhookEventTypes")
+def list_event_types(_tenant: TenantDep) -> WebhookEventTypes:
+    """Answer what an endpoint may be told of."""
+    return WebhookEventTypes(data=list(EventType))
+
+
+@router.get("/webhook_endpoints/{endpoint_id}", operation_id="retrieveWebhookEndpoint", responses=failures(404))
+def retrieve(endpoint_id: str, session: SessionDep, *, tenant: TenantDep) -> WebhookEndpointObject:
+    return WebhookEndpointObject.of(endpoints.get_endpoint(session, tenant.id, endpoint_id))
+
+
+@router.post(
+    "/webhook_endpoints/{endpoint_id}", operation_id="updateWebhookEndpoint", responses=failures(404, 408, 413)
+)
+def change(
+    endpoint_id: str, body: ChangeEndpointBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
+) -> WebhookEndpointObject:
+    """Change an endpoint; what waits for it goes to its new URL."""
+    wanted = EndpointChange(name=body.name, url=body.url, event_types=body.event_types, is_enabled=body.enabled)
+    if wanted == EndpointChange():
+        raise InputError("Nothing to change is given. Give url, event_types, name or enabled.", code="invalid_body")
+    found = endpoints.change_endpoint(session, tenant.id, endpoint_id, wanted, services.settings)
+    return WebhookEndpointObject.of(found)
+
+
+@router.delete("/webhook_endpoints/{endpoint_id}", operation_id="deleteWebhookEndpoint", responses=failures(404))
+def delete(endpoint_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedWebhookEndpoint:
+    """Delete an endpoint with its log; what waits for it is not sent."""
+    endpoints.delete_endpoint(session, tenant.id, endpoint_id)
+    return DeletedWebhookEndpoint(id=endpoint_id)
+
+
+@router.post(
+    "/webhook_endpoints/{endpoint_id}/rotate_secret",
+    operation_id="rotateWebhookSecret",
+    responses=failures(404, 408, 413),
+)
+def rotate_secret(
+    endpoint_id: str, session: SessionDep, *, tenant: TenantDep, body: RotateSecretBody | None = None
+) -> WebhookEndpointWithSecret:
+    """Give an endpoint a new secret, which is in this answer and in no later one."""
+    keep_old = body is not None and body.keep_old_secret_active_for_24_hours
+    return WebhookEndpointWithSecret.of(endpoints.rotate_secret(session, tenant.id, endpoint_id, keep_old=keep_old))
