@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import InvalidRequestError
 from engine.structured import StructuredOutput
+from protocol.turns import Place, TurnQueue
 
 NUM_THREADS = 2
 """Threads that compile at the same time, within their time."""
@@ -75,13 +76,28 @@ class Grammars(Protocol[T_co]):
 class Compilation(Generic[T]):
     """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
 
-    __slots__ = ("_done", "compiled", "error", "num_characters", "started_at", "structured", "tenant", "thread_id")
+    __slots__ = (
+        "_done",
+        "compiled",
+        "error",
+        "has_thread",
+        "num_characters",
+        "places",
+        "started_at",
+        "structured",
+        "tenant",
+        "thread_id",
+    )
 
-    def __init__(self, structured: StructuredOutput, tenant: str) -> None:
+    def __init__(self, structured: StructuredOutput) -> None:
         self.structured = structured
         self.num_characters = _num_characters(structured)
         """Counted once: a choice may list tens of thousands of texts."""
-        self.tenant = tenant
+        self.places: dict[str, Place[Compilation[T]]] = {}
+        """Where it waits for a thread, by the tenants that want it."""
+        self.has_thread = False
+        """Whether it has, or had, one: then it waits no more."""
+        self.tenant = ""
         """In whose turn it is compiled: of several tenants that want it, the one whose turn comes first."""
         self.thread_id: int | None = None
         self.started_at: float | None = None
@@ -130,7 +146,7 @@ class GrammarCompiler(Generic[T]):
         self._cache: OrderedDict[StructuredOutput, Compilation[T]] = OrderedDict()
         self._lock = threading.Lock()
         self._has_finished = threading.Event()
-        self._queues: OrderedDict[str, deque[Compilation[T]]] = OrderedDict()  # by tenant, the next one's turn first
+        self._queue: TurnQueue[Compilation[T]] = TurnQueue()
         self._at_work: list[Compilation[T]] = []
         self._overdue: list[Compilation[T]] = []
         self._slow_tenants: OrderedDict[str, None] = OrderedDict()
@@ -150,12 +166,11 @@ class GrammarCompiler(Generic[T]):
         with self._lock:
             compilation = self._cache.get(structured)
             if compilation is None or self._has_spent(compilation):
-                compilation = self._cache[structured] = Compilation(structured, tenant)
+                compilation = self._cache[structured] = Compilation(structured)
                 self._evict()
             self._cache.move_to_end(structured)
-            queue = self._queues.setdefault(tenant, deque())
-            if not compilation.is_done and compilation.thread_id is None and compilation not in queue:
-                queue.append(compilation)  # of each tenant that wants it: the first whose turn comes
+            if not compilation.has_thread and tenant not in compilation.places:
+                compilation.places[tenant] = self._queue.put(compilation, tenant=tenant)
             self._start_threads()
         return compilation
 
@@ -194,18 +209,20 @@ class GrammarCompiler(Generic[T]):
         num_free = min(self._num_threads + num_slow, MAX_THREADS - len(self._overdue)) - len(self._at_work)
         if num_free <= 0:
             return None
-        for tenant, queue in list(self._queues.items()):
-            while queue and (queue[0].thread_id is not None or queue[0] in self._at_work):
-                queue.popleft()  # taken up in another tenant's turn
-            if not queue:
-                del self._queues[tenant]
-            elif self._has_thread_for(tenant, num_slow=num_slow):
-                self._queues.move_to_end(tenant)
-                compilation = queue.popleft()
-                compilation.tenant = tenant
-                self._at_work.append(compilation)
-                return compilation
-        return None
+        firsts = self._queue.firsts()
+        place = next((each for each in firsts if self._has_thread_for(each.tenant, num_slow=num_slow)), None)
+        return None if place is None else self._taken(place)
+
+    def _taken(self, place: Place[Compilation[T]]) -> Compilation[T]:
+        """Return what waits there, which now has a thread: it waits for no other tenant's turn any more."""
+        compilation = place.work
+        for other in compilation.places.values():
+            if other is not place:
+                self._queue.leave(other)
+        compilation.places.clear()
+        compilation.has_thread, compilation.tenant = True, place.tenant
+        self._at_work.append(compilation)
+        return self._queue.take(place)
 
     def _has_thread_for(self, tenant: str, *, num_slow: int) -> bool:
         """Tell whether a tenant may have a thread now: slow grammars, of two tenants or more, hold up each other."""

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 
+from protocol.turns import Place, TurnQueue
 from workers.prompt_lengths import Unwanted
 
 _LOOK_SECONDS = 0.2
@@ -24,15 +24,12 @@ class Asker:
 
 
 class PieceTurns:
-    """The most urgent first, then tenants by turns. Safe to use from several threads."""
+    """The most urgent first, then tenants in turn. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._is_taken = False
-        self._numbers = count()
-        self._waiting: list[tuple[int, int, int]] = []  # priority, turn, number
-        self._turns: dict[str, int] = {}  # by tenant, of its last piece
-        self._last_turn = 0
+        self._waiting: TurnQueue[None] = TurnQueue()
 
     @contextmanager
     def held(self, asker: Asker, is_wanted: Callable[[], bool]) -> Iterator[None]:
@@ -44,7 +41,7 @@ class PieceTurns:
                     raise Unwanted
         except BaseException:
             with self._changed:
-                self._waiting.remove(place)
+                self._waiting.leave(place)
                 self._changed.notify_all()
             raise
         try:
@@ -58,21 +55,17 @@ class PieceTurns:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def _enter(self, asker: Asker) -> tuple[int, int, int]:
+    def _enter(self, asker: Asker) -> Place[None]:
         with self._changed:
-            if not self._waiting:
-                self._turns = {tenant: turn for tenant, turn in self._turns.items() if turn >= self._last_turn}
-            turn = max(self._turns.get(asker.tenant, 0), self._last_turn) + 1
-            self._turns[asker.tenant] = turn
-            place = asker.priority, turn, next(self._numbers)
-            self._waiting.append(place)
-            return place
+            return self._waiting.put(None, tenant=asker.tenant, rank=asker.priority)
 
-    def _is_next(self, place: tuple[int, int, int]) -> bool:
+    def _is_next(self, place: Place[None]) -> bool:
         """Wait a moment; where it is this one's turn now, take it."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._is_taken and min(self._waiting) == place, _LOOK_SECONDS):
-                return False
-            self._waiting.remove(place)
-            self._is_taken, self._last_turn = True, place[1]
-            return True
+            is_next = self._changed.wait_for(
+                lambda: not self._is_taken and self._waiting.first() is place, _LOOK_SECONDS
+            )
+            if is_next:
+                self._waiting.take(place)
+                self._is_taken = True
+            return is_next

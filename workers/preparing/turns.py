@@ -6,8 +6,10 @@ Knows neither readers nor what the work is.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from typing import Generic, TypeVar
+
+from protocol.turns import Place, TurnQueue
 
 Work = TypeVar("Work")
 
@@ -19,7 +21,7 @@ class Turns(Generic[Work]):
         """`num_threads` take whatever waits; spare ones beside them are for newcomers alone."""
         self._num_threads = num_threads
         self._changed = threading.Condition()
-        self._waiting: dict[str, deque[Work]] = {}  # by tenant, who had a turn longest ago first
+        self._waiting: TurnQueue[Work] = TurnQueue()
         self._under_way: Counter[str] = Counter()
         self._is_closed = False
 
@@ -33,7 +35,7 @@ class Turns(Generic[Work]):
     def num_waiting(self) -> int:
         """Return how much work has not begun."""
         with self._changed:
-            return sum(map(len, self._waiting.values()))
+            return len(self._waiting)
 
     @property
     def is_closed(self) -> bool:
@@ -43,7 +45,7 @@ class Turns(Generic[Work]):
     def put(self, tenant_id: str, work: Work) -> None:
         """Have work done in its tenant's turn; a tenant's own begins in the order in which it came."""
         with self._changed:
-            self._waiting.setdefault(tenant_id, deque()).append(work)
+            self._waiting.put(work, tenant=tenant_id)
             self._changed.notify_all()
 
     def take(self, *, is_spare: bool, timeout_seconds: float) -> tuple[str, Work] | None:
@@ -54,16 +56,12 @@ class Turns(Generic[Work]):
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._next(is_spare=is_spare), timeout_seconds)
-            tenant_id = self._next(is_spare=is_spare)
-            if tenant_id is None or self._is_closed:
+            place = self._next(is_spare=is_spare)
+            if place is None or self._is_closed:
                 return None
-            waiting = self._waiting.pop(tenant_id)
-            work = waiting.popleft()
-            if waiting:
-                self._waiting[tenant_id] = waiting  # behind the others
-            self._under_way[tenant_id] += 1
+            self._under_way[place.tenant] += 1
             self._changed.notify_all()  # this may have been the last thread that was free: the spare one's time
-            return tenant_id, work
+            return place.tenant, self._waiting.take(place)
 
     def done(self, tenant_id: str) -> None:
         """Note the end of work that was taken."""
@@ -78,11 +76,11 @@ class Turns(Generic[Work]):
             self._is_closed = True
             self._changed.notify_all()
 
-    def _next(self, *, is_spare: bool) -> str | None:
-        """Return whose turn it is."""
+    def _next(self, *, is_spare: bool) -> Place[Work] | None:
+        """Return what begins next: of those with the least under way, whose turn it is."""
         if is_spare and self._under_way.total() < self._num_threads:
             return None
-        tenant_id = min(self._waiting, key=lambda one: self._under_way[one], default=None)
-        if tenant_id is None or (is_spare and self._under_way[tenant_id]):
+        place = min(self._waiting.firsts(), key=lambda one: self._under_way[one.tenant], default=None)
+        if place is None or (is_spare and self._under_way[place.tenant]):
             return None
-        return tenant_id
+        return place

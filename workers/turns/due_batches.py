@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from itertools import count
-from typing import Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -21,6 +19,7 @@ from jobs.chunks.fair_order import effective_rank
 from jobs.chunks.wanted import Wanted
 from jobs.settings import Settings
 from jobs.states import BatchState, Priority
+from protocol.turns import Place, TurnQueue
 from workers.slots import MOST_ABOVE, Slots
 from workers.turns.looker import Looker
 
@@ -40,28 +39,28 @@ class Turns:
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._numbers = count(1)
-        self._served: dict[str, int] = {}
+        self._queue: TurnQueue[DueBatch] = TurnQueue()
         self._served_at: dict[tuple[str, Priority], float] = {}
 
     def first(self, due: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
         """Return the next batch of those that are wanted, and take its tenant for served."""
-        in_order = sorted(due, key=self._key)
-        chosen = next((batch for batch in in_order if batch.priority in wanted.classes), None)
+        by_age = sorted(due, key=lambda batch: (-batch.waited, batch.batch_id))
+        self._queue.renew((batch.tenant_id, batch) for batch in by_age)
+        in_order = sorted(self._queue, key=self._rank)
+        chosen = next((place for place in in_order if place.work.priority in wanted.classes), None)
         chosen = chosen or self._first_newcomer(in_order, wanted)
-        if chosen is not None:
-            self._served[chosen.tenant_id] = next(self._numbers)
-            self._served_at[chosen.tenant_id, chosen.priority] = self._monotonic()
-        return chosen
+        if chosen is None:
+            return None
+        self._served_at[chosen.tenant, chosen.work.priority] = self._monotonic()
+        return self._queue.take(chosen)
 
     @staticmethod
-    def _first_newcomer(in_order: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
-        turn = next((batch for batch in in_order if batch.priority in wanted.newcomer_classes), None)
-        return None if turn is None or turn.tenant_id in wanted.present else turn
+    def _first_newcomer(in_order: Iterable[Place[DueBatch]], wanted: Wanted) -> Place[DueBatch] | None:
+        turn = next((place for place in in_order if place.work.priority in wanted.newcomer_classes), None)
+        return None if turn is None or turn.tenant in wanted.present else turn
 
-    def _key(self, batch: DueBatch) -> tuple[Any, ...]:
-        rank = effective_rank(batch.priority, self._unserved(batch))
-        return (rank, self._served.get(batch.tenant_id, 0), -batch.waited, batch.batch_id)
+    def _rank(self, place: Place[DueBatch]) -> int:
+        return effective_rank(place.work.priority, self._unserved(place.work))
 
     def _unserved(self, batch: DueBatch) -> timedelta:
         """Return how long a batch has waited since its tenant was last served in its class."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
 from typing import Self
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.graphs.due import Due
+from protocol.turns import TurnQueue
 from workers.control_work import ControlParts
 from workers.turns.looker import Looker
 
@@ -42,9 +42,8 @@ class TenantTurns:
         self._find = find
         self._advance = advance
         self._lock = threading.Lock()
-        self._under_way: dict[str, str] = {}  # by tenant: what goes on here
-        self._numbers = count(1)
-        self._served: dict[str, int] = {}  # by tenant: when something of it went on last
+        self._under_way: set[str] = set()  # tenants of whom something goes on here
+        self._queue: TurnQueue[Due] = TurnQueue()
         self._looker = Looker(kind, self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
 
     @classmethod
@@ -73,21 +72,22 @@ class TenantTurns:
         self._looker.stop()
 
     def _look(self, session: Session) -> None:
-        for due in sorted(self._find(session), key=lambda each: self._served.get(each.tenant_id, 0)):
-            if self._looker.is_stopping or not self._open(due):
-                continue
-            self._served[due.tenant_id] = next(self._numbers)
+        self._queue.renew((due.tenant_id, due) for due in self._find(session))
+        while not self._looker.is_stopping and (due := self._open_next()) is not None:
             self._looker.begin(due.id, partial(self._advance, due.id), then=partial(self._close, due))
 
-    def _open(self, due: Due) -> bool:
+    def _open_next(self) -> Due | None:
         with self._lock:
-            if due.tenant_id in self._under_way or len(self._under_way) >= MAX_AT_ONCE:
-                return False
-            self._under_way[due.tenant_id] = due.id
-            return True
+            if len(self._under_way) >= MAX_AT_ONCE:
+                return None
+            place = next((one for one in self._queue.firsts() if one.tenant not in self._under_way), None)
+            if place is None:
+                return None
+            self._under_way.add(place.tenant)
+            return self._queue.take(place)
 
     def _close(self, due: Due, has_moved: bool) -> None:
         with self._lock:
-            del self._under_way[due.tenant_id]
+            self._under_way.remove(due.tenant_id)
         if has_moved:
             self._looker.wake()

@@ -48,8 +48,6 @@ class DueSchedule:
 
     id: str
     tenant_id: str
-    turn: int
-    """Its place among those of its tenant, from 1 on."""
 
 
 def find_due(
@@ -68,7 +66,7 @@ def find_due(
     )
     query = select(due).order_by(due.c.turn).fetch(at_least, with_ties=True)
     rows = sorted(session.execute(query), key=lambda row: (row.due_at, row.id))
-    return [DueSchedule(id=row.id, tenant_id=row.tenant_id, turn=row.turn) for row in rows]
+    return [DueSchedule(id=row.id, tenant_id=row.tenant_id) for row in rows]
 
 
 def insert_due_runs(session: Session, schedule_ids: Sequence[str], *, now: datetime | None = None) -> set[str]:

@@ -1,4 +1,4 @@
-"""The runs of schedules that are due, some at a time: tenants by turns, and none in the way of the others.
+"""The runs of schedules that are due, some at a time: tenants in turn, and none in the way of the others.
 
 Says nothing of what becomes of a schedule: `features.pipelines.scheduling.due`.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -16,6 +17,7 @@ from features.pipelines.scheduling.due import DueSchedule, find_due, insert_due_
 from features.pipelines.scheduling.watch import note_look
 from jobs.database import transaction
 from jobs.errors import ServiceError
+from protocol.turns import TurnQueue
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +35,7 @@ class DueTurns:
     def __init__(self, sessions: sessionmaker[Session], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._sessions = sessions
         self._monotonic = monotonic
-        self._num_turns = 0
-        self._served: dict[str, int] = {}  # the turn in which a tenant was served last, as long as more are due
+        self._queue: TurnQueue[DueSchedule] = TurnQueue()
         self._aside: dict[str, float] = {}  # until when a schedule is left out
 
     def make_due_runs(self) -> None:
@@ -55,16 +56,10 @@ class DueTurns:
         with transaction(self._sessions) as session:
             note_look(session)
             found = find_due(session, at_least=AT_ONCE, aside=self._aside)
-        chosen = next_in_turn(found, served=self._served)
+        chosen = next_in_turn(self._queue, found)
         if chosen:
             self._make([each.id for each in chosen])
-        has_more = len(chosen) == AT_ONCE
-        self._note_served(chosen, has_more=has_more)
-        return has_more
-
-    def _note_served(self, chosen: Sequence[DueSchedule], *, has_more: bool) -> None:
-        self._num_turns += 1
-        self._served = self._served | {each.tenant_id: self._num_turns for each in chosen} if has_more else {}
+        return len(chosen) == AT_ONCE
 
     def _make(self, schedule_ids: Sequence[str]) -> None:
         """Make the runs of these in one transaction; where it fails, in one for each, to find which are to blame."""
@@ -96,6 +91,10 @@ class DueTurns:
         self._aside[schedule_id] = self._monotonic() + seconds
 
 
-def next_in_turn(found: Sequence[DueSchedule], *, served: Mapping[str, int]) -> list[DueSchedule]:
-    """Return AT_ONCE of the schedules, one of each tenant after the other, first of those served longest ago."""
-    return sorted(found, key=lambda each: (each.turn, served.get(each.tenant_id, 0)))[:AT_ONCE]
+def next_in_turn(queue: TurnQueue[DueSchedule], found: Iterable[DueSchedule]) -> list[DueSchedule]:
+    """Return AT_ONCE of the schedules that were found due, one of each tenant after the other."""
+    queue.renew((each.tenant_id, each) for each in found)
+    chosen: list[DueSchedule] = []
+    while queue and len(chosen) < AT_ONCE:
+        chosen += [queue.take(place) for place in islice(list(queue.firsts()), AT_ONCE - len(chosen))]
+    return chosen

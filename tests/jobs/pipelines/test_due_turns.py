@@ -1,4 +1,4 @@
-"""All runs that are due are made: in small transactions, tenants by turns, whoever dies, fails or holds a lock."""
+"""All runs that are due are made: in small transactions, tenants in turn, whoever dies, fails or holds a lock."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
 from jobs.tables import ScheduleWatch, Tenant
+from protocol.turns import TurnQueue
 from tests.database_roles import as_superuser_do
 
 SLOW = 5 * LATE
@@ -154,11 +155,14 @@ def test_many_tenants_with_much_due_delay_another_by_one_transaction(
 )
 def test_no_tenant_has_a_second_turn_before_each_has_had_one(sizes: list[int], served: dict[str, int]) -> None:
     due = [
-        DueSchedule(id=f"{tenant} {turn}", tenant_id=str(tenant), turn=turn)
+        DueSchedule(id=f"{tenant} {number}", tenant_id=str(tenant))
         for tenant, size in enumerate(sizes)
-        for turn in range(1, size + 1)
+        for number in range(size)
     ]
-    chosen = next_in_turn(due, served=served)
+    queue: TurnQueue[DueSchedule] = TurnQueue()
+    for tenant_id in sorted(served, key=lambda one: served[one]):
+        queue.take(queue.put(due[0], tenant=tenant_id))
+    chosen = next_in_turn(queue, due)
     assert len(chosen) == min(AT_ONCE, len(due))
     turns_of = Counter(each.tenant_id for each in chosen)
     for tenant, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Pieces of a model's work: the most urgent first, then tenants by turns, and nothing for whom nobody waits."""
+"""Pieces of a model's work: the most urgent first, then tenants in turn, and nothing for whom nobody waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,31 @@ def test_between_two_pieces_what_is_urgent_and_then_another_tenant_have_theirs()
             wait_until(lambda number=number: turns.num_waiting == number)  # type: ignore[misc]
     for thread in threads:
         thread.join(60)
-    assert order == ["urgent", "bulk", "other", "bulk"]
+    assert order == ["urgent", "other", "bulk", "bulk"]
+
+
+def test_a_newcomer_waits_for_no_backlog_however_many_urgent_pieces_there_were() -> None:
+    turns, order, threads = PieceTurns(), list[str](), list[threading.Thread]()
+
+    def begin(asker: Asker) -> None:
+        num_waiting = turns.num_waiting
+        threads.append(threading.Thread(target=compute, args=(asker,)))
+        threads[-1].start()
+        wait_until(lambda: turns.num_waiting > num_waiting)
+
+    def compute(asker: Asker) -> None:
+        with turns.held(asker, lambda: True):
+            order.append(asker.batch_id)
+            if order == ["urgent"] * 5:
+                begin(OTHER)
+
+    with turns.held(BULK, lambda: True):
+        for asker in [BULK] * 3 + [URGENT] * 5:
+            begin(asker)
+    wait_until(lambda: len(threads) == 9)
+    for thread in threads:
+        thread.join(60)
+    assert order == ["urgent"] * 5 + ["other"] + ["bulk"] * 3
 
 
 def test_who_is_no_longer_wanted_gives_its_place_up() -> None:

@@ -1,0 +1,116 @@
+"""Turns between tenants: in which order the work of several is served. The one statement of this rule.
+
+The lowest rank comes first; in it the tenant that was served least recently, and before it those not served yet, in the
+order in which they came; of a tenant what came first. So while a tenant waits, each other one of its rank is served at
+most once before it, and a newcomer waits behind nobody's backlog. All work counts the same: where turns are weighed by
+tokens, see `jobs.chunks.fair_order` and `engine.scheduling.turns`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Generic, TypeVar
+
+MAX_REMEMBERED = 1000
+"""Tenants, by rank, whose last turn is remembered. One that is forgotten counts as not served yet. It overtakes nobody:
+who was served before it is forgotten, too, and keeps its place.
+"""
+
+Work = TypeVar("Work")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place(Generic[Work]):
+    """Where a piece of work waits; each is equal to itself alone."""
+
+    work: Work
+    tenant: str
+    rank: int
+
+
+_Places = OrderedDict[Place[Work], None]
+"""In order; the first leaves in the same time however many wait, unlike that of a dict."""
+
+
+class TurnQueue(Generic[Work]):
+    """Work that waits for its tenant's turn. `len()` is how much waits. For one thread, or under its user's lock."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, OrderedDict[str, _Places[Work]]] = {}  # by rank and tenant, the next one's turn first
+        self._joined: set[int] = set()  # ranks with tenants at the end whose place is to be found yet
+        self._served: OrderedDict[tuple[int, str], int] = OrderedDict()  # when last, by rank and tenant, in that order
+        self._numbers = count(1)
+
+    def __len__(self) -> int:
+        return sum(len(places) for tenants in self._waiting.values() for places in tenants.values())
+
+    def __iter__(self) -> Iterator[Place[Work]]:
+        """Return all places: by rank, then tenants in the order of their turns, then as they came."""
+        return (place for places in self._in_turn() for place in places)
+
+    @property
+    def num_remembered(self) -> int:
+        """Return of how many tenants and ranks the last turn is remembered."""
+        return len(self._served)
+
+    def put(self, work: Work, *, tenant: str, rank: int = 0) -> Place[Work]:
+        """Let work wait; its place is for `take` or `leave`."""
+        place = Place(work, tenant, rank)
+        tenants = self._waiting.setdefault(rank, OrderedDict())
+        if tenant not in tenants:
+            tenants[tenant] = OrderedDict()
+            self._joined.add(rank)
+        tenants[tenant][place] = None
+        return place
+
+    def renew(self, works: Iterable[tuple[str, Work]]) -> None:
+        """Replace all that waits with this work of rank 0, by tenant; whoever waits still keeps its turn."""
+        before = list(self)
+        for tenant, work in works:
+            self.put(work, tenant=tenant)
+        for place in before:  # only now, so that a tenant does not leave in between
+            self.leave(place)
+
+    def first(self) -> Place[Work] | None:
+        """Return the place that is served next; None where nothing waits."""
+        return next(self.firsts(), None)
+
+    def firsts(self) -> Iterator[Place[Work]]:
+        """Return the first place of each tenant in each rank, as their turns come."""
+        return (next(iter(places)) for places in self._in_turn())
+
+    def take(self, place: Place[Work]) -> Work:
+        """Serve what waits at a place: its tenant has had its turn. Return the work."""
+        self.leave(place)
+        self._served[place.rank, place.tenant] = next(self._numbers)
+        self._served.move_to_end((place.rank, place.tenant))
+        if place.tenant in self._waiting.get(place.rank, ()):
+            self._waiting[place.rank].move_to_end(place.tenant)
+        if len(self._served) > MAX_REMEMBERED:
+            self._served.popitem(last=False)
+        return place.work
+
+    def leave(self, place: Place[Work]) -> None:
+        """Give a place up that was not served."""
+        tenants = self._waiting[place.rank]
+        del tenants[place.tenant][place]
+        if not tenants[place.tenant]:
+            del tenants[place.tenant]
+        if not tenants:
+            del self._waiting[place.rank]
+            self._joined.discard(place.rank)
+
+    def _in_turn(self) -> Iterator[_Places[Work]]:
+        for rank in sorted(self._waiting):
+            if rank in self._joined:
+                self._joined.remove(rank)
+                self._sort(rank)
+            yield from self._waiting[rank].values()
+
+    def _sort(self, rank: int) -> None:
+        """Let who came last go before those served since: behind those that were served as long ago, or not at all."""
+        in_turn = sorted(self._waiting[rank].items(), key=lambda item: self._served.get((rank, item[0]), 0))
+        self._waiting[rank] = OrderedDict(in_turn)
