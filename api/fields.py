@@ -62,6 +62,13 @@ class StrictModel(BaseModel):
         return self
 
 
+class PageQuery(StrictModel):
+    """Where a page of a list begins, and how long it may be."""
+
+    after: ObjectId | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
 class ExpiresAfter(StrictModel):
     """When an object expires, counted from its creation."""
 

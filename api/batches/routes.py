@@ -9,7 +9,7 @@ from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
 from api.batches.answers import all_shown, shown
-from api.fields import ObjectId, StrictModel
+from api.fields import PageQuery, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
 from api.services import ServicesDep
@@ -18,15 +18,9 @@ from api.spending import ONE_DOWNLOAD
 from jobs.batches import deletion, lifecycle
 from jobs.batches.results import read_finished_lines
 
-MAX_PAGE = 100
 MAX_RESULTS_PAGE = 10_000
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(401, 403, 429, 503))
-
-
-class ListQuery(StrictModel):
-    after: ObjectId | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 20
 
 
 class ResultsQuery(StrictModel):
@@ -36,7 +30,7 @@ class ResultsQuery(StrictModel):
 
 @router.get("", operation_id="listBatches")
 def list_page(
-    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ListQuery, Query()]
+    session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[PageQuery, Query()]
 ) -> BatchPage:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
     return BatchPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)

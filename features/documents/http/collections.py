@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
-from api.fields import ObjectId, Storable, StrictModel
+from api.fields import PageQuery, Storable, StrictModel
 from api.openapi import failures
 from api.services import ServicesDep
 from api.sessions import SessionDep
@@ -17,11 +17,6 @@ from features.documents.collections import collection, documents
 from features.documents.schemas.collections import CollectionObject, CollectionPage, DeletedCollection
 
 router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 403, 429, 503))
-
-
-class ListQuery(StrictModel):
-    after: ObjectId | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
 class CollectionBody(StrictModel):
@@ -40,7 +35,7 @@ def create(body: CollectionBody, session: SessionDep, *, tenant: TenantDep, serv
 
 
 @router.get("", operation_id="listCollections")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> CollectionPage:
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]) -> CollectionPage:
     page = collection.list_collections(session, tenant.id, after=query.after, limit=query.limit)
     counts = documents.num_documents(session, [each.id for each in page.data])
     shown = [CollectionObject.of(each, num_documents=counts[each.id]) for each in page.data]

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import KeyIdDep, TenantDep
 from api.bodies import described, signed_in_body
-from api.fields import ObjectId, Storable, StrictModel
+from api.fields import PageQuery, Storable, StrictModel
 from api.openapi import failures
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
@@ -28,11 +28,6 @@ from jobs.database import transaction
 router = APIRouter(prefix="/v1/pipelines", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 
 Steps = Annotated[list[dict[str, Any]], Field(description="See docs/pipelines.md.")]
-
-
-class ListQuery(StrictModel):
-    after: ObjectId | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
 class PipelineBody(StrictModel):
@@ -72,7 +67,7 @@ async def create(
 
 
 @router.get("", operation_id="listPipelines")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> PipelinePage:
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]) -> PipelinePage:
     page = definitions.list_pipelines(session, tenant.id, after=query.after, limit=query.limit)
     return PipelinePage.of([PipelineObject.of(each) for each in page.data], has_more=page.has_more)
 

@@ -9,14 +9,13 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query
 
 from api.auth import TenantDep
-from api.fields import StrictModel
+from api.fields import PageQuery, StrictModel
 from api.openapi import failures
 from api.services import Services, ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_WEBHOOK_TEST
 from features.webhooks import deliveries, endpoints
 from features.webhooks.deliveries import SampleRequest
-from features.webhooks.http.routes import ListQuery
 from features.webhooks.http.service import sender_of
 from features.webhooks.payloads import signed_event
 from features.webhooks.schemas import WebhookDeliveryObject, WebhookDeliveryPage, WebhookTestResult
@@ -35,7 +34,7 @@ class TryOutBody(StrictModel):
 
 @router.get("/deliveries", operation_id="listWebhookDeliveries")
 def list_page(
-    endpoint_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]
+    endpoint_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]
 ) -> WebhookDeliveryPage:
     """Answer what was sent to an endpoint, is to be sent, or was given up."""
     page = deliveries.list_deliveries(session, tenant.id, endpoint_id, after=query.after, limit=query.limit)

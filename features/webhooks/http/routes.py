@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from api.auth import TenantDep
-from api.fields import ObjectId, Storable, StrictModel
+from api.fields import PageQuery, Storable, StrictModel
 from api.openapi import failures
 from api.services import ServicesDep
 from api.sessions import SessionDep
@@ -25,18 +25,11 @@ from features.webhooks.schemas import (
 from jobs.errors import InputError
 from jobs.states import EventType
 
-MAX_PAGE = 100
-
 router = APIRouter(prefix="/v1", tags=["webhooks"], responses=failures(401, 403, 429, 503))
 
 Name = Annotated[Storable, Field(min_length=1, max_length=MAX_NAME)]
 Url = Annotated[Storable, Field(min_length=1, max_length=MAX_URL)]
 EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=100)]
-
-
-class ListQuery(StrictModel):
-    after: ObjectId | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 20
 
 
 class CreateEndpointBody(StrictModel):
@@ -71,7 +64,7 @@ def create(
 
 
 @router.get("/webhook_endpoints", operation_id="listWebhookEndpoints")
-def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> WebhookEndpointPage:
+def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]) -> WebhookEndpointPage:
     page = endpoints.list_endpoints(session, tenant.id, after=query.after, limit=query.limit)
     return WebhookEndpointPage.of([WebhookEndpointObject.of(found) for found in page.data], has_more=page.has_more)
 
