@@ -1,9 +1,10 @@
-"""Turns between tenants: in which order the work of several is served. The one statement of this rule.
+"""Turns between tenants: the order in which their work is served.
 
-The lowest rank comes first; in it the tenant that was served least recently, and before it those not served yet, in the
-order in which they came; of a tenant what came first. So while a tenant waits, each other one of its rank is served at
-most once before it, and a newcomer waits behind nobody's backlog. All work counts the same: where turns are weighed by
-tokens, see `jobs.chunks.fair_order` and `engine.scheduling.turns`.
+The lowest rank is served first. In a rank the tenant that was served least recently is next; tenants that were not
+served yet go before it, in the order in which they came. The work of a tenant is served in the order in which it came.
+So while a tenant waits, each other tenant of its rank is served at most once before it, and a newcomer waits for no
+backlog. Each piece of work is one turn; turns weighed by tokens are in `jobs.chunks.fair_order` and
+`engine.scheduling.turns`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Generic, TypeVar
 
 MAX_REMEMBERED = 1000
 """Tenants, by rank, whose last turn is remembered. One that is forgotten counts as not served yet. It overtakes nobody:
-who was served before it is forgotten, too, and keeps its place.
+those served before it are forgotten, too, and keep their places.
 """
 
 Work = TypeVar("Work")
@@ -67,7 +68,7 @@ class TurnQueue(Generic[Work]):
         return place
 
     def renew(self, works: Iterable[tuple[str, Work]]) -> None:
-        """Replace all that waits with this work of rank 0, by tenant; whoever waits still keeps its turn."""
+        """Replace all that waits by this work of rank 0, by tenant. A tenant that still waits keeps its turn."""
         before = list(self)
         for tenant, work in works:
             self.put(work, tenant=tenant)
@@ -83,7 +84,7 @@ class TurnQueue(Generic[Work]):
         return (next(iter(places)) for places in self._in_turn())
 
     def take(self, place: Place[Work]) -> Work:
-        """Serve what waits at a place: its tenant has had its turn. Return the work."""
+        """Return the work that waits at a place, which is served: its tenant has had its turn."""
         self.leave(place)
         self._served[place.rank, place.tenant] = next(self._numbers)
         self._served.move_to_end((place.rank, place.tenant))
@@ -94,7 +95,7 @@ class TurnQueue(Generic[Work]):
         return place.work
 
     def leave(self, place: Place[Work]) -> None:
-        """Give a place up that was not served."""
+        """Give up a place that was not served."""
         tenants = self._waiting[place.rank]
         del tenants[place.tenant][place]
         if not tenants[place.tenant]:
@@ -111,6 +112,6 @@ class TurnQueue(Generic[Work]):
             yield from self._waiting[rank].values()
 
     def _sort(self, rank: int) -> None:
-        """Let who came last go before those served since: behind those that were served as long ago, or not at all."""
+        """Put the tenants that joined behind those served earlier, or not yet, and before those served since."""
         in_turn = sorted(self._waiting[rank].items(), key=lambda item: self._served.get((rank, item[0]), 0))
         self._waiting[rank] = OrderedDict(in_turn)
