@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from features.documents.lifecycle import lock_extraction
 from features.documents.tables import Extraction
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
@@ -15,7 +14,7 @@ from jobs.states import ExtractionState
 
 ExtractionWork = ClaimedWork[Extraction]
 
-EXTRACTIONS = Claims(Extraction, [ExtractionState.IN_PROGRESS, ExtractionState.CANCELLING], lock=lock_extraction)
+EXTRACTIONS = Claims(Extraction, [ExtractionState.IN_PROGRESS, ExtractionState.CANCELLING])
 
 _DUE = due_query("extraction", parts="extraction_stage", under_way=ExtractionState.IN_PROGRESS)
 

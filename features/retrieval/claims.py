@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from features.retrieval.lifecycle import lock_index
 from features.retrieval.tables import PassageIndex
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
@@ -15,7 +14,7 @@ from jobs.states import IndexState
 
 IndexWork = ClaimedWork[PassageIndex]
 
-INDEXES = Claims(PassageIndex, [IndexState.IN_PROGRESS, IndexState.CANCELLING], lock=lock_index)
+INDEXES = Claims(PassageIndex, [IndexState.IN_PROGRESS, IndexState.CANCELLING])
 
 _DUE = due_query("passage_index", parts="passage_index_stage", under_way=IndexState.IN_PROGRESS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.batches.lifecycle import lock_batch
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
 from jobs.states import BatchState
@@ -10,5 +9,5 @@ from jobs.tables import Batch
 
 BatchWork = ClaimedWork[Batch]
 
-VALIDATIONS = Claims(Batch, [BatchState.VALIDATING], lock=lock_batch, ends_with_state=True)
-FINALISATIONS = Claims(Batch, [BatchState.FINALIZING, BatchState.CANCELLING], lock=lock_batch, ends_with_state=True)
+VALIDATIONS = Claims(Batch, [BatchState.VALIDATING], ends_with_state=True)
+FINALISATIONS = Claims(Batch, [BatchState.FINALIZING, BatchState.CANCELLING], ends_with_state=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy import ColumnElement, Select, exists, func, select, text
+from sqlalchemy import ColumnElement, Select, exists, select, text
 from sqlalchemy.orm import Session, aliased
 
 from jobs.accounts import budgets
 from jobs.batches.lifecycle import NEVER_COMPLETES, move_batch
 from jobs.batches.retrieval import stages
 from jobs.batches.scan import whole_file_problem
+from jobs.claims.statements import ClaimSql, condition
 from jobs.states import BatchState
 from jobs.tables import Batch
 
@@ -53,9 +54,8 @@ def _failed() -> Select[Batch, str]:
     earlier = aliased(Batch)
     has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
     # One that a worker is at has begun: what was completed then may be deleted.
-    is_unclaimed = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
     joined = select(Batch, earlier.state).join(earlier, earlier.id == Batch.after_batch_id)
-    return joined.where(_IS_WAITING, has_failed, is_unclaimed)
+    return joined.where(_IS_WAITING, has_failed, condition(ClaimSql("batch").is_free))
 
 
 FAILED = _failed()

@@ -19,6 +19,7 @@ from jobs.batches import queue_limits
 from jobs.batches.retrieval.stages import open_stages
 from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
 from jobs.chunks import leasing
+from jobs.claims.statements import CLAIM_COLUMNS
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError, NotFoundError
 from jobs.files import share_file
@@ -50,8 +51,8 @@ _ENDS_WITH_A_STATE = (
     "reading_limit_seconds",
     "waits_for_tokens",
     "waits_for_picos",
-    "claimed_by",
-    "claimed_until",
+    CLAIM_COLUMNS.owner,
+    CLAIM_COLUMNS.until,
 )
 _NEEDS_OUTCOME = BatchState.FINALIZING
 # Made once, as clients that wait ask it every few seconds.

@@ -30,6 +30,7 @@ from sqlalchemy.orm import Session
 from jobs.batches.following import may_start
 from jobs.batches.lifecycle import move_batch
 from jobs.chunks import leasing
+from jobs.claims.statements import ClaimSql, condition
 from jobs.states import LIVE_BATCH_STATES, BatchState, ChunkState, Priority
 from jobs.tables import Batch, Chunk
 from jobs.tables.base import one_of
@@ -150,8 +151,7 @@ def _awaits_files() -> ColumnElement[bool]:
 
 
 def _is_unclaimed() -> ColumnElement[bool]:
-    is_free = Batch.claimed_until.is_(None) | (Batch.claimed_until <= func.clock_timestamp())
-    return is_free & Batch.deferred_until.is_(None)
+    return condition(ClaimSql("batch").is_free) & Batch.deferred_until.is_(None)
 
 
 def _has_open_chunk() -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""Claims of control workers: who is at a batch, a run or an extraction, and until when.
+"""Fenced claims: which worker has a row, and until when; and work that is done under one.
 
-Knows not what is done under one.
+Every table whose rows are claimed uses these: chunks, batches, runs, extractions, indexes, counts, uploads, deliveries.
 """

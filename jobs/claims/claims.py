@@ -1,38 +1,49 @@
-"""Claims on the rows of a table: which control worker is at one, and until when, on the database's clock.
+"""Fenced claims on the rows of a table: which worker has one, and until when, on the database's clock.
 
-A claim ends when it is given up or its time is over; then another worker begins anew. The tables have the columns
-`claim_fence`, `claimed_by` and `claimed_until`.
+A claim ends when it is given up, or when its time is over and another worker takes the row; where claims end with the
+state, also when the row moves on. Whoever has lost one hears of it by FencedOutError and can write nothing under it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import Executable, select, text
 from sqlalchemy.orm import Session
 
+from jobs.claims.statements import CLAIM_COLUMNS, ClaimColumns, ClaimSql
 from jobs.errors import FencedOutError
 from jobs.ids import new_id
 from jobs.tables.base import Base
 
 Row = TypeVar("Row", bound=Base)
 
-UNCLAIMED = "(claimed_until IS NULL OR claimed_until <= clock_timestamp())"
+
+class Held(Protocol):
+    """What is known of a row by the worker that claimed it."""
+
+    @property
+    def guard(self) -> Mapping[str, Any]:
+        """Return `id`, `fence`, `owner` and `state`: what `ClaimSql.is_held` asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A row that one worker is at."""
+    """A row that one worker has."""
 
     id: str
     state: str
     """In which it was claimed."""
-    worker_id: str
+    owner: str
     fence: int
     """Good for this claim only: the next one has a higher number."""
+
+    @property
+    def guard(self) -> Mapping[str, Any]:
+        return {"id": self.id, "fence": self.fence, "owner": self.owner, "state": self.state}
 
 
 class Claims(Generic[Row]):
@@ -43,7 +54,8 @@ class Claims(Generic[Row]):
         table: type[Row],
         states: Collection[str],
         *,
-        lock: Callable[[Session, str], Row | None],
+        columns: ClaimColumns = CLAIM_COLUMNS,
+        lock: Callable[[Session, Any], Row | None] | None = None,
         ends_with_state: bool = False,
     ) -> None:
         """Rows in one of `states` can be claimed; `lock` returns one, fresh and locked until the transaction ends.
@@ -51,65 +63,94 @@ class Claims(Generic[Row]):
         Where a claim `ends_with_state`, it is over once its row has moved on.
         """
         self.kind = table.__tablename__
+        self.sql = ClaimSql(self.kind, columns, ends_with_state=ends_with_state)
+        self._table = table
         self._states = list(states)
-        self._lock = lock
+        self.columns = columns
+        self._lock = lock or self._lock_row
         self._ends_with_state = ends_with_state
-        is_mine = "id = :id AND claim_fence = :fence AND claimed_by = :worker_id"
-        if ends_with_state:
-            is_mine += " AND state = :state"
         update = f"UPDATE {self.kind} SET"
-        until = "claimed_until = clock_timestamp() + CAST(:lease AS interval)"
-        # It waits for who has the row locked: a dispatcher that notes a hint is not at it, and who is has claimed it.
+        # It waits for whoever has the row locked: a dispatcher that notes a hint does not have it, a worker claims it.
         self._claim = text(f"""
-            {update} claim_fence = claim_fence + 1, claimed_by = :worker_id, {until}
+            {update} {self.sql.taken}
             WHERE id = (
-                SELECT id FROM {self.kind} WHERE id = :id AND state = ANY(CAST(:states AS text[])) AND {UNCLAIMED}
+                SELECT id FROM {self.kind}
+                WHERE id = :id AND state = ANY(CAST(:states AS text[])) AND {self.sql.is_free}
                 FOR NO KEY UPDATE
             )
-            RETURNING claim_fence, state
+            RETURNING {columns.fence} AS fence, state
         """)
-        self._renew = text(f"{update} {until} WHERE {is_mine} RETURNING state")
-        self._confirm = text(f"SELECT id FROM {self.kind} WHERE {is_mine} AND claimed_until > clock_timestamp()")
-        self._give_up = text(f"{update} claimed_by = NULL, claimed_until = NULL WHERE {is_mine}")
+        self._renew = text(f"{update} {self.sql.renewed} WHERE {self.sql.is_held} RETURNING state")
+        self._confirm = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} AND NOT {self.sql.is_over}")
+        self._hold = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} FOR NO KEY UPDATE")
+        self._give_up = text(f"{update} {self.sql.given_up} WHERE {self.sql.is_held}")
+        self._put_off = text(f"{update} {self.sql.put_off} WHERE {self.sql.is_held} RETURNING id")
 
     def claim(self, session: Session, row_id: str, *, lease: timedelta) -> Claim | None:
         """Take a row that nobody has, or None."""
-        worker_id = new_id("control")
-        values = {"id": row_id, "worker_id": worker_id, "states": self._states, "lease": lease}
-        found = session.execute(self._claim, values).one_or_none()
-        if found is None:
+        owner = new_owner()
+        values = {"id": row_id, "owner": owner, "states": self._states, "lease": lease}
+        taken = session.execute(self._claim, values).one_or_none()
+        if taken is None:
             return None
-        return Claim(id=row_id, state=found.state, worker_id=worker_id, fence=found.claim_fence)
+        return Claim(id=row_id, state=taken.state, owner=owner, fence=taken.fence)
 
-    def renew(self, session: Session, claim: Claim, *, lease: timedelta) -> str:
+    def renew(self, session: Session, held: Held, *, lease: timedelta) -> str:
         """Let a claim last for `lease` from now on; return the row's state. Raises FencedOutError where it is over."""
-        state: str | None = session.scalar(self._renew, _values(claim) | {"lease": lease})
-        if state is None:
-            raise self.over(claim)
-        return state
+        return str(self._require(session, self._renew, held, lease=lease))
 
-    def confirm(self, session: Session, claim: Claim) -> None:
-        """Raise FencedOutError where a claim is over."""
-        if session.execute(self._confirm, _values(claim)).one_or_none() is None:
-            raise self.over(claim)
+    def confirm(self, session: Session, held: Held) -> None:
+        """Raise FencedOutError where a claim is over, or its time is."""
+        self._require(session, self._confirm, held)
 
-    def lock(self, session: Session, claim: Claim) -> Row:
+    def hold(self, session: Session, held: Held) -> None:
+        """Lock the row of a claim until the transaction ends. Raises FencedOutError."""
+        self._require(session, self._hold, held)
+
+    def lock(self, session: Session, held: Held) -> Row:
         """Return the row of a claim, fresh and locked until the transaction ends. Raises FencedOutError."""
-        row = self._lock(session, claim.id)
-        if row is None or (row.claim_fence, row.claimed_by) != (claim.fence, claim.worker_id):
-            raise self.over(claim)
-        if self._ends_with_state and row.state != claim.state:
-            raise self.over(claim)
+        row = self._lock(session, held.guard["id"])
+        if row is None or not self._is_held(row, held.guard):
+            raise self.over(held)
         return row
 
-    def give_up(self, session: Session, claim: Claim) -> None:
+    def give_up(self, session: Session, held: Held) -> None:
         """Let others take the row, unless they have it already."""
-        session.execute(self._give_up, _values(claim))
+        session.execute(self._give_up, held.guard)
 
-    def over(self, claim: Claim) -> FencedOutError:
+    def put_off(self, session: Session, held: Held, *, pause: timedelta) -> None:
+        """Give the row up, to be taken by nobody before `pause` is over. Raises FencedOutError."""
+        self._require(session, self._put_off, held, pause=pause)
+
+    def free(self, row: Row) -> None:
+        """Let others take a row that `lock` has returned."""
+        self.columns.free(row)
+
+    def over(self, held: Held) -> FencedOutError:
         """Return what says that a claim is over."""
-        return FencedOutError(f"{self.kind} {claim.id} is no longer claimed by {claim.worker_id}, fence {claim.fence}")
+        guard = held.guard
+        return FencedOutError(
+            f"{self.kind} {guard['id']} is no longer claimed by {guard['owner']} under fence {guard['fence']}"
+        )
+
+    def _require(self, session: Session, statement: Executable, held: Held, **values: object) -> Any:
+        """Return what a statement returns of the row that is held. Raises FencedOutError where there is none."""
+        row = session.execute(statement, {**held.guard, **values}).one_or_none()
+        if row is None:
+            raise self.over(held)
+        return row[0]
+
+    def _is_held(self, row: Any, guard: Mapping[str, Any]) -> bool:
+        holder = (getattr(row, self.columns.fence), getattr(row, self.columns.owner))
+        if holder != (guard["fence"], guard["owner"]):
+            return False
+        return not self._ends_with_state or row.state == guard["state"]
+
+    def _lock_row(self, session: Session, row_id: Any) -> Row | None:
+        query = select(self._table).where(self._table.__table__.c.id == row_id).with_for_update(key_share=True)
+        return session.scalar(query, execution_options={"populate_existing": True})
 
 
-def _values(claim: Claim) -> dict[str, object]:
-    return {"id": claim.id, "worker_id": claim.worker_id, "fence": claim.fence, "state": claim.state}
+def new_owner() -> str:
+    """Return a name for whoever claims next."""
+    return new_id("claim")

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -104,6 +105,11 @@ class ClaimedWork(Generic[Row]):
         """Ask the database whether the claim holds: before what no transaction can take back."""
         with self.reading() as session:
             self._claims.confirm(session, self.claim)
+
+    def put_off(self, pause: timedelta) -> None:
+        """Give the row up, to be taken by nobody before `pause` is over."""
+        with self.reading() as session:
+            self._claims.put_off(session, self.claim, pause=pause)
 
     def checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield pieces of an object, as long as the claim lasts."""

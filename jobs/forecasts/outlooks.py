@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets, window_budgets
 from jobs.accounts.allowances import Allowance
 from jobs.chunks import fleet, wait_reasons
+from jobs.claims.statements import ClaimSql, condition
 from jobs.counted import counted
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, StageKind
 from jobs.tables import Batch, BatchStage
@@ -131,7 +132,7 @@ def _of_retrieving(session: Session, found: Sequence[Batch]) -> dict[str, Outloo
     validating = [batch.id for batch in found if batch.state == BatchState.VALIDATING]
     if not validating:
         return {}
-    has_no_room = Batch.claimed_by.is_(None) & (Batch.claimed_until > func.clock_timestamp())
+    has_no_room = condition(_CLAIMS.is_put_off)
     without_room = session.scalars(select(Batch.id).where(Batch.id.in_(validating), has_no_room))
     told = {batch_id: Outlook(waits_for=_NO_ROOM) for batch_id in without_room}
     joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
@@ -223,11 +224,13 @@ LAST_ENDS = text("""
 """)
 """By model and class, in how many seconds the last batch ends of which that is known."""
 
+_CLAIMS = ClaimSql("batch")
+
 # As `jobs.batches.sweeps` finds what is due; of batches with stages nobody notes when the last of them ended.
-_UNCLAIMED = text("""
+_UNCLAIMED = text(f"""
     SELECT batch.id, batch.state FROM batch LEFT JOIN batch AS earlier ON earlier.id = batch.after_batch_id
     WHERE batch.id = ANY(CAST(:ids AS text[]))
-        AND (batch.claimed_until IS NULL OR batch.claimed_until <= clock_timestamp())
+        AND {_CLAIMS.is_free}
         AND batch.deferred_until IS NULL
         AND greatest(batch.created_at, batch.finalizing_at, batch.cancelling_at, earlier.completed_at)
             < clock_timestamp() - CAST(:grace AS interval)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
-from jobs.claims.claims import UNCLAIMED
+from jobs.claims.statements import ClaimSql
 from jobs.states import CANCELLING, BatchState
 from jobs.tables.base import one_of
 
@@ -36,7 +36,7 @@ def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE")
             SELECT id, tenant_id, created_at,
                 row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS number
             FROM {graph}
-            WHERE state IN ('{under_way}', '{CANCELLING}') AND {UNCLAIMED}
+            WHERE state IN ('{under_way}', '{CANCELLING}') AND {ClaimSql(graph).is_free}
                 AND (look_at IS NULL OR look_at <= clock_timestamp())
                 AND NOT EXISTS (
                     SELECT FROM {parts} AS part JOIN batch ON batch.id = part.batch_id

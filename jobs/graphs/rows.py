@@ -7,6 +7,7 @@ from typing import TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from jobs.claims.statements import CLAIM_COLUMNS
 from jobs.states import ExtractionState, IndexState, RunState, require_move
 from jobs.tables.courses import GraphRow
 
@@ -30,4 +31,4 @@ def enter(session: Session, graph: GraphRow, after: State, *, is_end: bool) -> N
     graph.look_at = None
     if is_end:
         graph.ended_at = session.scalar(select(func.now()))
-        graph.claimed_by = graph.claimed_until = None
+        CLAIM_COLUMNS.free(graph)

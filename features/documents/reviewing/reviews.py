@@ -18,6 +18,7 @@ from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.reviews import reviewable
 from features.documents.lifecycle import get_extraction
 from features.documents.tables import Extraction, Review
+from jobs.claims.statements import ClaimSql
 from jobs.errors import ConflictError
 from jobs.ids import new_id
 from jobs.states import ExtractionState
@@ -113,7 +114,7 @@ class Claimed:
 def claim(session: Session, extraction: Extraction, *, limit: int, lasts: timedelta) -> Claimed:
     """Take the most urgent values that nobody has."""
     name = new_id("claim")
-    values = {"extraction_id": extraction.id, "limit": limit, "claim": name, "lasts": lasts}
+    values = {"extraction_id": extraction.id, "limit": limit, "claim": name, "lease": lasts}
     ids = session.scalars(_CLAIM, values).all()
     query = select(Review).where(Review.id.in_(ids)).order_by(Review.urgency.desc(), Review.id)
     return Claimed(claim=name, reviews=list(session.scalars(query, execution_options={"populate_existing": True})))
@@ -132,12 +133,14 @@ def require_unclaimed(session: Session, review: Review, claim: str | None) -> No
         )
 
 
-_CLAIM = text("""
-    UPDATE review SET claim = :claim, claimed_until = clock_timestamp() + CAST(:lasts AS interval)
+_CLAIMS = ClaimSql("review")  # by people and without a fence: a verdict is taken from anybody once the time is over
+
+_CLAIM = text(f"""
+    UPDATE review SET claim = :claim, {_CLAIMS.renewed}
     WHERE id IN (
         SELECT id FROM review
         WHERE extraction_id = :extraction_id AND decided_at IS NULL
-            AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
+            AND {_CLAIMS.is_free}
         ORDER BY urgency DESC, id LIMIT :limit FOR UPDATE SKIP LOCKED
     )
     RETURNING id

@@ -79,9 +79,7 @@ def begin(work: BatchWork, stages: Sequence[NewStage], settings: Settings) -> No
             _submit_all(session, batch, stages, settings)
     except (OverBudgetError, TooLargeError) as error:
         log.info("batch waits for room for its passages batch_id=%s reason=%s", work.claim.id, error)
-        with work.writing() as (session, batch):
-            batch.claimed_by = None
-            batch.claimed_until = session.scalar(select(func.clock_timestamp() + ROOM_PAUSE))
+        work.put_off(ROOM_PAUSE)
 
 
 def use_input(session: Session, batch: Batch, new: NewFile | None) -> None:
