@@ -24,7 +24,8 @@ from jobs.chunks import deferring, fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.claiming import SUSPECT_LOST_LEASES
 from jobs.chunks.fairshare import Share
-from jobs.chunks.lease_ends import CLASS_OF_BATCH, correct_share, end_cover, lock_batch_state
+from jobs.chunks.lease_ends import correct_share, end_lease, lock_batch_state
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import lines_done
 from jobs.chunks.recording import LineResult, record
 from jobs.database import transaction
@@ -32,7 +33,7 @@ from jobs.decisions import Kind
 from jobs.errors import NotFoundError, ServiceError
 from jobs.lines.output_lines import error_line
 from jobs.lines.reading import RawLine, custom_id_of
-from jobs.states import BatchState, ChunkState, sources_of
+from jobs.states import BatchState, ChunkState
 from jobs.storage import Storage
 from jobs.tables import Chunk
 from jobs.uptime import ANSWERS_SINCE
@@ -120,7 +121,7 @@ def return_leases(session: Session) -> int:
     leased = _read(session, _LEASED, {})
     for lost in leased:
         wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
-        _move(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
+        _end(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
     _correct_shares(session, leased)
     return len(leased)
 
@@ -156,9 +157,9 @@ def _note(session: Session, lost: LostLease, outcome: Reaped) -> None:
 def _return(session: Session, lost: LostLease) -> Reaped:
     """Put a locked chunk back into the queue, or withdraw it where its batch is no longer wanted."""
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
-        _move(session, lost, ChunkState.WITHDRAWN)
+        _end(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
-    _move(session, lost, ChunkState.READY)
+    _end(session, lost, ChunkState.READY)
     return Reaped.READY
 
 
@@ -174,7 +175,7 @@ def _reap_suspect(
     session: Session, suspect: LostLease, lines: Sequence[RawLine] | None, *, lease: timedelta
 ) -> Reaped | None:
     """Decide on a suspect, given its lines; None where its lease went on or was ended meanwhile."""
-    values = _times(lease) | {"chunk_id": suspect.chunk_id, "fence": suspect.fence}
+    values = {**suspect.guard, **_times(lease)}
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
         _note(session, lost, outcome)
@@ -185,13 +186,13 @@ def _reap_suspect(
 
 def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) -> Reaped:
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
-        _move(session, lost, ChunkState.WITHDRAWN)
+        _end(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
     if lines is None:
         return _miss(session, lost)
     unfinished = _unfinished(session, lost, lines)
     if not unfinished:
-        _move(session, lost, ChunkState.DONE)
+        _end(session, lost, ChunkState.DONE)
         return Reaped.DONE
     if lost.num_requests == 1:
         _fail(session, lost, unfinished[0])
@@ -203,11 +204,11 @@ def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) 
 def _miss(session: Session, lost: LostLease) -> Reaped:
     """Put a locked chunk off whose input is not there; at the second look its batch fails."""
     if not missing_inputs.is_lost(session, lost.batch_id):
-        _move(session, lost, ChunkState.DEFERRED)
+        _end(session, lost, ChunkState.DEFERRED)
         deferring.put_off(session, lost.batch_id, period=missing_inputs.SECOND_LOOK)
         return Reaped.DEFERRED
     missing_inputs.fail_batch(session, lost.batch_id)
-    _move(session, lost, ChunkState.WITHDRAWN)
+    _end(session, lost, ChunkState.WITHDRAWN)
     return Reaped.WITHDRAWN
 
 
@@ -218,7 +219,7 @@ def _fail(session: Session, lost: LostLease, line: RawLine) -> None:
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
     )
     record(session, lost.batch_id, [LineResult(line_no=line.line_no, line=content, status_code=None)])
-    _move(session, lost, ChunkState.DONE)
+    _end(session, lost, ChunkState.DONE)
 
 
 def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> list[RawLine]:
@@ -228,7 +229,7 @@ def _unfinished(session: Session, lost: LostLease, lines: Sequence[RawLine]) -> 
 
 def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfinished: Sequence[RawLine]) -> None:
     """Replace a chunk by two over the halves of its unfinished lines; by one where a single line is left."""
-    _move(session, lost, ChunkState.SPLIT)  # first: the parts inherit its class, which is the batch's from here on
+    _end(session, lost, ChunkState.SPLIT)  # first: the parts inherit its class, which is the batch's from here on
     middle = len(unfinished) // 2
     for half in (unfinished[:middle], unfinished[middle:]):
         if half:
@@ -257,11 +258,8 @@ def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> 
     return part._asdict() | {"losses": losses, "parent_id": lost.chunk_id}
 
 
-def _move(session: Session, lost: LostLease, after: ChunkState) -> None:
-    values = {"chunk_id": lost.chunk_id, "after": after.value, "sources": sources_of(after), "losses": lost.num_lost}
-    moved = session.execute(_MOVE, values).one_or_none()
-    assert moved is not None, f"chunk {lost.chunk_id} is locked by us and leased"
-    end_cover(session, lost, covered=moved.covered_tokens)
+def _end(session: Session, lost: LostLease, after: ChunkState) -> None:
+    end_lease(session, lost, after, is_loss=lost.is_counted)
 
 
 _FROM = "FROM chunk JOIN batch ON batch.id = chunk.batch_id JOIN file ON file.id = batch.input_file_id"
@@ -269,7 +267,7 @@ _IS_COUNTED = f"""(
     chunk.started_fence IS NOT DISTINCT FROM chunk.fence
     AND chunk.lease_until - CAST(:lease AS interval) >= {ANSWERS_SINCE}
 )"""
-_IS_OVER = "chunk.state = 'leased' AND chunk.lease_until < clock_timestamp()"
+_IS_OVER = f"chunk.state = 'leased' AND {LEASES.sql.is_over}"
 IS_ANY_OVER = f"EXISTS (SELECT FROM chunk WHERE {_IS_OVER})"
 # A single line goes back to the queue until it is given up; anything longer is bisected before.
 _NEEDS_LINES = f"""
@@ -289,19 +287,13 @@ _SUSPECTS = text(f"""
 
 _SUSPECT = text(f"""
     SELECT {ChunkRef.COLUMNS}, TRUE AS is_counted {_FROM}
-    WHERE chunk.id = :chunk_id AND chunk.fence = :fence AND {_IS_OVER} AND {_NEEDS_LINES}
+    WHERE {LEASES.sql.is_held} AND {_IS_OVER} AND {_NEEDS_LINES}
     FOR UPDATE OF chunk SKIP LOCKED
 """)
 
 _LEASED = text(f"""
     SELECT {ChunkRef.COLUMNS}, FALSE AS is_counted {_FROM}
     WHERE chunk.state = 'leased' ORDER BY chunk.batch_id, chunk.id FOR UPDATE OF chunk
-""")
-
-_MOVE = text(f"""
-    UPDATE chunk SET state = :after, losses = :losses, lease_until = NULL, worker_id = NULL, hinted_at = NULL,
-        {CLASS_OF_BATCH}
-    WHERE id = :chunk_id AND state = 'leased' AND state = ANY(:sources) RETURNING covered_tokens
 """)
 
 _FRESH = {

@@ -17,6 +17,7 @@ from jobs.batches.claims import BatchWork
 from jobs.batches.lifecycle import lock_batch, move_batch
 from jobs.batches.scan import whole_file_problem
 from jobs.chunks import deferring, leasing
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import TokenmillError
 from jobs.states import BatchState
@@ -45,7 +46,7 @@ def miss(session: Session, claim: ClaimedChunk) -> None:
 
     Raises FencedOutError.
     """
-    leasing.hold(session, claim)  # locks the chunk before the batch
+    LEASES.hold(session, claim)  # locks the chunk before the batch
     if is_lost(session, claim.batch_id):
         fail_batch(session, claim.batch_id)
         leasing.release(session, claim)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jobs.lines.reading import RawLine, split_lines
 from jobs.partitions import batch_day
+from jobs.states import ChunkState
 from jobs.storage import Storage
 
 
@@ -18,9 +20,6 @@ class ChunkRef:
     COLUMNS: ClassVar[str]
     """What a statement over `chunk`, `batch` and `file` selects: every field by its name, from the chunk's own column
     or from what `source` names."""
-
-    IS_HELD: ClassVar[str] = "id = :chunk_id AND fence = :fence AND worker_id = :worker_id AND state = 'leased'"
-    """What a statement asks of a row of `chunk` before it changes it: that it is held by the one of `guard`."""
 
     chunk_id: int = field(metadata={"source": "chunk.id"})
     fence: int
@@ -60,9 +59,9 @@ class ChunkRef:
     batch_created_at: datetime = field(metadata={"source": "batch.created_at"})
 
     @property
-    def guard(self) -> dict[str, int | str]:
-        """Return what `IS_HELD` asks for."""
-        return {"chunk_id": self.chunk_id, "fence": self.fence, "worker_id": self.worker_id}
+    def guard(self) -> Mapping[str, Any]:
+        """Return what statements ask for that go by `LEASES.sql.is_held`."""
+        return {"id": self.chunk_id, "fence": self.fence, "owner": self.worker_id, "state": ChunkState.LEASED.value}
 
     @property
     def batch_day(self) -> date:

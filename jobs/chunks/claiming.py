@@ -18,6 +18,7 @@ from jobs.accounts.prices import MODEL_COLUMNS, Prices
 from jobs.chunks import fairshare, ready_queues
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fair_order import LOWERED
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.wanted import ANY, Wanted
 from jobs.database import advisory_lock
@@ -77,7 +78,7 @@ def _claim_first(
     advisory_lock(session, f"claim {worker_id}")
     values = {
         "chunk_ids": list(chunk_ids),
-        "worker_id": worker_id,
+        "owner": worker_id,
         "lease": lease,
         "after": ChunkState.LEASED.value,
         "sources": sources_of(ChunkState.LEASED),
@@ -119,14 +120,12 @@ _CLAIM = text(f"""
             AND (SELECT state FROM batch WHERE batch.id = chunk.batch_id) = 'in_progress'
             AND (losses < :suspect OR NOT EXISTS (
                 SELECT FROM chunk AS other
-                WHERE other.state = 'leased' AND other.worker_id = :worker_id AND other.losses >= :suspect
+                WHERE other.state = 'leased' AND other.worker_id = :owner AND other.losses >= :suspect
                     AND (other.num_requests = 1 OR chunk.num_requests = 1)
             ))
         ORDER BY array_position(CAST(:chunk_ids AS bigint[]), id) LIMIT 1 FOR UPDATE SKIP LOCKED
     )
-    UPDATE chunk SET state = :after, fence = chunk.fence + 1,
-        lease_until = clock_timestamp() + CAST(:lease AS interval),
-        worker_id = :worker_id, hinted_at = NULL, covered_picos = 0,
+    UPDATE chunk SET state = :after, {LEASES.sql.taken}, hinted_at = NULL, covered_picos = 0,
         charged_priority = CASE WHEN chunk.priority = 'urgent' AND coalesce((
             SELECT coalesce(sum(other.estimated_tokens), 0) FROM chunk AS other
             WHERE other.state = 'leased' AND other.priority = 'urgent' AND other.model = chunk.model

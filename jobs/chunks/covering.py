@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 from jobs.accounts import covers
 from jobs.accounts.batch_caps import IS_CAPPED
 from jobs.accounts.covers import Covered
-from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.lease_ends import fenced_out
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 
 
@@ -35,16 +34,17 @@ def cover(
     """
     tokens, most_picos = sum(costs), sum(picos)
     values = {
+        **claim.guard,
         "covered": covered,
         "tokens": tokens,
         "covered_picos": covered_picos + most_picos,
         "tenant_id": claim.tenant_id,
-    } | claim.guard
+    }
     if session.execute(_COVER_FROM_BATCH, values).one_or_none() is not None:
         return Covered(fits=[True] * len(costs), tokens=tokens, picos=most_picos)
     before = session.scalar(_LOCK, values)
     if before is None:
-        raise fenced_out(claim)
+        raise LEASES.over(claim)
     if before != covered:  # an earlier try has committed after all
         session.execute(_SET, values | {"covered_picos": covered_picos})
         covers.uncover(session, claim.batch_id, before - covered)
@@ -61,7 +61,7 @@ _COVER_FROM_BATCH = text(f"""
         SELECT tenant_id FROM budget WHERE tenant_id = :tenant_id AND num_window_budgets = 0 FOR KEY SHARE
     ), held AS (
         SELECT id, batch_id FROM chunk
-        WHERE {ChunkRef.IS_HELD} AND covered_tokens = :covered FOR NO KEY UPDATE
+        WHERE {LEASES.sql.is_held} AND covered_tokens = :covered FOR NO KEY UPDATE
     ), covering AS (
         UPDATE batch SET covered_tokens = covered_tokens + :tokens FROM held, alone
         WHERE batch.id = held.batch_id AND reserved_tokens - covered_tokens >= :tokens AND NOT {IS_CAPPED}
@@ -72,8 +72,6 @@ _COVER_FROM_BATCH = text(f"""
     RETURNING chunk.id
 """)
 
-_LOCK = text(f"""
-    SELECT covered_tokens FROM chunk WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
-""")
+_LOCK = text(f"SELECT covered_tokens FROM chunk WHERE {LEASES.sql.is_held} FOR NO KEY UPDATE")
 
-_SET = text("UPDATE chunk SET covered_tokens = :covered, covered_picos = :covered_picos WHERE id = :chunk_id")
+_SET = text("UPDATE chunk SET covered_tokens = :covered, covered_picos = :covered_picos WHERE id = :id")

@@ -13,9 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from jobs import decisions
-from jobs.chunks import fairshare, leasing, queue_marks
+from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import leave, lock_batch_state
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
 from jobs.states import BatchState, ChunkState, sources_of
@@ -32,7 +33,7 @@ def defer(session: Session, claim: ClaimedChunk, *, period: timedelta, kind: Kin
 
     `kind` is the decision that is noted. Raises FencedOutError.
     """
-    leasing.hold(session, claim)
+    LEASES.hold(session, claim)
     if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
         leave(session, claim, ChunkState.WITHDRAWN)
         return

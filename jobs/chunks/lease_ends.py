@@ -12,31 +12,35 @@ from jobs.accounts import covers
 from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.chunk_ref import ChunkRef
 from jobs.chunks.fairshare import Share
-from jobs.errors import FencedOutError
+from jobs.chunks.leases import LEASES
 from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState, ChunkState, sources_of
 
 
 def leave(session: Session, chunk: ChunkRef, after: ChunkState) -> None:
     """End the lease, and the cover of lines that were running. Raises FencedOutError."""
-    values = {"after": after.value, "sources": sources_of(after)} | chunk.guard
-    row = session.execute(_LEAVE, values).one_or_none()
-    if row is None:
-        raise fenced_out(chunk)
-    end_cover(session, chunk, covered=row.covered_tokens)
-    if after is ChunkState.READY and row.priority != chunk.priority:
-        classes = (chunk.priority, row.priority)  # where it ran, and where it waits
+    priority = end_lease(session, chunk, after)
+    if after is ChunkState.READY and priority != chunk.priority:
+        classes = (chunk.priority, priority)  # where it ran, and where it waits
         fairshare.lock(session, [Share(chunk.model, each, chunk.tenant_id) for each in classes])
     correct_share(session, chunk)
     if after is ChunkState.READY:
         queue_marks.mark_chunks(session, [chunk.chunk_id])
 
 
-def end_cover(session: Session, chunk: ChunkRef, *, covered: int) -> None:
-    """Give the cover of a chunk whose lease has ended back to its batch. The chunk is locked."""
-    if covered:
+def end_lease(session: Session, chunk: ChunkRef, after: ChunkState, *, is_loss: bool = False) -> str:
+    """Move a chunk out of its lease and give its cover back to its batch; return the class in which it waits.
+
+    `is_loss`: it counts as a lost lease. Raises FencedOutError.
+    """
+    values = {**chunk.guard, "after": after.value, "sources": sources_of(after), "is_loss": is_loss}
+    row = session.execute(_END, values).one_or_none()
+    if row is None:
+        raise LEASES.over(chunk)
+    if row.covered_tokens:
         session.execute(_END_COVER, {"id": chunk.chunk_id})
-        covers.uncover(session, chunk.batch_id, covered)
+        covers.uncover(session, chunk.batch_id, row.covered_tokens)
+    return str(row.priority)
 
 
 def correct_share(session: Session, chunk: ChunkRef) -> None:
@@ -60,20 +64,11 @@ def lock_batch_state(session: Session, batch_id: str) -> BatchState:
     return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
 
 
-def fenced_out(chunk: ChunkRef) -> FencedOutError:
-    return FencedOutError(
-        f"chunk {chunk.chunk_id} of {chunk.batch_id} is no longer leased under fence {chunk.fence}: stop its sequences"
-    )
-
-
-CLASS_OF_BATCH = """
-    (priority, expires_at) = (SELECT batch.priority, batch.expires_at FROM batch WHERE batch.id = chunk.batch_id)
-"""
-"""What a statement sets that ends a lease: a batch may be changed while workers have chunks of it."""
-
-_LEAVE = text(f"""
-    UPDATE chunk SET state = :after, lease_until = NULL, worker_id = NULL, hinted_at = NULL, {CLASS_OF_BATCH}
-    WHERE {ChunkRef.IS_HELD} AND state = ANY(:sources) RETURNING covered_tokens, priority
+# A batch may be given another class while workers have chunks of it.
+_END = text(f"""
+    UPDATE chunk SET state = :after, losses = losses + CAST(:is_loss AS int), {LEASES.sql.given_up}, hinted_at = NULL,
+        (priority, expires_at) = (SELECT batch.priority, batch.expires_at FROM batch WHERE batch.id = chunk.batch_id)
+    WHERE {LEASES.sql.is_held} AND state = ANY(:sources) RETURNING covered_tokens, priority
 """)
 
 _END_COVER = text("UPDATE chunk SET covered_tokens = 0, covered_picos = 0 WHERE id = :id")

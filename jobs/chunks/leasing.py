@@ -1,6 +1,6 @@
 """Leased chunks: extend, flush, complete, give back, withdraw.
 
-Their states are written here, in `claiming`, `lease_ends`, `waiting` and `lost_leases`.
+Their states are written here, in `claiming`, `lease_ends`, `waiting` and `deferring`.
 
 A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
 is not. Locks are taken in the order chunk → batch → fair share → decision → budget; whoever holds one
@@ -22,7 +22,8 @@ from jobs import decisions
 from jobs.accounts import budgets
 from jobs.accounts.prices import Prices
 from jobs.chunks.chunk_ref import ChunkRef
-from jobs.chunks.lease_ends import fenced_out, leave, lock_batch_state
+from jobs.chunks.lease_ends import leave, lock_batch_state
+from jobs.chunks.leases import LEASES
 from jobs.chunks.recording import COUNT, LineResult, Recorded, insert
 from jobs.decisions import Kind
 from jobs.errors import TokenmillError
@@ -72,7 +73,7 @@ def start(session: Session, claim: ClaimedChunk) -> None:
     Raises FencedOutError.
     """
     if session.execute(_START, claim.guard).one_or_none() is None:
-        raise fenced_out(claim)
+        raise LEASES.over(claim)
 
 
 def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
@@ -108,10 +109,10 @@ def flush(
     MissingResultsError.
     """
     _check_lines(claim, results)
-    held = {"lease": lease, "covered": covered, "covered_picos": covered_picos} | claim.guard
+    held = {**claim.guard, "lease": lease, "covered": covered, "covered_picos": covered_picos}
     locked = session.execute(_EXTEND_AND_LOCK, held).one_or_none()
     if locked is None:
-        raise fenced_out(claim)
+        raise LEASES.over(claim)
     recorded = insert(
         session,
         claim.batch_id,
@@ -144,14 +145,9 @@ def flush(
 
 def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutcome:
     """Extend the lease without results: the heartbeat. Raises FencedOutError."""
-    _extend(session, claim, lease)
+    LEASES.renew(session, claim, lease=lease)
     state = session.scalar(text("SELECT state FROM batch WHERE id = :batch_id"), {"batch_id": claim.batch_id})
     return FlushOutcome(num_inserted=0, batch_wanted=state == BatchState.IN_PROGRESS)
-
-
-def hold(session: Session, claim: ClaimedChunk) -> None:
-    """Lock the chunk until this transaction ends, for what has to lock its batch next. Raises FencedOutError."""
-    _extend(session, claim, timedelta(0))
 
 
 def complete(session: Session, claim: ClaimedChunk) -> None:
@@ -169,9 +165,8 @@ def release(session: Session, claim: ClaimedChunk) -> None:
 
     Raises FencedOutError.
     """
-    hold(session, claim)
-    state = lock_batch_state(session, claim.batch_id)
-    leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+    LEASES.hold(session, claim)
+    _give_back(session, claim)
     decisions.note(session, claim.batch_id, Kind.GIVEN_BACK, subject=claim.worker_id)
 
 
@@ -180,10 +175,9 @@ def end_turn(session: Session, claim: ClaimedChunk, *, estimated_tokens: int) ->
 
     It is withdrawn where its batch is no longer wanted. Raises FencedOutError.
     """
-    hold(session, claim)
+    LEASES.hold(session, claim)
     session.execute(_ESTIMATE, {"chunk_id": claim.chunk_id, "tokens": estimated_tokens})
-    state = lock_batch_state(session, claim.batch_id)
-    leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
+    _give_back(session, claim)
 
 
 def withdraw_open(session: Session, batch_id: str) -> int:
@@ -202,9 +196,9 @@ def _check_lines(claim: ClaimedChunk, results: Sequence[LineResult]) -> None:
     assert all(line in allowed for line in lines), f"chunk {claim.chunk_id}: a line outside {allowed}"
 
 
-def _extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> None:
-    if session.execute(_EXTEND, {"lease": lease} | claim.guard).one_or_none() is None:
-        raise fenced_out(claim)
+def _give_back(session: Session, claim: ClaimedChunk) -> None:
+    state = lock_batch_state(session, claim.batch_id)
+    leave(session, claim, ChunkState.READY if state is BatchState.IN_PROGRESS else ChunkState.WITHDRAWN)
 
 
 def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dict[str, Any]:
@@ -224,17 +218,13 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
     } | asdict(recorded)
 
 
-_EXTEND = text(f"""
-    UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval) WHERE {ChunkRef.IS_HELD} RETURNING id
-""")
-
 # A flush has few statements, as each is a way to the server and back. Whoever waits for the batch reads it anew when it
 # has its lock, so the number of its results is that of the last commit.
 _EXTEND_AND_LOCK = text(f"""
     WITH held AS (
-        SELECT id, covered_tokens FROM chunk WHERE {ChunkRef.IS_HELD} FOR NO KEY UPDATE
+        SELECT id, covered_tokens FROM chunk WHERE {LEASES.sql.is_held} FOR NO KEY UPDATE
     ), extended AS (
-        UPDATE chunk SET lease_until = clock_timestamp() + CAST(:lease AS interval),
+        UPDATE chunk SET {LEASES.sql.renewed},
             covered_tokens = least(CAST(:covered AS bigint), held.covered_tokens),
             covered_picos = least(CAST(:covered_picos AS numeric), chunk.covered_picos)
         FROM held WHERE chunk.id = held.id
@@ -246,9 +236,7 @@ _EXTEND_AND_LOCK = text(f"""
 
 _ESTIMATE = text("UPDATE chunk SET estimated_tokens = :tokens WHERE id = :chunk_id")
 
-_START = text(f"""
-    UPDATE chunk SET started_fence = fence WHERE {ChunkRef.IS_HELD} RETURNING id
-""")
+_START = text(f"UPDATE chunk SET started_fence = fence WHERE {LEASES.sql.is_held} RETURNING id")
 
 # SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
 _WITHDRAW = text("""

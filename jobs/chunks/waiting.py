@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 
 from jobs import decisions
 from jobs.accounts import budgets
-from jobs.chunks import fairshare, leasing, queue_marks
+from jobs.chunks import fairshare, queue_marks
 from jobs.chunks.budget_room import WITH_ROOM
 from jobs.chunks.fairshare import Share
 from jobs.chunks.lease_ends import leave, lock_batch_state
+from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.decisions import Kind
 from jobs.states import LIVE_BATCH_STATES, BatchState, ChunkState, sources_of
@@ -37,7 +38,7 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int 
     Ready chunks of the batch wait too, where there seems to be no room for one line of them: to find out with each of
     them would cost its lines' tokenising. Raises FencedOutError.
     """
-    leasing.hold(session, claim)
+    LEASES.hold(session, claim)
     if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
         leave(session, claim, ChunkState.WITHDRAWN)
         return

@@ -162,7 +162,7 @@ def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run:
     )
     values = {
         "chunk_ids": chunk_ids(session, batch)[:8],
-        "worker_id": "w1",
+        "owner": "w1",
         "lease": LEASE,
         "after": "leased",
         "sources": ["ready"],
