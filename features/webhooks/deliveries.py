@@ -19,6 +19,8 @@ from features.webhooks.endpoints import disable, get_endpoint
 from features.webhooks.events import MAX_PENDING, num_pending
 from features.webhooks.sending import Answer
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
+from jobs.claims.claims import Claim, Claims, new_owner
+from jobs.claims.statements import ClaimColumns
 from jobs.database import transaction
 from jobs.errors import ConflictError, LimitError, NotFoundError
 from jobs.ids import new_id
@@ -44,15 +46,18 @@ _GONE = 410
 _ROWS = 1000  # a transaction
 
 
+DELIVERIES = Claims(
+    WebhookDelivery,
+    [DeliveryState.PENDING],
+    columns=ClaimColumns(fence="fence", until="due_at", until_of_free="clock_timestamp()"),
+    ends_with_state=True,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedDelivery:
+class ClaimedDelivery(Claim):
     """A request to be made."""
 
-    delivery_id: str
-    fence: int
-    """Good for this claim only: the next one has a higher number."""
-    claimed_by: str
-    """Who made this claim: a database that was restored gives out the same fence again."""
     endpoint_id: str
     tenant_id: str
     url: str
@@ -65,6 +70,10 @@ class ClaimedDelivery:
     claimed_at: int
     """In Unix seconds."""
 
+    @property
+    def delivery_id(self) -> str:
+        return self.id
+
 
 def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int]) -> list[ClaimedDelivery]:
     """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`.
@@ -72,52 +81,22 @@ def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int
     One statement, which may be a transaction of its own.
     """
     allowed = {tenant_id: max(a_tenant - num, 0) for tenant_id, num in busy.items()}
-    claimed_by = new_id("claim")
-    values = {"limit": limit, "a_tenant": a_tenant, "claim": CLAIM, "claimed_by": claimed_by}
+    values = {"limit": limit, "a_tenant": a_tenant, "lease": CLAIM, "owner": new_owner()}
     values |= {"busy_tenants": list(allowed), "busy_allowed": list(allowed.values())}
-    return [
-        ClaimedDelivery(
-            delivery_id=row.id,
-            fence=row.fence,
-            claimed_by=claimed_by,
-            endpoint_id=row.endpoint_id,
-            tenant_id=row.tenant_id,
-            url=row.url,
-            signing_secrets=[row.secret] if row.old_secret is None else [row.secret, row.old_secret],
-            event_id=row.event_id,
-            event_type=row.event_type,
-            event_data=row.event_data,
-            event_at=row.event_at,
-            claimed_at=row.claimed_at,
-        )
-        for row in session.execute(_CLAIM, values)
-    ]
+    return [ClaimedDelivery(**row._mapping) for row in session.execute(_CLAIM, values)]
 
 
-def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState | None:
-    """Note what came of a request; return the delivery's state, None where it is no longer this claim's.
+def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState:
+    """Note what came of a request, and give the delivery up; return its state. Raises FencedOutError.
 
     Locks the endpoint before the delivery, as whoever deletes or disables one does.
     """
     is_success = answer.is_success
     failing_since = _note_health(session, claimed.endpoint_id, is_success=is_success)
     state, pause = _next(session, claimed, answer)
-    values: dict[str, object] = {"state": state.value, "num_tries": WebhookDelivery.num_tries + 1}
-    values |= {"due_at": func.clock_timestamp() + pause} if pause is not None else {"ended_at": func.now()}
-    moved = session.scalar(
-        update(WebhookDelivery)
-        .where(
-            WebhookDelivery.id == claimed.delivery_id,
-            WebhookDelivery.fence == claimed.fence,
-            WebhookDelivery.claimed_by == claimed.claimed_by,
-            WebhookDelivery.state == DeliveryState.PENDING.value,
-        )
-        .values(values)
-        .returning(WebhookDelivery.id)
-        .execution_options(synchronize_session=False)
-    )
-    if moved is None:
-        return None
+    values = {**claimed.guard, "after": state.value, "has_ended": pause is None, "pause": pause or timedelta(0)}
+    if session.execute(_RECORD, values).one_or_none() is None:
+        raise DELIVERIES.over(claimed)
     session.execute(_ATTEMPT, _attempt_values(claimed, answer))
     if answer.status_code == _GONE:
         disable(session, claimed.endpoint_id, reason="it answered 410 Gone")
@@ -249,7 +228,7 @@ def forget(maker: sessionmaker[Session]) -> int:
 
 # Tenants one after the other by the index, and of each the few that are due longest: whoever has ten thousand that fail
 # costs a look as much as who has one. Arrays and no joins, as in `jobs.batches.planned`.
-_CLAIM = text("""
+_CLAIM = text(f"""
     WITH RECURSIVE waiting AS (
         (SELECT tenant_id FROM webhook_delivery WHERE state = 'pending' ORDER BY tenant_id LIMIT 1)
         UNION ALL
@@ -266,26 +245,29 @@ _CLAIM = text("""
         WHERE waiting.tenant_id IS NOT NULL
     ), due AS (
         SELECT own.id FROM allowed CROSS JOIN LATERAL (
-            SELECT delivery.id, delivery.due_at FROM webhook_delivery AS delivery
-            WHERE delivery.state = 'pending' AND delivery.tenant_id = allowed.tenant_id
-                AND delivery.due_at <= clock_timestamp()
-            ORDER BY delivery.due_at LIMIT allowed.num
+            SELECT id, due_at FROM webhook_delivery
+            WHERE state = 'pending' AND webhook_delivery.tenant_id = allowed.tenant_id AND {DELIVERIES.sql.is_over}
+            ORDER BY due_at LIMIT allowed.num
         ) AS own
         ORDER BY own.due_at LIMIT :limit
     ), mine AS (
         SELECT id FROM webhook_delivery
-        WHERE id = ANY(ARRAY(SELECT id FROM due)) AND state = 'pending' AND due_at <= clock_timestamp()
+        WHERE id = ANY(ARRAY(SELECT id FROM due)) AND state = 'pending' AND {DELIVERIES.sql.is_over}
         FOR NO KEY UPDATE SKIP LOCKED
     )
-    UPDATE webhook_delivery AS delivery
-    SET fence = delivery.fence + 1, claimed_by = :claimed_by, due_at = clock_timestamp() + CAST(:claim AS interval)
-    FROM webhook_endpoint AS endpoint
-    WHERE delivery.id = ANY(ARRAY(SELECT id FROM mine)) AND endpoint.id = delivery.endpoint_id
-    RETURNING delivery.id, delivery.fence, delivery.endpoint_id, delivery.tenant_id, delivery.event_id,
-        delivery.event_type, delivery.event_data, endpoint.url, endpoint.secret,
-        CASE WHEN endpoint.old_secret_until > now() THEN endpoint.old_secret END AS old_secret,
-        CAST(floor(extract(epoch FROM delivery.created_at)) AS bigint) AS event_at,
+    UPDATE webhook_delivery SET {DELIVERIES.sql.taken} FROM webhook_endpoint AS endpoint
+    WHERE webhook_delivery.id = ANY(ARRAY(SELECT id FROM mine)) AND endpoint.id = webhook_delivery.endpoint_id
+    RETURNING webhook_delivery.id, state, claimed_by AS owner, fence, endpoint_id, webhook_delivery.tenant_id,
+        event_id, event_type, event_data, url,
+        array_remove(ARRAY[secret, CASE WHEN old_secret_until > now() THEN old_secret END], NULL) AS signing_secrets,
+        CAST(floor(extract(epoch FROM webhook_delivery.created_at)) AS bigint) AS event_at,
         CAST(floor(extract(epoch FROM clock_timestamp())) AS bigint) AS claimed_at
+""")
+
+_RECORD = text(f"""
+    UPDATE webhook_delivery SET {DELIVERIES.sql.put_off}, state = :after, num_tries = num_tries + 1,
+        ended_at = CASE WHEN :has_ended THEN now() END
+    WHERE {DELIVERIES.sql.is_held} RETURNING id
 """)
 
 # Locks no endpoint that was healthy before.

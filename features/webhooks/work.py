@@ -23,7 +23,7 @@ from features.webhooks.meters import CONTROL, WEBHOOK_SECONDS, WEBHOOK_TRIES
 from features.webhooks.payloads import signed_event
 from features.webhooks.sending import Answer, Sender
 from jobs.database import KeptSession, transaction
-from jobs.errors import ServiceError
+from jobs.errors import FencedOutError, ServiceError
 from jobs.settings import Settings
 from jobs.telemetry.meters import Meters
 from workers.control_work import ControlParts, ControlWork
@@ -151,18 +151,26 @@ class WebhookSender:
         for _ in range(_RECORD_TRIES):
             try:
                 async with self._records:
-                    state = await self._in_transaction(lambda session: deliveries.record(session, claimed, answer))
+                    state = await self._store(claimed, answer)
             except ServiceError as error:
                 log.warning("webhook was not recorded delivery_id=%s error=%s", claimed.delivery_id, error)
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 self._meters.observe(WEBHOOK_SECONDS, answer.milliseconds / 1000)
-                self._meters.count(WEBHOOK_TRIES, "taken" if state is None else state.value)
+                self._meters.count(WEBHOOK_TRIES, state)
                 log.info(
                     "webhook sent delivery_id=%s type=%s status=%s ms=%d state=%s",
                     *(claimed.delivery_id, claimed.event_type, answer.status_code, answer.milliseconds, state),
                 )
                 return
+
+    async def _store(self, claimed: ClaimedDelivery, answer: Answer) -> str:
+        """Return the state after an answer; `taken` where another worker has the delivery by now."""
+        try:
+            state = await self._in_transaction(lambda session: deliveries.record(session, claimed, answer))
+        except FencedOutError:
+            return "taken"
+        return state.value
 
     async def _in_transaction(self, work: Callable[[Session], T]) -> T:
         def run() -> T:

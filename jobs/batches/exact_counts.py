@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
+from jobs.claims.claims import Claim, Claims, new_owner
 from jobs.database import advisory_lock
-from jobs.errors import FencedOutError, LimitError, NotFoundError
+from jobs.errors import LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.states import AskedPriority, CountState, require_move
 from jobs.tables import File, InputCount
@@ -38,14 +39,13 @@ class NewCount:
     completion_window: str
 
 
+COUNTS = Claims(InputCount, [CountState.COUNTING], ends_with_state=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedCount:
+class ClaimedCount(Claim):
     """An input whose turn it is at one worker."""
 
-    count_id: str
-    fence: int
-    claimed_by: str
-    """Who made this claim: a database that was restored gives out the same fence again."""
     tenant_id: str
     endpoint: str
     model: str
@@ -118,39 +118,29 @@ def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | N
 
     One whose file is gone has failed.
     """
-    claimed_by = new_id("claim")
-    values = {"model": model, "lease": lease, "kept": KEPT, "claimed_by": claimed_by}
-    row = session.execute(_CLAIM, values).one_or_none()
+    values = {"model": model, "lease": lease, "kept": KEPT, "owner": new_owner()}
+    row = session.execute(_CLAIM, values).mappings().one_or_none()
     if row is None:
         return None
-    file = session.get(File, row.input_file_id, populate_existing=True)
-    if file is None or file.deleted_at is not None:
-        _fail(session, _lock(session, row.id, row.claim_fence, claimed_by), "Its input file was deleted.")
+    columns = dict(row)
+    is_deleted = columns.pop("is_deleted")
+    claimed = ClaimedCount(**columns)
+    if is_deleted:
+        fail(session, claimed, "Its input file was deleted.")
         return None
-    return ClaimedCount(
-        count_id=row.id,
-        fence=row.claim_fence,
-        claimed_by=claimed_by,
-        tenant_id=row.tenant_id,
-        endpoint=row.endpoint,
-        model=row.model,
-        object_key=file.object_key,
-        size_bytes=file.size_bytes,
-        next_line=row.next_line,
-        next_byte=row.next_byte,
-    )
+    return claimed
 
 
 def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed: int) -> None:
     """Write what was counted and give the claim back. Raises FencedOutError where it is over."""
-    count = _lock(session, claimed.count_id, claimed.fence, claimed.claimed_by)
+    count = COUNTS.lock(session, claimed)
     count.next_line, count.next_byte = turn.next_line, turn.next_byte
     count.num_requests += turn.num_lines
     count.input_tokens += turn.input_tokens
     count.output_tokens += turn.output_tokens
     count.num_invalid += turn.num_invalid
     count.listed = (count.listed + turn.listed)[:max_listed]
-    count.claimed_until = None
+    COUNTS.free(count)
     if turn.is_whole:
         _move(count, CountState.COUNTED)
     session.flush()
@@ -158,7 +148,11 @@ def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed
 
 def fail(session: Session, claimed: ClaimedCount, reason: str) -> None:
     """End a count that comes to nothing. Raises FencedOutError where the claim is over."""
-    _fail(session, _lock(session, claimed.count_id, claimed.fence, claimed.claimed_by), reason)
+    count = COUNTS.lock(session, claimed)
+    COUNTS.free(count)
+    count.failure = reason
+    _move(count, CountState.FAILED)
+    session.flush()
 
 
 def forget(session: Session) -> int:
@@ -167,40 +161,24 @@ def forget(session: Session) -> int:
     return len(session.execute(old, execution_options={"synchronize_session": False}).all())
 
 
-def _fail(session: Session, count: InputCount, reason: str) -> None:
-    count.failure, count.claimed_until = reason, None
-    _move(count, CountState.FAILED)
-    session.flush()
-
-
 def _move(count: InputCount, state: CountState) -> None:
     require_move(CountState(count.state), state)
     count.state = state
 
 
-def _lock(session: Session, count_id: str, fence: int, claimed_by: str) -> InputCount:
-    mine = select(InputCount).where(InputCount.id == count_id)
-    mine = mine.where(InputCount.claim_fence == fence, InputCount.claimed_by == claimed_by)
-    is_open = InputCount.state == CountState.COUNTING.value
-    count = session.scalar(mine.where(is_open).with_for_update(), execution_options={"populate_existing": True})
-    if count is None:
-        raise FencedOutError(f"input count {count_id} is no longer claimed under fence {fence}")
-    return count
-
-
 # A tenant's last turn is the latest of any of its inputs': with two of them it has no more turns than with one.
-_CLAIM = text("""
-    UPDATE input_count SET claim_fence = claim_fence + 1, claimed_by = :claimed_by, last_turn_at = clock_timestamp(),
-        claimed_until = clock_timestamp() + CAST(:lease AS interval)
-    WHERE id = (
-        SELECT id FROM input_count AS found
+_CLAIM = text(f"""
+    UPDATE input_count SET {COUNTS.sql.taken}, last_turn_at = clock_timestamp() FROM file
+    WHERE file.id = input_file_id AND input_count.id = (
+        SELECT id FROM input_count
         WHERE model = :model AND state = 'counting' AND created_at > now() - CAST(:kept AS interval)
-            AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())
+            AND {COUNTS.sql.is_free}
         ORDER BY (
             SELECT max(last_turn_at) FROM input_count AS theirs
-            WHERE theirs.tenant_id = found.tenant_id AND theirs.model = :model
+            WHERE theirs.tenant_id = input_count.tenant_id AND theirs.model = :model
         ) NULLS FIRST, last_turn_at NULLS FIRST, id
         LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
     )
-    RETURNING id, claim_fence, tenant_id, input_file_id, endpoint, model, next_line, next_byte
+    RETURNING input_count.id, state, claimed_by AS owner, claim_fence AS fence, input_count.tenant_id, endpoint, model,
+        next_line, next_byte, object_key, size_bytes, deleted_at IS NOT NULL AS is_deleted
 """)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, func, update
+from sqlalchemy import delete
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import files
 from jobs.accounts.limits import Limits
+from jobs.claims.claims import Claim, Claims
 from jobs.database import transaction
-from jobs.errors import ConflictError, FencedOutError, InputError, NotFoundError
+from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.files import NewFile, Purpose
-from jobs.ids import new_id
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
 from jobs.states import UploadState
 from jobs.storage import Storage
@@ -31,23 +31,17 @@ CLAIM = timedelta(minutes=2)
 """Renewed before each part, which takes seconds."""
 
 
+COMPLETIONS = Claims(Upload, [UploadState.PENDING], ends_with_state=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Claim):
     """An upload that one process makes a file of."""
 
     tenant_id: str
-    upload_id: str
-    fence: int
-    claimed_by: str
-    """Who made this claim: a database that was restored gives out the same fence again."""
     parts: Sequence[UploadPart]
     """In the order of the file."""
     upload: Upload
-
-    @property
-    def is_mine(self) -> ColumnElement[bool]:
-        """Return what holds of the upload's row while the claim does."""
-        return and_(Upload.id == self.upload_id, Upload.claim_fence == self.fence, Upload.claimed_by == self.claimed_by)
 
 
 def check_md5(md5: str | None) -> str | None:
@@ -71,19 +65,10 @@ def begin(session: Session, tenant_id: str, upload_id: str, part_ids: Sequence[s
         return upload
     records.require_pending(session, tenant_id, upload_id)
     parts = _chosen(session, upload, part_ids)
-    claim = update(Upload).where(
-        Upload.id == upload_id, Upload.claimed_until.is_(None) | (Upload.claimed_until <= func.clock_timestamp())
-    )
-    claimed_by = new_id("claim")
-    until = func.clock_timestamp() + CLAIM
-    values = {"claim_fence": Upload.claim_fence + 1, "claimed_until": until, "claimed_by": claimed_by}
-    claimed = claim.values(values).returning(Upload.claim_fence)
-    fence = session.scalar(claimed, execution_options={"synchronize_session": False})
-    if fence is None:
+    claim = COMPLETIONS.claim(session, upload_id, lease=CLAIM)
+    if claim is None:
         return None
-    return Completion(
-        tenant_id=tenant_id, upload_id=upload_id, fence=fence, claimed_by=claimed_by, parts=parts, upload=upload
-    )
+    return Completion(**asdict(claim), tenant_id=tenant_id, parts=parts, upload=upload)
 
 
 def _chosen(session: Session, upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
@@ -177,10 +162,7 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
     Raises FencedOutError where the claim or the upload is over, TooLargeError where the tenant has no room.
     """
     files.hold_room(session, completion.tenant_id)
-    upload = records.lock(session, completion.tenant_id, completion.upload_id)
-    mine = (UploadState.PENDING, completion.fence, completion.claimed_by)
-    if (upload.state, upload.claim_fence, upload.claimed_by) != mine:
-        raise FencedOutError(f"upload {upload.id} is no longer completed under fence {completion.fence}")
+    upload = COMPLETIONS.lock(session, completion)
     records.end(session, upload, UploadState.COMPLETED, by=None)
     session.execute(delete(UploadPart).where(UploadPart.object_key == new.object_key))  # that one is the file now
     files.check_room(session, upload.tenant_id, limits, size_bytes=new.size_bytes)
@@ -192,12 +174,9 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
 
 def give_up(session: Session, completion: Completion) -> None:
     """Let whoever comes next begin at once."""
-    session.execute(update(Upload).where(completion.is_mine).values(claimed_until=None))
+    COMPLETIONS.give_up(session, completion)
 
 
 def _renew(maker: sessionmaker[Session], completion: Completion) -> None:
-    is_mine = completion.is_mine & (Upload.state == UploadState.PENDING.value)
-    renewal = update(Upload).where(is_mine).values(claimed_until=func.clock_timestamp() + CLAIM)
     with transaction(maker) as session:
-        if session.scalar(renewal.returning(Upload.id)) is None:
-            raise FencedOutError(f"upload {completion.upload_id} is no longer completed under {completion.fence}")
+        COMPLETIONS.renew(session, completion, lease=CLAIM)

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import deletions, files
 from jobs.accounts.limits import Limits
+from jobs.claims.statements import ClaimSql, condition
 from jobs.deletions import Deleted
 from jobs.errors import InputError, NotFoundError, TooLargeError
 from jobs.ids import new_id
@@ -209,5 +210,5 @@ def forget(session: Session, *, limit: int) -> int:
 
 def _is_over() -> ColumnElement[bool]:
     """Of an upload whose parts are being made a file the time does not end."""
-    is_claimed = Upload.claimed_until.is_not(None) & (Upload.claimed_until > func.clock_timestamp())
-    return (Upload.state == UploadState.PENDING.value) & (Upload.expires_at <= func.now()) & ~is_claimed
+    is_free = condition(ClaimSql("upload").is_free)
+    return (Upload.state == UploadState.PENDING.value) & (Upload.expires_at <= func.now()) & is_free

@@ -96,7 +96,7 @@ class InputCounter:
             with transaction(self._parts.sessions) as session:
                 exact_counts.note_turn(session, claimed, turn, max_listed=self._parts.settings.max_listed_errors)
         except FencedOutError as error:
-            log.info("turn of an input count ended early count_id=%s reason=%s", claimed.count_id, error)
+            log.info("turn of an input count ended early count_id=%s reason=%s", claimed.id, error)
         return True
 
     def _count(self, claimed: ClaimedCount) -> Turn:

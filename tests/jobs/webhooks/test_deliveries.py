@@ -14,7 +14,7 @@ from features.webhooks.events import emit
 from features.webhooks.sending import Answer
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
-from jobs.errors import ConflictError, NotFoundError
+from jobs.errors import ConflictError, FencedOutError, NotFoundError
 from jobs.settings import Settings
 from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant
@@ -43,7 +43,11 @@ def claim(session: Session, *, limit: int = 10, a_tenant: int = 10, **busy: int)
 
 
 def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState | None:
-    state = deliveries.record(session, claimed, answer)
+    try:
+        state = deliveries.record(session, claimed, answer)
+    except FencedOutError:
+        session.rollback()
+        return None
     session.commit()
     session.expire_all()
     return state
@@ -314,8 +318,8 @@ def test_a_look_costs_no_more_for_a_tenant_with_many(
         {"endpoint_id": endpoint.id, "tenant_id": tenant.id},
     )
     as_superuser_do(session, "ANALYZE webhook_delivery")
-    values = {"limit": 100, "a_tenant": 4, "claim": deliveries.CLAIM, "busy_tenants": [], "busy_allowed": []}
-    values["claimed_by"] = "claim"
+    values = {"limit": 100, "a_tenant": 4, "lease": deliveries.CLAIM, "busy_tenants": [], "busy_allowed": []}
+    values["owner"] = "claim"
     explained = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + deliveries._CLAIM.text)
     plan = session.execute(explained, values).scalar_one()[0]["Plan"]
 
