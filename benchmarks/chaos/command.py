@@ -1,7 +1,8 @@
-"""Run the real roles under faults, with an engine that costs nothing, and say whether anything was lost or repeated.
+"""Run the real roles under faults and say whether anything was lost or repeated.
 
-API, control worker, dispatcher and workers are processes, over an embedded Postgres and Valkey and an S3. Batches come
-all the time; some are cancelled, run out of time or are deleted. Every fault comes at a time drawn from the seed.
+The engine is one that costs nothing, or that of the demo model. API, control worker, dispatcher and workers are
+processes, over an embedded Postgres and Valkey and an S3. Batches come all the time; some are cancelled, run out of
+time or are deleted. Every fault comes at a time drawn from the seed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TextIO
 from benchmarks import no_compute
 from benchmarks.arguments import natural, positive
 from benchmarks.chaos import report
+from benchmarks.chaos.expected import Answer
 from benchmarks.chaos.faults import Chaos
 from benchmarks.chaos.plan import TROUBLE_SECONDS, Kind, plan_faults
 from benchmarks.chaos.receiver import Received, receiver
@@ -59,6 +61,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=natural,
         default=no_compute.SEATS,
         help="lines at once in an engine; few for a run beside others",
+    )
+    parser.add_argument(
+        "--demo-model",
+        action="store_true",
+        help="workers run the demo model; its answers are held to those of the bare engine",
     )
     for kind, (option, default) in _COUNTS.items():
         parser.add_argument(option, type=_count, default=default, metavar="N", help=str(kind))
@@ -124,10 +131,13 @@ def _carry_out(arguments: argparse.Namespace, launcher: Launcher, *, lease_secon
     with ExitStack() as closing:
         s3, received = closing.enter_context(s3_server()), closing.enter_context(receiver())
         stack = closing.enter_context(
-            running_stack(launcher, s3, num_workers=arguments.workers, num_seats=arguments.seats)
+            running_stack(
+                launcher, s3, num_workers=arguments.workers, num_seats=arguments.seats, computes=arguments.demo_model
+            )
         )
+        answers_to = _answers_of_demo_model() if arguments.demo_model else None
         started_at = time.time()
-        traffic = Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed)
+        traffic = Traffic(stack, received, num_lines=arguments.lines, seed=arguments.seed, answers_to=answers_to)
         chaos = Chaos(stack, plan, lease_seconds=lease_seconds, seed=arguments.seed, log=log)
         traffic.start()
         with _stopped_by_signals(chaos, traffic):
@@ -145,6 +155,12 @@ def _carry_out(arguments: argparse.Namespace, launcher: Launcher, *, lease_secon
             num_repeated_webhooks=received.num_repeats,
             findings=findings,
         )
+
+
+def _answers_of_demo_model() -> Callable[[Sequence[str]], Mapping[str, Answer]]:
+    from benchmarks.chaos.demo import DemoAnswers  # noqa: PLC0415 - it loads torch, which no other run needs
+
+    return DemoAnswers(str(MODEL_FOLDER)).of
 
 
 @contextmanager

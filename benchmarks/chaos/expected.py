@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 ENDPOINT = "/v1/completions"
+MAX_TOKENS = 64
 _MOST_LISTED = 5
 
 
@@ -31,8 +32,17 @@ class Lines:
         return f"{self.name}-{number}"
 
     def _line(self, number: int) -> dict[str, object]:
-        body = {"model": self.model, "prompt": self.prompt(number), "max_tokens": 64}
+        body = {"model": self.model, "prompt": self.prompt(number), "max_tokens": MAX_TOKENS, "temperature": 0}
         return {"custom_id": self.custom_id(number), "method": "POST", "url": ENDPOINT, "body": body}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an engine says to a prompt, always."""
+
+    text: str
+    num_tokens: int
+    """With the end, where it came to one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,11 +57,18 @@ class Found:
 
 
 def check_files(
-    lines: Lines, output: bytes, errors: bytes, *, not_run: str | None, count_tokens: Callable[[str], int]
+    lines: Lines,
+    output: bytes,
+    errors: bytes,
+    *,
+    not_run: str | None,
+    count_tokens: Callable[[str], int],
+    answers: Mapping[str, Answer] | None = None,
 ) -> Found:
     """Compare both files with what they must hold; `not_run` is the code of lines that an early end left out, if any.
 
-    The answer to a prompt is the prompt and the end: it has one token more than the prompt's `count_tokens`.
+    Without `answers`, by their prompts, the answer to a prompt is the prompt and the end: it has one token more than
+    the prompt's `count_tokens`.
     """
     found = Found()
     problems: list[str] = []
@@ -66,9 +83,11 @@ def check_files(
         body = row["response"]["body"]
         prompt = lines.prompt(number)
         usage = (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"])
-        if body["choices"][0]["text"] != prompt:
+        num_tokens = count_tokens(prompt)
+        answer = Answer(text=prompt, num_tokens=num_tokens + 1) if answers is None else answers[prompt]
+        if body["choices"][0]["text"] != answer.text:
             problems.append(f"{row['custom_id']} is answered {body['choices'][0]['text']!r}")
-        if usage != (count_tokens(prompt), count_tokens(prompt) + 1):
+        if usage != (num_tokens, answer.num_tokens):
             problems.append(f"{row['custom_id']} is said to have taken {usage} tokens")
         found.num_answers += 1
         found.num_tokens = (found.num_tokens[0] + usage[0], found.num_tokens[1] + usage[1])

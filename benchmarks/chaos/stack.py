@@ -136,8 +136,10 @@ def children_of(pid: int | None) -> list[psutil.Process]:
 
 
 @contextmanager
-def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int) -> Iterator[Stack]:
-    """Start everything and wait until it is ready; stop it."""
+def running_stack(
+    launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int, computes: bool
+) -> Iterator[Stack]:
+    """Start everything and wait until it is ready; stop it. Where it `computes`, workers have their own engine."""
     with ExitStack() as closing:
         postgres, valkey = launcher.postgres(), launcher.valkey()
         for server in (postgres, valkey):
@@ -165,7 +167,7 @@ def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int, num_sea
                 *((f"dispatch-{number}", "dispatch", ()) for number in range(_EACH)),
             )
         }
-        engine = no_compute.environment(step_seconds=_STEP_SECONDS, tokens_a_step=_TOKENS_A_STEP, num_seats=num_seats)
+        engine = {} if computes else _no_compute(num_seats)
         workers = [
             launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment={**environment, **engine})
             for number in range(num_workers)
@@ -188,6 +190,10 @@ def running_stack(launcher: Launcher, s3: S3Server, *, num_workers: int, num_sea
             keys=secrets,
             environment=environment,
         )
+
+
+def _no_compute(num_seats: int) -> Mapping[str, str]:
+    return no_compute.environment(step_seconds=_STEP_SECONDS, tokens_a_step=_TOKENS_A_STEP, num_seats=num_seats)
 
 
 def _prepare_database(database_url: str) -> list[str]:

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +17,7 @@ import httpx
 import psycopg
 from tokenizers import Tokenizer
 
-from benchmarks.chaos.expected import ENDPOINT, Found, Lines, check_files
+from benchmarks.chaos.expected import ENDPOINT, Answer, Found, Lines, check_files
 from benchmarks.chaos.receiver import Received
 from benchmarks.chaos.stack import MODEL, MODEL_FOLDER, Stack
 
@@ -70,6 +70,8 @@ class Traffic:
     received: Received
     num_lines: int
     seed: int
+    answers_to: Callable[[Sequence[str]], Mapping[str, Answer]] | None = None
+    """Where the model's own are wanted, and not the prompts."""
     outcomes: list[Outcome] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What went wrong in here."""
@@ -180,7 +182,9 @@ class Traffic:
         output, errors = (
             b"" if batch[name] is None else client.content(batch[name]) for name in ("output_file_id", "error_file_id")
         )
-        return check_files(lines, output, errors, not_run=_NOT_RUN.get(batch["status"]), count_tokens=count_tokens)
+        answers = self.answers_to and self.answers_to([lines.prompt(number) for number in range(lines.num)])
+        not_run = _NOT_RUN.get(batch["status"])
+        return check_files(lines, output, errors, not_run=not_run, count_tokens=count_tokens, answers=answers)
 
     def _compare(self, batch: dict[str, Any], lines: Lines, found: Found) -> list[str]:
         """Return what counters and ledger say that the files do not."""

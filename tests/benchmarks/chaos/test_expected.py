@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.expected import Lines, check_files
+from benchmarks.chaos.expected import Answer, Lines, check_files
 
 LINES = Lines(name="b", num=3, model="echo")
 
@@ -27,6 +27,19 @@ def problems(output: list[dict[str, Any]], errors: list[dict[str, Any]], *, code
         return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
     return check_files(LINES, written(output), written(errors), not_run=code, count_tokens=lambda prompt: 4).problems
+
+
+def test_a_model_of_its_own_words_is_held_to_them() -> None:
+    answers = {LINES.prompt(number): Answer(text=LINES.prompt(number)[::-1], num_tokens=5) for number in range(3)}
+
+    def check(*texts: str) -> list[str]:
+        rows = [answer(number, choices=[{"text": text}]) for number, text in enumerate(texts)]
+        output = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        return check_files(LINES, output, b"", not_run=None, count_tokens=lambda prompt: 4, answers=answers).problems
+
+    right = [each.text for each in answers.values()]
+    assert check(*right) == []
+    assert check(right[0], LINES.prompt(1), right[2]) == [f"b-1 is answered {LINES.prompt(1)!r}"]
 
 
 def test_every_line_once_with_its_own_answer_is_right() -> None:
