@@ -72,10 +72,13 @@ class Row:
     def claims(self) -> Claims[Any]:
         return CLAIMS[self.kind][0]
 
-    def take(self) -> Held | None:
-        """Claim the row as a worker of its kind does; None where it is not to be had."""
+    def take(self, worker: str = "worker_1") -> Held | None:
+        """Claim the row as a worker of its kind does; None where it is not to be had.
+
+        A chunk's claim names its `worker`, who may have had it before; any other has a name of its own.
+        """
         with self.maker.begin() as session:
-            return _take(session, self)
+            return _take(session, self, worker)
 
     def give_up(self, held: Held) -> None:
         """Give the row up; a worker that has lost it changes nothing."""
@@ -137,7 +140,7 @@ class Row:
             session.execute(text(statement), {"id": self.id})
 
 
-def _take(session: Session, row: Row) -> Held | None:
+def _take(session: Session, row: Row, worker: str) -> Held | None:
     if row.kind == "delivery":
         found = deliveries.claim(session, limit=1, a_tenant=1, busy={})
         return found[0] if found else None
@@ -145,7 +148,7 @@ def _take(session: Session, row: Row) -> Held | None:
         return exact_counts.claim(session, model="m", lease=LEASE)
     if row.kind == "chunk":
         reap_expired(session, lease=LEASE)
-        return claiming.claim_chunk(session, row.id, worker_id=new_id("worker"), lease=LEASE)
+        return claiming.claim_chunk(session, row.id, worker_id=worker, lease=LEASE)
     return row.claims.claim(session, row.id, lease=LEASE)
 
 

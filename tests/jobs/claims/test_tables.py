@@ -108,7 +108,8 @@ def test_no_another_worker_has_the_row_under_a_higher_fence(row: Row) -> None:
 def test_no_another_worker_has_the_row_under_the_same_fence_after_a_restore(row: Row) -> None:
     lost = taken(row)
     row.restore()
-    held = taken(row)
+    held = row.take("worker_2")
+    assert held is not None
     assert held.guard["fence"] == lost.guard["fence"]
     assert_lost(row, lost)
     row.confirm(held)
@@ -186,13 +187,13 @@ def test_of_workers_that_claim_at_once_one_has_the_row(row: Row) -> None:
     for _ in range(RACES):
         won: list[Held] = []
 
-        def take(won: list[Held] = won) -> bool:
-            held = row.take()
+        def take(worker: str, won: list[Held] = won) -> bool:
+            held = row.take(worker)
             if held is not None:
                 won.append(held)
             return held is not None
 
-        assert at_once(take, take, take) == 1
+        assert at_once(lambda: take("worker_1"), lambda: take("worker_2"), lambda: take("worker_3")) == 1
         row.confirm(won[0])
         row.lapse()
 
@@ -209,5 +210,5 @@ def test_of_a_late_renewal_and_another_worker_one_has_the_row(row: Row) -> None:
                 return False
             return True
 
-        assert at_once(renew, lambda: row.take() is not None) == 1
+        assert at_once(renew, lambda: row.take("worker_2") is not None) == 1
         row.lapse()
