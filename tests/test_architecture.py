@@ -162,7 +162,7 @@ FLOORS = {
         ],
         ["lines"],
         ["accounts"],
-        ["admin_log", "chunks", "claims", "files"],
+        ["admin_log", "chunks", "files"],
         ["forecasts", "served_models", "uploads"],
         ["batches", "audit", "day_record", "metrics", "overview", "retention"],
         ["graphs"],

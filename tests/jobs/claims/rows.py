@@ -10,6 +10,15 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from features.documents.claims import EXTRACTIONS
+from features.documents.tables import Collection, Extraction
+from features.pipelines.runs.claims import RUNS
+from features.pipelines.tables import Pipeline, Run
+from features.retrieval.claims import INDEXES
+from features.retrieval.tables import PassageIndex
+from features.webhooks import deliveries
+from features.webhooks.deliveries import DELIVERIES
+from features.webhooks.tables import WebhookDelivery
 from jobs.batches import exact_counts
 from jobs.batches.claims import FINALISATIONS, VALIDATIONS
 from jobs.batches.exact_counts import COUNTS
@@ -19,27 +28,10 @@ from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.claims.claims import Claims, Held
 from jobs.errors import FencedOutError
-from jobs.extractions.claims import EXTRACTIONS
 from jobs.ids import new_id
-from jobs.indexes.claims import INDEXES
-from jobs.pipelines.runs.claims import RUNS
-from jobs.tables import (
-    Batch,
-    Chunk,
-    Collection,
-    Extraction,
-    InputCount,
-    PassageIndex,
-    Pipeline,
-    Run,
-    Tenant,
-    Upload,
-    WebhookDelivery,
-)
+from jobs.tables import Batch, Chunk, InputCount, Tenant, Upload
 from jobs.tables.base import Base
 from jobs.uploads.completing import COMPLETIONS
-from jobs.webhooks import deliveries
-from jobs.webhooks.deliveries import DELIVERIES
 from tests.database_roles import as_superuser_do
 from tests.jobs.webhooks.builders import add_endpoint
 
