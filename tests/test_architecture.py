@@ -150,6 +150,7 @@ FLOORS = {
         [
             "access",
             "chores",
+            "claims",
             "decisions",
             "deletions",
             "hooks",

@@ -32,10 +32,10 @@ from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import ENGINE_DEATHS, WORKER
 from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import Traces
 from workers.answers import AnswerMaker
-from workers.chunks.engine_runner import EngineRunner
-from workers.chunks.parts import WorkerParts
+from workers.chunks.engine_answerer import EngineAnswerer
+from workers.chunks.engine_parts import EngineParts
+from workers.chunks.services import Services
 from workers.drain import Drain
 from workers.engine_host.host import EngineHost
 from workers.engine_metrics import show_engine
@@ -110,30 +110,29 @@ def _serve_text(
     worker_id = new_id("worker")
     meters = Meters(WORKER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
-    leaving = Leaving()
+    leaving = Leaving(Drain())
     process = EngineProcess(config)
     fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
     with suppress(EngineStartError):  # the pool starts it again, and tells
         process.begin()  # it loads the model while the tokenizer is loaded here, and Celery
     host = EngineHost(
-        process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS), on_broken=leaving.take_out
+        process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS), on_broken=leaving.drain.take_out
     )
     show_engine(meters, lambda: host.stats, model=model, worker_id=worker_id)
     try:
         storage = Storage.of(settings)
         tokenizer = _tokenizer(folder, chat_template)
-        make_parts = _parts_maker(
-            host,
-            tokenizer,
-            storage=storage,
-            model=model,
+        services = Services(
             sessions=sessions,
             hold_sessions=hold_sessions,
+            storage=storage,
             settings=settings,
-            leaving=leaving,
-            fingerprint=fingerprint,
             meters=meters,
             traces=start_traces(settings.traces_url, role="worker", share_of_lines=settings.traces_lines),
+            drain=leaving.drain,
+        )
+        make_parts = partial(
+            _parts, services=services, host=host, tokenizer=tokenizer, model=model, fingerprint=fingerprint
         )
         if path is not None:
             before_database()
@@ -147,15 +146,8 @@ def _serve_text(
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, LineKind.GENERATE)
         tokenizers.note_tokenizer(session, model, kept)
-    exit_code = serve_chunks(
-        EngineRunner(host, make_parts, model=model),
-        model=model,
-        worker_id=worker_id,
-        sessions=sessions,
-        hold_sessions=hold_sessions,
-        settings=settings,
-        meters=meters,
-    )
+    answerer = EngineAnswerer(host, make_parts, model=model)
+    exit_code = serve_chunks(answerer, services, model=model, worker_id=worker_id)
     sys.exit(exit_code if leaving.reason is None else f"worker left: {leaving.reason}")
 
 
@@ -170,55 +162,28 @@ class Leaving:
     The supervisor starts a new worker; the chunks that this one gives back are no loss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drain: Drain) -> None:
+        self.drain = drain
         self.reason: str | None = None
-        self.drain: Drain | None = None
 
     def __call__(self, reason: str) -> None:
         log.error("worker leaves: the engine is gone reason=%s", reason)
         self.reason = reason
-        if self.drain is not None:
-            self.drain.begin(0)  # there is nothing that could finish within a grace
+        self.drain.begin(0)  # there is nothing that could finish within a grace
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def take_out(self, reason: str) -> None:
-        """Have the worker give back what it has, and claim nothing more, but stay: its engine is not to be trusted."""
-        if self.drain is not None:
-            self.drain.take_out(reason)
 
-
-def _parts_maker(
-    host: EngineHost,
-    tokenizer: Any,
-    *,
-    storage: Storage,
-    model: str,
-    sessions: sessionmaker[Session],
-    hold_sessions: sessionmaker[Session],
-    settings: Settings,
-    leaving: Leaving,
-    fingerprint: str,
-    meters: Meters,
-    traces: Traces,
-) -> Callable[[EngineInfo, Drain], WorkerParts]:
-    def make(info: EngineInfo, drain: Drain) -> WorkerParts:
-        leaving.drain = drain
-        return WorkerParts(
-            host=host,
-            prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
-            answers=AnswerMaker(tokenizer, model=model),
-            tokenizer=tokenizer,
-            sessions=sessions,
-            hold_sessions=hold_sessions,
-            storage=storage,
-            settings=settings,
-            drain=drain,
-            model_fingerprint=fingerprint,
-            meters=meters,
-            traces=traces,
-        )
-
-    return make
+def _parts(
+    info: EngineInfo, *, services: Services, host: EngineHost, tokenizer: Any, model: str, fingerprint: str
+) -> EngineParts:
+    return EngineParts(
+        services=services,
+        host=host,
+        prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
+        answers=AnswerMaker(tokenizer, model=model),
+        tokenizer=tokenizer,
+        model_fingerprint=fingerprint,
+    )
 
 
 def _folder(path: str) -> Path:

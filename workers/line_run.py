@@ -6,7 +6,6 @@ What an answer looks like is none of its business.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +116,6 @@ class LineRun:
         self._on_done = on_done
         self._lock = threading.Lock()
         self._num_open = len(prepared.prompts)
-        self.began_at = time.time()
         self.prompt_runs = [
             PromptRun(
                 name=_name(prepared, batch_id, index),

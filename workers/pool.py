@@ -13,14 +13,13 @@ from typing import Any
 from celery import Celery
 from celery.concurrency.thread import TaskPool
 from celery.signals import worker_shutting_down
-from sqlalchemy.orm import Session, sessionmaker
 
 from engine.errors import EngineStartError
 from jobs.errors import ServiceError
-from jobs.settings import Settings
-from jobs.telemetry.meters import Meters
 from workers.app import RUN_CHUNK_TASK, make_app, model_queue
-from workers.chunks.service import ChunkService, Runner
+from workers.chunks.answerer import Answerer
+from workers.chunks.service import ChunkService
+from workers.chunks.services import Services
 from workers.control import run_worker
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class ChunkPool(TaskPool):
 
     def on_stop(self) -> None:
         # Called by a warm shutdown (SIGTERM) once no more hints are taken: finish what is nearly done, give back
-        # the rest, and only then end the threads and the runner.
+        # the rest, and only then end the threads and the answerer.
         self._service.drain()
         super().on_stop()
         self._service.close()
@@ -57,31 +56,14 @@ class ChunkPool(TaskPool):
         self.on_stop()
 
     def terminate_job(self, pid: int | None = None, signal: Any = None) -> None:
-        """Drain everything: chunks share one runner, so none is ended alone (cold shutdown, SIGQUIT)."""
+        """Drain everything: chunks share one answerer, so none is ended alone (cold shutdown, SIGQUIT)."""
         self._service.begin_drain()
 
 
-def serve_chunks(
-    runner: Runner,
-    *,
-    model: str,
-    worker_id: str,
-    sessions: sessionmaker[Session],
-    hold_sessions: sessionmaker[Session],
-    settings: Settings,
-    meters: Meters,
-) -> int:
-    """Have a runner answer the chunks of `model` until SIGTERM; return the exit code."""
-    app = make_app(settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
-    app.chunk_service = ChunkService(
-        worker_id=worker_id,
-        model=model,
-        runner=runner,
-        sessions=sessions,
-        hold_sessions=hold_sessions,
-        settings=settings,
-        meters=meters,
-    )
+def serve_chunks(answerer: Answerer, services: Services, *, model: str, worker_id: str) -> int:
+    """Have the chunks of `model` answered until SIGTERM; return the exit code."""
+    app = make_app(services.settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
+    app.chunk_service = ChunkService(worker_id=worker_id, model=model, answerer=answerer, services=services)
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
     drain_when_told(app.chunk_service.begin_drain)
     # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.

@@ -46,16 +46,6 @@ def read(session: Session, claim: ClaimedChunk, *, model_fingerprint: str) -> di
     return {row.line_no: row.token_ids for row in session.execute(_READ, values)}
 
 
-def save_broken(session: Session, claim: ClaimedChunk, *, line_nos: Sequence[int]) -> None:
-    """Keep of lines of a model that pools, which leaves nothing else, that a broken row has ended them."""
-    save(session, claim, {line_no: [] for line_no in line_nos}, model_fingerprint="")
-
-
-def read_broken(session: Session, claim: ClaimedChunk) -> set[int]:
-    """Return the numbers of such lines of the chunk."""
-    return set(read(session, claim, model_fingerprint=""))
-
-
 def drop_all(session: Session, batch_id: str) -> None:
     """Forget what was kept of a batch: it has ended."""
     session.execute(_DROP, {"batch_id": batch_id})

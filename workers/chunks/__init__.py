@@ -1,4 +1,4 @@
-"""Claimed chunks: their lines go into the engine and their results into the database, under a lease that is held.
+"""Claimed chunks: `run` has their lines answered and writes the results, under a lease that is held.
 
-Knows no tokenizer and no form of an answer, and of SQL only the calls into `jobs`.
+`answerer` is what it asks of what answers lines; the modules `engine_…` are that of our own engine.
 """

@@ -25,8 +25,8 @@ from jobs.errors import FencedOutError, NotFoundError, ServiceError
 from jobs.lines.body_checks import BodyError
 from jobs.lines.reading import LineProblem, LineSplitter, RawLine, parse_line, shown, too_long_problem
 from jobs.settings import MIB
-from workers.chunks.feeder import LONG_LINE_BYTES
-from workers.chunks.parts import WorkerParts
+from workers.chunks.answerer import LONG_LINE_BYTES
+from workers.chunks.engine_parts import EngineParts
 from workers.prompt_lengths import Unwanted
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,10 @@ _LOWEST_PRIORITY = 19
 class InputCounter:
     """Counts for as long as the worker runs; `start`, `stop` and `join` are called once each, in this order."""
 
-    def __init__(self, parts: WorkerParts, *, model: str, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, parts: EngineParts, *, model: str, is_busy: Callable[[], bool]) -> None:
         """`is_busy` tells whether real work is open here."""
-        self._parts = parts
+        self._prompts = parts.prompts
+        self._services = parts.services
         self._model = model
         self._is_busy = is_busy
         self._stop = threading.Event()
@@ -68,7 +69,7 @@ class InputCounter:
 
     def _count_until_stopped(self) -> None:
         while not self._stop.is_set():
-            began = self._parts.monotonic()
+            began = self._services.monotonic()
             has_counted = False
             try:
                 has_counted = self.count_once()
@@ -76,13 +77,13 @@ class InputCounter:
                 log.warning("counting an input failed error=%s", error)
             except Exception:
                 log.exception("counting an input failed")  # the thread must live on: the next input may be a better one
-            took = self._parts.monotonic() - began
-            idle = self._parts.settings.claim_alone_seconds * random.uniform(0.5, 1.0)
+            took = self._services.monotonic() - began
+            idle = self._services.settings.claim_alone_seconds * random.uniform(0.5, 1.0)
             self._stop.wait((PAUSE_TURNS * took if self._is_busy() else 0) if has_counted else idle)
 
     def count_once(self) -> bool:
         """Take a turn at the input whose tenant has waited longest; False where none waits. Raises ServiceError."""
-        with transaction(self._parts.sessions) as session:
+        with transaction(self._services.sessions) as session:
             claimed = exact_counts.claim(session, model=self._model, lease=HOLD)
         if claimed is None:
             return False
@@ -90,18 +91,18 @@ class InputCounter:
             try:
                 turn = self._count(claimed)
             except NotFoundError:
-                with transaction(self._parts.sessions) as session:
+                with transaction(self._services.sessions) as session:
                     exact_counts.fail(session, claimed, "The content of its input is lost.")
                 return True
-            with transaction(self._parts.sessions) as session:
-                exact_counts.note_turn(session, claimed, turn, max_listed=self._parts.settings.max_listed_errors)
+            with transaction(self._services.sessions) as session:
+                exact_counts.note_turn(session, claimed, turn, max_listed=self._services.settings.max_listed_errors)
         except FencedOutError as error:
             log.info("turn of an input count ended early count_id=%s reason=%s", claimed.id, error)
         return True
 
     def _count(self, claimed: ClaimedCount) -> Turn:
         """Count lines until the turn is over, or the input is."""
-        storage, settings, began = self._parts.storage, self._parts.settings, self._parts.monotonic()
+        storage, settings, began = self._services.storage, self._services.settings, self._services.monotonic()
         tally = _Tally(next_line=claimed.next_line, next_byte=claimed.next_byte)
         splitter = LineSplitter(
             max_line_bytes=settings.max_line_bytes, first_line=claimed.next_line, byte_start=claimed.next_byte
@@ -110,7 +111,7 @@ class InputCounter:
             for piece in storage.iter_range(claimed.object_key, claimed.next_byte, claimed.size_bytes, chunk_bytes=MIB):
                 for line in splitter.feed(piece):
                     self._add(tally, line, claimed)
-                    if self._stop.is_set() or self._parts.monotonic() - began >= TURN_SECONDS:
+                    if self._stop.is_set() or self._services.monotonic() - began >= TURN_SECONDS:
                         return tally.turn(is_whole=False)
             for line in splitter.finish():
                 self._add(tally, line, claimed)
@@ -128,7 +129,7 @@ class InputCounter:
 
     def _measure(self, raw: RawLine, claimed: ClaimedCount) -> tuple[int, int]:
         """Return the tokens of a line's prompts, and the most of its answers. Raises LineProblem, Unwanted."""
-        settings = self._parts.settings
+        settings = self._services.settings
         if raw.content is None:
             raise too_long_problem(raw, max_line_bytes=settings.max_line_bytes)
         line, size = parse_line(raw.content, line_no=raw.line_no, endpoint=claimed.endpoint), len(raw.content)
@@ -140,13 +141,13 @@ class InputCounter:
             return not self._stop.is_set()
 
         try:
-            return self._parts.prompts.measure(
+            return self._prompts.measure(
                 line,
                 endpoint=claimed.endpoint,
                 default_max_tokens=settings.default_max_tokens,
                 is_wanted=is_wanted,
                 room=lambda: (
-                    nullcontext() if size < LONG_LINE_BYTES else self._parts.room.inside(size, is_wanted=is_wanted)
+                    nullcontext() if size < LONG_LINE_BYTES else self._services.room.inside(size, is_wanted=is_wanted)
                 ),
             )
         except BodyError as error:

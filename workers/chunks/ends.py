@@ -1,89 +1,45 @@
 """Whether a chunk goes on: holds its lease while its lines move, and ends it early where it must.
 
-Early ends raise Abandoned, after what was finished is written and the chunk is given back. Knows no engine.
+Early ends raise Abandoned, after what was finished is written and the chunk is given back. Knows no answerer.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from jobs.batches import missing_inputs
-from jobs.chunks import leasing
+from jobs.chunks import checkpoints, leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.errors import NotFoundError, ServiceError
-from jobs.settings import Settings
 from jobs.storage import Storage
-from workers.chunks.lease import Abandoned, ChunkLease
-from workers.drain import Drain
+from workers.chunks.lease import RETRY_SECONDS, Abandoned
+from workers.chunks.open_chunk import OpenChunk
+from workers.chunks.results import ChunkResults
 
 STALL_SECONDS = 120.0
 """Work beside a lease that has not asked for so long whether it is wanted is taken for wedged: its lease is no longer
 extended. A read of the object store ends before, whatever the store does."""
 
 T = TypeVar("T")
-Run = TypeVar("Run")
-"""One line that runs, or has ended."""
-Ended_contra = TypeVar("Ended_contra", contravariant=True)
 
 
-class Lines(Protocol[Run]):
-    """The lines of a chunk that run."""
+class ChunkEnds:
+    """The lease of one open chunk and its early ends: the worker drains, the batch is unwanted, a service is away."""
 
-    def drop_all(self) -> list[Run]:
-        """Forget and abort every line, and return them."""
-
-    def finished(self) -> Iterable[Run]:
-        """Return the lines that have ended since they were last asked for."""
-
-
-class Results(Protocol[Ended_contra]):
-    """Results that are not yet written: as many as its `len`."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def are_large(self) -> bool:
-        """Tell whether they take so much memory that no more are even to be made."""
-
-    def finish(self, run: Ended_contra) -> None:
-        """Note what became of a line that has ended."""
-
-    def write(self) -> None:
-        """Write them."""
-
-
-class ChunkEnds(Generic[Run]):
-    """The lease of one open chunk and its two early ends: the worker drains, the batch is no longer wanted."""
-
-    def __init__(
-        self,
-        *,
-        lease: ChunkLease,
-        lines: Lines[Run],
-        results: Results[Run],
-        settings: Settings,
-        drain: Drain,
-        is_wedged: Callable[[], bool],
-        leave: Callable[[Session, ClaimedChunk, Sequence[Run]], None] = lambda session, claim, runs: None,
-        monotonic: Callable[[], float],
-    ) -> None:
-        """`is_wedged` tells whether what runs the lines has been silent for too long.
-
-        `leave` writes what the next worker may go on from, of the lines that were running.
-        """
-        self._lease = lease
-        self._lines = lines
+    def __init__(self, chunk: OpenChunk[Any], results: ChunkResults[Any]) -> None:
+        self._lease = chunk.lease
+        self._lines = chunk.lines
+        self._submitted = chunk.submitted
         self._results = results
-        self._settings = settings
-        self._drain = drain
-        self._is_wedged = is_wedged
-        self._leave = leave
-        self._monotonic = monotonic
+        self._settings = chunk.settings
+        self._drain = chunk.services.drain
+        self._monotonic = chunk.services.monotonic
 
     def read_content(self, claim: ClaimedChunk, storage: Storage) -> bytes:
         """Return the chunk's lines, the lease held meanwhile. Raises Abandoned, the batch put off or failed."""
@@ -104,7 +60,7 @@ class ChunkEnds(Generic[Run]):
         """Extend the lease between flushes, but only while the lines move: what is wedged must lose its work."""
         if self._lease.seconds_since_extended < self._settings.heartbeat_seconds:
             return
-        if self._is_wedged():
+        if self._lines.is_wedged:
             return
         self._lease.extend()
         self.end_if_unwanted()
@@ -138,7 +94,7 @@ class ChunkEnds(Generic[Run]):
         """Where the batch was cancelled or has expired, keep what is finished and drop the rest."""
         if self._lease.is_batch_wanted:
             return
-        self._lines.drop_all()
+        self._submitted.drop_all()
         self._write_finished()
         self._lease.run(leasing.release)  # withdraws it, seeing the batch's state
         raise Abandoned("the batch was cancelled or has expired")
@@ -146,25 +102,32 @@ class ChunkEnds(Generic[Run]):
     def give_back_if_drained(self) -> None:
         """Give the rest back where the worker has no more time for it."""
         if self._drain.is_over:
-            self.give_back()
+            self._give_back("the worker is stopping or was taken out; the rest was given back")
 
-    def give_back(self) -> None:
+    def give_back_if_away(self) -> None:
+        """Give the rest back where a service does not answer, which is no fault of the lines; a moment later."""
+        if self._results.away is not None:
+            self._give_back(str(self._results.away), pause_seconds=RETRY_SECONDS)
+
+    def _give_back(self, reason: str, *, pause_seconds: float = 0.0) -> None:
         """Return the rest of the chunk to the queue, with the output it has so far; not a loss."""
-        unfinished = self._lines.drop_all()
+        outputs = self._submitted.drop_all()
         self._write_finished()
         self.end_if_unwanted()
+        time.sleep(pause_seconds)
 
-        def leave(session: Session, claim: ClaimedChunk) -> None:
-            self._leave(session, claim, unfinished)
+        def release(session: Session, claim: ClaimedChunk) -> None:
+            if self._lines.fingerprint is not None:
+                checkpoints.save(session, claim, outputs, model_fingerprint=self._lines.fingerprint)
             leasing.release(session, claim)
 
-        self._lease.run(leave)
-        raise Abandoned("the worker is stopping or was taken out; the rest was given back")
+        self._lease.run(release)
+        raise Abandoned(reason)
 
     def _write_finished(self) -> None:
         """Write what is held, and what has ended and waits to be made a result: it was computed, and is billed."""
-        for run in self._lines.finished():
-            self._results.finish(run)
+        for ended in self._submitted.ended():
+            self._results.finish(ended)
             if self._results.are_large:
                 self._results.write()
         if self._results:

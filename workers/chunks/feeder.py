@@ -1,33 +1,27 @@
-"""Feeds the lines of a claimed chunk to the engine: those that have no result yet, each from where it was left."""
+"""Feeds the lines of a claimed chunk to what answers them: those without a result, each from where it was left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
+from typing import Generic
 
 from sqlalchemy.orm import Session
 
-from engine.errors import InvalidParamsError
 from jobs.chunks import checkpoints, leasing, originals
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.originals import Original
-from jobs.lines import reading
 from jobs.lines.body_checks import BodyError
-from jobs.lines.reading import InputLine, RawLine
+from jobs.lines.reading import RawLine, custom_id_of
+from workers.chunks.answerer import L, Output
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.lease import Abandoned, ChunkLease
-from workers.chunks.parts import WorkerParts
+from workers.chunks.lease import Abandoned
+from workers.chunks.open_chunk import OpenChunk
 from workers.chunks.results import ChunkResults
 from workers.chunks.starter import LineStarter
-from workers.line_run import LineRun
-from workers.prompts import PreparedLine
-
-LONG_LINE_BYTES = 64 * 1024
-"""From here on a line is prepared beside the thread that holds the lease, and where there is room for it: a context of
-100,000 tokens takes seconds to tokenise. A shorter line is not worth another thread."""
 
 PATIENCE_SECONDS = 10.0
 """For how long copies wait in all for what other chunks run: an answer may take hours, and the slot stands idle."""
@@ -36,23 +30,22 @@ _ORIGINALS_AT_ONCE = 16
 """Answers that are read together: each may be large."""
 
 
-class ChunkFeeder:
-    """Reads, parses and prepares lines, and hands them on; one that cannot be run has its result at once."""
+class ChunkFeeder(Generic[L]):
+    """Reads lines, has them prepared, and hands them on; one that cannot be run has its result at once."""
 
     def __init__(
         self,
-        claim: ClaimedChunk,
-        parts: WorkerParts,
+        chunk: OpenChunk[L],
         *,
-        lease: ChunkLease,
-        starter: LineStarter,
-        results: ChunkResults,
-        ends: ChunkEnds[LineRun],
+        starter: LineStarter[L],
+        results: ChunkResults[L],
+        ends: ChunkEnds,
         copies: ChunkCopies,
     ) -> None:
-        self._claim = claim
-        self._parts = parts
-        self._lease = lease
+        self._services = chunk.services
+        self._claim = chunk.claim
+        self._lease = chunk.lease
+        self._lines = chunk.lines
         self._starter = starter
         self._results = results
         self._ends = ends
@@ -61,8 +54,8 @@ class ChunkFeeder:
 
     def feed(self) -> None:
         """Hand over every line but the copies of others, holding the lease on the way. Raises Abandoned."""
-        content = self._ends.read_content(self._claim, self._parts.storage)
-        done, kept = self._lease.run(self._start)
+        content = self._ends.read_content(self._claim, self._services.storage)
+        done, kept = self._begin()
         for raw in self._claim.split(content):
             if raw.line_no not in done and (raw.line_no in kept or not self._copies.hold(raw)):
                 self._feed_line(raw, kept.get(raw.line_no))
@@ -81,8 +74,8 @@ class ChunkFeeder:
             for original in self._lease.run(partial(originals.find, line_nos=some)):
                 self._feed_copies_of(original)
         if len(self._copies) == num_held:
-            self._waits_since = self._parts.monotonic() if self._waits_since is None else self._waits_since
-            time.sleep(self._parts.settings.flush_seconds)
+            self._waits_since = self._services.monotonic() if self._waits_since is None else self._waits_since
+            time.sleep(self._services.settings.flush_seconds)
         self._go_on()
         self._starter.start()
 
@@ -105,7 +98,7 @@ class ChunkFeeder:
 
     def _is_impatient(self) -> bool:
         since = self._waits_since
-        return since is not None and self._parts.monotonic() - since >= PATIENCE_SECONDS
+        return since is not None and self._services.monotonic() - since >= PATIENCE_SECONDS
 
     def _go_on(self) -> bool:
         """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""
@@ -114,55 +107,47 @@ class ChunkFeeder:
         self._ends.give_back_if_drained()
         return True
 
-    def _start(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], dict[int, list[int]]]:
-        """Return the lines that have a result, and the output that others of them have so far."""
-        leasing.start(session, claim)
-        kept = checkpoints.read(session, claim, model_fingerprint=self._parts.model_fingerprint)
-        return leasing.lines_done(session, claim), kept
+    def _begin(self) -> tuple[set[int], Mapping[int, Output]]:
+        """Begin the chunk; return the lines that have a result, and the output that others of them have so far.
 
-    def _feed_line(self, raw: RawLine, output: list[int] | None) -> None:
+        Before any line is looked at: one that ends the worker must be told from the others of its chunk.
+        """
+        reason = None
+
+        def begin(session: Session, claim: ClaimedChunk) -> tuple[set[int], Mapping[int, Output]]:
+            nonlocal reason
+            reason = self._lines.begin(session, claim)
+            if reason is not None:
+                return set(), {}
+            fingerprint = self._lines.fingerprint
+            kept = {} if fingerprint is None else checkpoints.read(session, claim, model_fingerprint=fingerprint)
+            return leasing.lines_done(session, claim), kept
+
+        found = self._lease.run(begin)
+        if reason is not None:
+            raise Abandoned(reason)
+        return found
+
+    def _feed_line(self, raw: RawLine, output: Output | None) -> None:
         assert raw.content is not None, "validation refused over-long lines"
         try:
-            claim = self._claim
-            line = reading.parse_line(
-                raw.content, line_no=raw.line_no, endpoint=claim.endpoint, is_filled=claim.is_filled
-            )
-        except Exception as error:  # noqa: BLE001 - as below
-            self._results.give_up(raw.line_no, reading.custom_id_of(raw.content), error)
-            return
-        try:
-            self._start_or_refuse(line, output, size_bytes=len(raw.content))
+            line = self._prepare(raw, size_bytes=len(raw.content))
         except Abandoned:
             raise
+        except BodyError as error:
+            self._results.refuse(raw, error)
         except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
-            self._results.give_up(raw.line_no, line.custom_id, error)
-
-    def _start_or_refuse(self, line: InputLine, output: list[int] | None, *, size_bytes: int) -> None:
-        try:
-            prepared = self._prepare(line, size_bytes=size_bytes)
-        except (BodyError, InvalidParamsError) as error:
-            self._results.refuse(line, error)
+            self._results.give_up(raw.line_no, custom_id_of(raw.content), error)
         else:
-            self._starter.add(prepared, output)
+            self._starter.add(line, output)
 
-    def _prepare(self, line: InputLine, *, size_bytes: int) -> PreparedLine:
+    def _prepare(self, raw: RawLine, *, size_bytes: int) -> L:
         """Prepare a line, a long one beside the lease; its grammar may wait for its tenant's turn."""
-
-        def prepare(
-            is_wanted: Callable[[], bool] = self._go_on, room: Callable[[], AbstractContextManager[None]] = nullcontext
-        ) -> PreparedLine:
-            return self._parts.prompts.prepare(
-                line,
-                endpoint=self._claim.endpoint,
-                batch_id=self._claim.batch_id,
-                tenant=self._claim.tenant_id,
-                is_wanted=is_wanted,
-                room=room,
-            )
-
-        if size_bytes < LONG_LINE_BYTES:
-            return prepare()
+        if size_bytes < self._lines.long_line_bytes:
+            return self._lines.prepare(raw, is_wanted=self._go_on, room=nullcontext)
         self._starter.start()  # the others do not wait for it
-        return self._ends.hold_lease_during(
-            lambda is_wanted: prepare(is_wanted, lambda: self._parts.room.inside(size_bytes, is_wanted=is_wanted))
-        )
+        return self._ends.hold_lease_during(partial(self._prepare_in_room, raw, size_bytes))
+
+    def _prepare_in_room(self, raw: RawLine, size_bytes: int, is_wanted: Callable[[], bool]) -> L:
+        room = partial(self._services.room.inside, size_bytes, is_wanted=is_wanted)
+        return self._lines.prepare(raw, is_wanted=is_wanted, room=room)

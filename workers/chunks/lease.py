@@ -21,7 +21,6 @@ from jobs.chunks.recording import LineResult
 from jobs.database import transaction
 from jobs.decisions import Kind
 from jobs.errors import FencedOutError, ServiceError
-from jobs.settings import Settings
 from jobs.telemetry.declared import (
     ALL_TENANTS,
     BILLED_COST,
@@ -30,8 +29,7 @@ from jobs.telemetry.declared import (
     RESULTS,
     TRANSACTION_RETRIES,
 )
-from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import NO_TRACES, Traces
+from workers.chunks.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +50,15 @@ class ChunkLease:
     `is_complete` once a flush has ended the chunk.
     """
 
-    def __init__(
-        self,
-        claim: ClaimedChunk,
-        *,
-        sessions: sessionmaker[Session],
-        hold_sessions: sessionmaker[Session],
-        settings: Settings,
-        meters: Meters,
-        traces: Traces = NO_TRACES,
-        monotonic: Callable[[], float],
-    ) -> None:
-        """`hold_sessions` have connections of their own: the lease is held however many flushes wait for one."""
+    def __init__(self, claim: ClaimedChunk, services: Services) -> None:
         self._claim = claim
-        self._sessions = sessions
-        self._hold_sessions = hold_sessions
-        self._settings = settings
-        self._meters = meters
-        self._traces = traces
-        self._monotonic = monotonic
-        self._extended_at = monotonic()
+        self._sessions = services.sessions
+        self._hold_sessions = services.hold_sessions
+        self._settings = services.settings
+        self._meters = services.meters
+        self._traces = services.traces
+        self._monotonic = services.monotonic
+        self._extended_at = services.monotonic()
         self._num_flushes = 0
         self._covered = 0  # what the chunk covers in the database, in tokens,
         self._covered_picos = 0  # and in money

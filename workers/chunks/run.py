@@ -1,70 +1,89 @@
-"""Runs one claimed chunk from first line to last: feeds the engine, writes results, holds the lease, completes."""
+"""Runs one claimed chunk from first line to last, whatever answers its lines.
+
+Reads them, skips what is done, covers budgets, submits, writes results, holds the lease, and ends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from typing import Any
 
-from sqlalchemy.orm import Session
-
-from jobs.chunks import checkpoints
-from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks import leasing
+from workers.chunks.answerer import ChunkLines
 from workers.chunks.copies import ChunkCopies
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.engine_lines import EngineLines
 from workers.chunks.feeder import ChunkFeeder
-from workers.chunks.held import HeldChunk
-from workers.chunks.parts import WorkerParts
+from workers.chunks.lease import Abandoned
+from workers.chunks.open_chunk import OpenChunk
 from workers.chunks.results import ChunkResults
-from workers.chunks.scores import ChunkScores
+from workers.chunks.services import Services
 from workers.chunks.starter import LineStarter
-from workers.line_run import LineRun
+
+log = logging.getLogger(__name__)
 
 
-class ChunkRun(HeldChunk):
+class ChunkRun:
     """One claim."""
 
-    def __init__(self, claim: ClaimedChunk, parts: WorkerParts) -> None:
-        super().__init__(claim, parts)
-        self._parts = parts
-        lease = self._lease
-        lines = EngineLines(claim, parts)
-        scores = ChunkScores(parts.scores)
-        results = ChunkResults(claim, parts, lease=lease, lines=lines, scores=scores)
-        ends = ChunkEnds(
-            lease=lease,
-            lines=lines,
-            results=results,
-            settings=parts.settings,
-            drain=parts.drain,
-            is_wedged=lambda: parts.host.is_wedged,
-            leave=self._save,
-            monotonic=parts.monotonic,
-        )
-        starter = LineStarter(claim, parts, lease=lease, lines=lines, results=results, scores=scores)
-        self._copies = ChunkCopies(claim.copies)
+    def __init__(self, lines: ChunkLines[Any], services: Services) -> None:
+        """`lines` are those of the claim, none of which is submitted."""
+        self._claim = lines.claim
+        self._traces = services.traces
+        self._flush_seconds = services.settings.flush_seconds
+        chunk = OpenChunk.of(lines, services)
+        self._lines, self._lease, self._submitted = lines, chunk.lease, chunk.submitted
+        self._copies = ChunkCopies(lines.claim.copies)
+        self._results = ChunkResults(chunk)
+        self._ends = ChunkEnds(chunk, self._results)
+        self._starter = LineStarter(chunk, self._results)
         self._feeder = ChunkFeeder(
-            claim, parts, lease=lease, starter=starter, results=results, ends=ends, copies=self._copies
+            chunk, starter=self._starter, results=self._results, ends=self._ends, copies=self._copies
         )
-        self._lines, self._results, self._ends, self._starter, self._scores = lines, results, ends, starter, scores
+
+    def run(self) -> bool:
+        """Return when the chunk is done, given back or lost: whether it is done."""
+        claim = self._claim
+        with self._traces.span(
+            "chunk",
+            parent=claim.trace_context,
+            batch_id=claim.batch_id,
+            chunk_id=claim.chunk_id,
+            worker_id=claim.worker_id,
+            claimed_by="turn" if claim.hint_waited is None else "hint",
+        ) as span:
+            if claim.hint_waited is not None:
+                span.set(hint_waited_seconds=claim.hint_waited.total_seconds())
+            self._lease.trace_context = span.context
+            is_done = self._run()
+            span.set(is_done=is_done, tokens=self._lease.num_tokens)
+        return is_done
+
+    def _run(self) -> bool:
+        claim = self._claim
+        log.info("chunk started chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+        try:
+            self._work_off()
+            self._close()
+        except Abandoned as reason:
+            log.warning("chunk abandoned chunk_id=%s fence=%s reason=%s", claim.chunk_id, claim.fence, reason)
+            return False
+        else:
+            log.info("chunk closed chunk_id=%s batch_id=%s fence=%s", claim.chunk_id, claim.batch_id, claim.fence)
+            return True
 
     def _work_off(self) -> None:
-        try:
-            with self._parts.worker_time.divided_with(self._lines.time):
+        """Write a result for every line, and leave none running. Raises Abandoned: it was given back or lost."""
+        with self._lines.opened():
+            try:
                 self._feeder.feed()
-                self._finish_started()
+                self._finish_submitted()
                 while self._copies:
                     self._feeder.feed_copies()
-                    self._finish_started()
-        finally:
-            self._lines.drop_all()
-            self._scores.leave_all()
+                    self._finish_submitted()
+            finally:
+                self._submitted.drop_all()
 
-    def _save(self, session: Session, claim: ClaimedChunk, runs: Sequence[LineRun]) -> None:
-        """Keep the output that lines have so far, and which of them broken rows have ended."""
-        outputs = {run.prepared.line_no: run.checkpoint for run in runs if run.checkpoint or run.num_broken}
-        checkpoints.save(session, claim, outputs, model_fingerprint=self._parts.model_fingerprint)
-
-    def _finish_started(self) -> None:
+    def _finish_submitted(self) -> None:
         """Until every line that was fed has its result: those that wait for room, too."""
         self._collect()
         while self._starter:
@@ -74,17 +93,35 @@ class ChunkRun(HeldChunk):
             self._collect()
 
     def _collect(self) -> None:
-        """Until every line has its result: finish lines that have ended, flush when due, hold the lease."""
-        while self._lines or self._results:
-            if self._lines:
-                for run in self._lines.wait_finished(self._parts.settings.flush_seconds):
-                    self._results.finish(run)
-                    if self._results.are_large:
-                        break  # the others wait as tokens, which take less memory
+        """Until every submitted line has its result: finish lines that have ended, write when due, hold the lease."""
+        while self._submitted or self._results:
+            if self._submitted:
+                self._finish_ended()
             if self._results.is_due:
-                self._results.write(is_last=not (self._lines or self._starter or self._copies))
+                self._results.write(is_last=self._is_last)
                 self._ends.end_if_unwanted()
                 self._starter.start()  # in the room that lines have left
             self._ends.hold_lease_if_due()
-            if self._lines and self._parts.drain.is_over:
-                self._ends.give_back()
+            if self._submitted:
+                self._ends.give_back_if_drained()
+
+    def _finish_ended(self) -> None:
+        for ended in self._submitted.wait_ended(self._flush_seconds):
+            self._results.finish(ended)
+            if self._results.are_large:
+                break  # the others wait, which takes less memory
+        self._ends.give_back_if_away()
+
+    @property
+    def _is_last(self) -> bool:
+        """Tell whether no result comes after those that are held."""
+        return not (self._submitted or self._starter or self._copies or self._results.num_left)
+
+    def _close(self) -> None:
+        """End the chunk, where its last flush has not, or its turn."""
+        num_left = self._results.num_left
+        if num_left:
+            estimate = self._lines.estimate_left(num_left)
+            self._lease.run(lambda session, claim: leasing.end_turn(session, claim, estimated_tokens=estimate))
+        elif not self._lease.is_complete:
+            self._lease.run(leasing.complete)

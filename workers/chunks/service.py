@@ -1,100 +1,54 @@
 """What one worker does: keeps up to K chunks open, beats its heart, drains at the end.
 
-Its claimer finds the chunks, and a runner answers their lines. Knows no engine.
+Its claimer finds the chunks, and an `Answerer` answers their lines.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from jobs.chunks import fleet
-from jobs.chunks.fleet import RunningLines
-from jobs.chunks.leasing import ClaimedChunk
 from jobs.database import transaction
 from jobs.errors import ServiceError
-from jobs.settings import Settings
-from jobs.telemetry.meters import Meters
+from workers.chunks.answerer import Answerer
 from workers.chunks.claimer import Claimer
-from workers.drain import Drain
+from workers.chunks.run import ChunkRun
+from workers.chunks.services import Services
 
 log = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """What answers the lines of claimed chunks. All but `run` is called once, or from the heartbeat."""
-
-    def start(self, drain: Drain, *, is_busy: Callable[[], bool]) -> int:
-        """Get ready; return the longest context in tokens, 0 where there is none. Raises ServiceError and the like.
-
-        `is_busy` tells whether a chunk is open.
-        """
-
-    def run(self, claim: ClaimedChunk) -> bool:
-        """Return when a chunk is done, given back or lost: whether it is done. Called from several threads."""
-
-    def metrics(self) -> Mapping[str, Any]:
-        """Return what the heartbeat tells of it, by name."""
-
-    def running_lines(self) -> Mapping[str, RunningLines]:
-        """Return what it computes now, by batch."""
-
-    def begin_drain(self) -> None:
-        """Begin nothing more beside the open chunks."""
-
-    def join(self) -> None:
-        """Wait until nothing runs beside them; the drain has begun."""
-
-    def close(self) -> None:
-        """End what answers lines."""
 
 
 class ChunkService:
     """Owns the open chunks of this process. `start` and `close` are called once, by the pool."""
 
-    def __init__(
-        self,
-        *,
-        worker_id: str,
-        model: str,
-        runner: Runner,
-        sessions: sessionmaker[Session],
-        hold_sessions: sessionmaker[Session],
-        settings: Settings,
-        meters: Meters,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`hold_sessions` are for the heartbeat, which waits for no chunk's connection."""
+    def __init__(self, *, worker_id: str, model: str, answerer: Answerer, services: Services) -> None:
         self._worker_id = worker_id
         self._model = model
-        self._runner = runner
-        self._sessions = sessions
-        self._hold_sessions = hold_sessions
-        self._settings = settings
-        self._max_model_len = 0  # the runner says it when it starts
-        self._drain = Drain(monotonic)
+        self._answerer = answerer
+        self._services = services
+        self._settings = services.settings
+        self._max_model_len = 0  # the answerer says it when it starts
+        self._drain = services.drain
         self._claimer = Claimer(
             worker_id=worker_id,
             model=model,
-            run=runner.run,
-            sessions=sessions,
-            settings=settings,
-            drain=self._drain,
-            meters=meters,
+            run=lambda claim: ChunkRun(answerer.open(claim), services).run(),
+            sessions=services.sessions,
+            settings=services.settings,
+            drain=services.drain,
+            meters=services.meters,
         )
         self._is_noted_out = False
         self._stop = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Start the runner, announce the worker, and begin to look for work. Raises what the runner raises."""
-        self._max_model_len = self._runner.start(self._drain, is_busy=lambda: not self._claimer.is_idle)
-        with transaction(self._sessions) as session:
+        """Start the answerer, announce the worker, and begin to look for work. Raises what the answerer raises."""
+        self._max_model_len = self._answerer.start(is_busy=lambda: not self._claimer.is_idle)
+        with transaction(self._services.sessions) as session:
             self._register(session)
         self._heart.start()
         self._claimer.start()
@@ -106,7 +60,7 @@ class ChunkService:
 
     def begin_drain(self) -> None:
         """Take no more chunks; open ones get `drain_seconds` to finish, then give their rest back."""
-        self._runner.begin_drain()
+        self._answerer.drain()
         if not self._drain.is_on:
             log.info("drain started worker_id=%s", self._worker_id)
             self._drain.begin(self._settings.drain_seconds)
@@ -115,18 +69,17 @@ class ChunkService:
         """Begin to drain and wait until no chunk is open."""
         self.begin_drain()
         self._claimer.join()
-        self._runner.join()
         self._stop.set()
         self._heart.join()
 
     def close(self) -> None:
-        """Say goodbye in the fleet and end the runner."""
+        """Say goodbye in the fleet and end the answerer."""
         try:
-            with transaction(self._sessions) as session:
+            with transaction(self._services.sessions) as session:
                 fleet.stop(session, self._worker_id)
         except ServiceError as error:
             log.warning("could not sign off worker_id=%s error=%s", self._worker_id, error)
-        self._runner.close()
+        self._answerer.close()
         log.info("worker stopped worker_id=%s", self._worker_id)
 
     def _register(self, session: Session) -> None:
@@ -150,13 +103,13 @@ class ChunkService:
 
     def _beat_once(self) -> None:
         """Tell how the worker is, and why it is out, where it is; learn whether operators want it to claim."""
-        reason = self._drain.out_reason
-        with transaction(self._hold_sessions) as session:
+        reason, stats = self._drain.out_reason, self._answerer.stats()
+        with transaction(self._services.hold_sessions) as session:
             beat = fleet.heartbeat(
                 session,
                 self._worker_id,
-                engine_stats=self._runner.metrics(),
-                running_lines=self._runner.running_lines(),
+                engine_stats=stats.metrics,
+                running_lines=stats.running_lines,
                 out_reason=reason,
             )
             if not beat.is_known:

@@ -1,115 +1,94 @@
-"""Starts prepared lines in groups, those of a tenant with a limit once the most that they may use is covered.
+"""Submits prepared lines in groups, those of a tenant with a limit once the most that they may use is covered.
 
 What the budget has no room for waits here while other lines of the chunk run; then it is as the batch wants it: the
-chunk waits for room, or the lines fail. Without a limit nothing is counted and nothing waits but the few lines that ask
-for more log-probabilities of their prompts than this worker has room for just now.
+chunk waits for room, or the lines fail. Without a limit nothing is counted, and only that waits which the answerer does
+not admit just now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import compress
 from operator import not_
+from typing import Generic
 
 from jobs.accounts.covers import Covered
 from jobs.chunks import waiting
-from jobs.chunks.leasing import ClaimedChunk
 from jobs.states import UncoveredLines
-from workers.chunks.engine_lines import EngineLines
-from workers.chunks.lease import Abandoned, ChunkLease
-from workers.chunks.parts import WorkerParts
+from workers.chunks.answerer import L, Output
+from workers.chunks.lease import Abandoned
+from workers.chunks.open_chunk import OpenChunk
 from workers.chunks.results import ChunkResults
-from workers.chunks.scores import ChunkScores
-from workers.prompts import PreparedLine
-
-GROUP_LINES = 16
-"""Lines that are handed to the engine together, where nothing is to be covered: fewer messages, less processor time."""
-GROUP_SECONDS = 0.02
-"""How long the first of them waits for others, at most, and for the end of what is being prepared."""
 
 
-class LineStarter:
-    """`len()` is how many lines are prepared and not started."""
+class LineStarter(Generic[L]):
+    """`len()` is how many lines are prepared and not submitted."""
 
-    def __init__(
-        self,
-        claim: ClaimedChunk,
-        parts: WorkerParts,
-        *,
-        lease: ChunkLease,
-        lines: EngineLines,
-        results: ChunkResults,
-        scores: ChunkScores,
-    ) -> None:
-        self._claim = claim
-        self._parts = parts
-        self._lease = lease
-        self._lines = lines
+    def __init__(self, chunk: OpenChunk[L], results: ChunkResults[L]) -> None:
+        self._claim = chunk.claim
+        self._lease = chunk.lease
+        self._lines = chunk.lines
+        self._submitted = chunk.submitted
         self._results = results
-        self._scores = scores
-        self._held: list[tuple[PreparedLine, Sequence[int] | None]] = []  # those first that were not covered
+        self._settings = chunk.settings
+        self._monotonic = chunk.services.monotonic
+        self._held: list[tuple[L, Output | None]] = []  # those first that were not covered
         self._num_uncovered = 0
-        self._num_new = 0  # of the held ones, since they were last to be covered
-        self._tried_at = parts.monotonic()
+        self._num_new = 0  # of the held ones, since they were last to be submitted
+        self._tried_at = self._monotonic()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, prepared: PreparedLine, output: Sequence[int] | None) -> None:
-        """Start a line with what is kept of it, as `EngineLines.start` does; where there is a limit, with others."""
-        self._held.append((prepared, output))
+    def add(self, line: L, output: Output | None) -> None:
+        """Submit a line with what is kept of it, together with others."""
+        self._held.append((line, output))
         self._num_new += 1
 
     def start_if_due(self) -> None:
-        """Start a group that is large, or old: as a result may be where it is covered first. Raises Abandoned."""
-        settings = self._parts.settings
-        seconds, num_lines = GROUP_SECONDS, GROUP_LINES
+        """Submit a group that is large, or old: as a result may be where it is covered first. Raises Abandoned."""
+        seconds, num_lines = self._lines.group_seconds, self._lines.group_lines
         if self._claim.is_limited:
-            seconds, num_lines = settings.flush_seconds, settings.flush_results
-        is_old = self._parts.monotonic() - self._tried_at >= seconds
+            seconds, num_lines = max(seconds, self._settings.flush_seconds), self._settings.flush_results
+        is_old = self._monotonic() - self._tried_at >= seconds
         if self._num_new and (is_old or self._num_new >= num_lines):
             self.start()
 
     def start(self) -> Covered | None:
-        """Start the lines that there is room for; return what was found, None where nothing was to be covered.
+        """Submit the lines that there is room for; return what was covered, None where nothing was to be.
 
         Raises Abandoned.
         """
         if not self._held:
             return None
-        has_room = [self._scores.enter(prepared.line_no, prepared.num_prompt_scores) for prepared, _ in self._held]
-        tried, roomless = list(compress(self._held, has_room)), list(compress(self._held, map(not_, has_room)))
-        found = None
-        if self._claim.is_limited and tried:
-            costs = [self._cost_of(prepared) for prepared, _ in tried]
-            found = self._lease.cover([tokens for tokens, _ in costs], [picos for _, picos in costs])
+        admitted = self._lines.admit([line for line, _ in self._held])
+        tried, others = list(compress(self._held, admitted)), list(compress(self._held, map(not_, admitted)))
+        found = self._cover([line for line, _ in tried]) if self._claim.is_limited and tried else None
         fits = [True] * len(tried) if found is None else found.fits
         uncovered = list(compress(tried, map(not_, fits)))
-        self._scores.leave(prepared.line_no for prepared, _ in uncovered)
-        self._held, self._num_uncovered = [*uncovered, *roomless], len(uncovered)
-        self._num_new, self._tried_at = 0, self._parts.monotonic()
+        self._lines.leave([line.line_no for line, _ in uncovered])
+        self._held, self._num_uncovered = [*uncovered, *others], len(uncovered)
+        self._num_new, self._tried_at = 0, self._monotonic()
         if any(fits):
-            for prepared, error in self._lines.start(compress(tried, fits)):
-                self._results.give_up(prepared.line_no, prepared.custom_id, error)
+            for line, error in self._submitted.submit(list(compress(tried, fits))):
+                self._results.give_up(line.line_no, line.custom_id, error)
         return found
 
     def start_or_give_up(self) -> None:
-        """Start lines now that no other of the chunk runs; where none can be, wait or fail them. Raises Abandoned."""
+        """Submit lines now that no other of the chunk runs; where none can be, wait or fail them. Raises Abandoned."""
         found = self.start()
-        if found is None and self._held and not self._lines:  # other chunks have the room
-            self._scores.wait(self._parts.settings.flush_seconds)
+        if found is None and self._held and not self._submitted:  # other chunks have the room
+            self._lines.wait_for_room(self._settings.flush_seconds)
         if found is None or found.quota is None or any(found.fits):
             return
-        uncovered = [prepared for prepared, _ in self._held[: self._num_uncovered]]
+        uncovered = [line for line, _ in self._held[: self._num_uncovered]]
         if found.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
-            costs = [self._cost_of(prepared) for prepared in uncovered]
-            tokens, picos = min(costs, key=lambda cost: found.excess(*cost))
+            tokens, picos = min(map(self._submitted.most_of, uncovered), key=lambda cost: found.excess(*cost))
             self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=tokens, picos=picos))
             raise Abandoned(f"the tenant's budgets have no room for {tokens} tokens; the rest of the chunk waits")
-        for prepared in uncovered:
-            self._results.leave_out(prepared, found)
+        for line in uncovered:
+            self._results.leave_out(line, found)
         del self._held[: self._num_uncovered]
 
-    def _cost_of(self, prepared: PreparedLine) -> tuple[int, int]:
-        """Return the tokens that a line may use, and what it may cost."""
-        return prepared.most_tokens, self._lines.most_picos_of(prepared)
+    def _cover(self, lines: list[L]) -> Covered:
+        costs = [self._submitted.most_of(line) for line in lines]
+        return self._lease.cover([tokens for tokens, _ in costs], [picos for _, picos in costs])

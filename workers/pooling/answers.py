@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +40,10 @@ _BROKEN_TWICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The results of a group of lines."""
+    """What became of a group of lines."""
 
-    results: Sequence[LineResult]
+    outcomes: Mapping[int, LineResult | Exception]
+    """By line number: a result, or the fault of ours that ended the line."""
     microseconds: int
     """That the model was at work for them."""
     broken: Sequence[int] = ()
@@ -98,8 +99,8 @@ class PoolAnswers:
         """
         work = _Work(asker=asker, is_wanted=is_wanted)
         with self.running.including(asker.batch_id, len(lines)):
-            results, broken = self._answer_anew(lines, work, broken_before)
-        return Answered(results=results, microseconds=round(work.seconds * 1e6), broken=broken)
+            outcomes, broken = self._answer_anew(lines, work, broken_before)
+        return Answered(outcomes=outcomes, microseconds=round(work.seconds * 1e6), broken=broken)
 
     @contextmanager
     def _turn(self, work: _Work) -> Iterator[None]:
@@ -112,22 +113,25 @@ class PoolAnswers:
 
     def _answer_anew(
         self, lines: Sequence[PoolLine], work: _Work, broken_before: Collection[int]
-    ) -> tuple[list[LineResult], Sequence[int]]:
-        """Return results, and the numbers of lines that another worker is to compute."""
-        results, broken, is_out = self._try(lines, work)
+    ) -> tuple[dict[int, LineResult | Exception], Sequence[int]]:
+        """Return outcomes, and the numbers of lines that another worker is to compute."""
+        outcomes, broken, is_out = self._try(lines, work)
         again = [line for line in broken if line.line_no not in broken_before]
         lost = [line for line in broken if line.line_no in broken_before]
         if broken:
             is_out = not self._reload(work) or is_out
         if again and not is_out:
             found, lost_again, _ = self._try(again, work)
-            results, lost, again = results + found, lost + lost_again, []
+            outcomes, lost, again = outcomes | found, lost + lost_again, []
         maker = FailureMaker(work.batch_id)
-        failures = [maker.failure(line.line_no, line.custom_id, message=_BROKEN_TWICE) for line in lost]
-        return results + failures, [line.line_no for line in again]
+        for line in lost:
+            outcomes[line.line_no] = maker.failure(line.line_no, line.custom_id, message=_BROKEN_TWICE)
+        return outcomes, [line.line_no for line in again]
 
-    def _try(self, lines: Sequence[PoolLine], work: _Work) -> tuple[list[LineResult], list[PoolLine], bool]:
-        """Return results, the lines that were broken, and whether so many were in a row that the worker is out."""
+    def _try(
+        self, lines: Sequence[PoolLine], work: _Work
+    ) -> tuple[dict[int, LineResult | Exception], list[PoolLine], bool]:
+        """Return outcomes, the lines that were broken, and whether so many were in a row that the worker is out."""
         answers = self._answer(lines, work)
         broken = [line for line, result in zip(lines, answers, strict=True) if result is None]
         for line in broken:
@@ -135,7 +139,8 @@ class PoolAnswers:
                 "line broke, what was computed is no numbers batch_id=%s line_no=%s", work.batch_id, line.line_no
             )
         is_out = self._count_broken(result is None for result in answers)
-        return [result for result in answers if result is not None], broken, is_out
+        outcomes = {line.line_no: one for line, one in zip(lines, answers, strict=True) if one is not None}
+        return outcomes, broken, is_out
 
     def _count_broken(self, are_broken: Iterable[bool]) -> bool:
         """Count those in a row, of whatever chunk; tell whether they are so many that the worker is out."""
@@ -160,8 +165,8 @@ class PoolAnswers:
             return False
         return True
 
-    def _answer(self, lines: Sequence[PoolLine], work: _Work) -> list[LineResult | None]:
-        """Return the results in the order of the lines, None for one whose rows are broken."""
+    def _answer(self, lines: Sequence[PoolLine], work: _Work) -> list[LineResult | Exception | None]:
+        """Return the outcomes in the order of the lines, None for one whose rows are broken."""
         try:
             return [
                 self._result(line, found, work.batch_id) if are_numbers(found).all() else None
@@ -169,12 +174,10 @@ class PoolAnswers:
             ]
         except Unwanted:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told to the chunk, which records it
             if len(lines) > 1:
-                return [result for line in lines for result in self._answer([line], work)]
-            line = lines[0]
-            log.exception("line failed unexpectedly batch_id=%s line_no=%s", work.batch_id, line.line_no)
-            return [FailureMaker(work.batch_id).fault(line.line_no, line.custom_id, error=error)]
+                return [outcome for line in lines for outcome in self._answer([line], work)]
+            return [error]
 
     def _found(self, lines: Sequence[PoolLine], work: _Work) -> Iterator[Numbers]:
         """Yield what was asked of the inputs of each line: those of all lines are computed by pieces."""

@@ -33,6 +33,10 @@ class PoolLine:
         """Return how many the line uses, which is known before."""
         return sum(len(one.token_ids) for one in self.inputs)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.most_tokens
+
 
 Input = TypeVar("Input", bound=TokenizedText)
 

@@ -24,13 +24,12 @@ from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
-from workers.drain import Drain
+from workers.chunks.services import Services
 from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
+from workers.pooling.answerer import PoolAnswerer, PoolParts
 from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolModel
-from workers.pooling.run import PoolParts
-from workers.pooling.runner import PoolRunner
 from workers.pooling.scores import ScoreModel
 from workers.pooling.vectors import VectorModel
 
@@ -70,30 +69,13 @@ def main(
             served_models.note_embedding(session, model, made)
         tokenizers.note_tokenizer(session, model, kept)
 
-    def make_parts(drain: Drain) -> PoolParts:
-        return PoolParts(
-            model=loaded,
-            answers=PoolAnswers(loaded, name=model, on_broken=drain.take_out),
-            sessions=sessions,
-            hold_sessions=hold_sessions,
-            storage=storage,
-            settings=settings,
-            drain=drain,
-            meters=meters,
-            traces=traces,
-        )
-
-    log.info("model ready purpose=%s max_tokens=%d", purpose, loaded.max_tokens)
-    exit_code = serve_chunks(
-        PoolRunner(make_parts),
-        model=model,
-        worker_id=new_id("worker"),
-        sessions=sessions,
-        hold_sessions=hold_sessions,
-        settings=settings,
-        meters=meters,
+    services = Services(
+        sessions=sessions, hold_sessions=hold_sessions, storage=storage, settings=settings, meters=meters, traces=traces
     )
-    sys.exit(exit_code)
+    answers = PoolAnswers(loaded, name=model, on_broken=services.drain.take_out)
+    answerer = PoolAnswerer(PoolParts(services=services, model=loaded, answers=answers))
+    log.info("model ready purpose=%s max_tokens=%d", purpose, loaded.max_tokens)
+    sys.exit(serve_chunks(answerer, services, model=model, worker_id=new_id("worker")))
 
 
 def _load(folder: Path, purpose: Purpose) -> PoolModel[Any]:

@@ -1,99 +1,195 @@
-"""The lines of one chunk that readers work at. Knows no lease, no results and no SQL."""
+"""The lines of one chunk that readers of documents answer, in turns of some seconds. Knows no lease."""
 
 from __future__ import annotations
 
-import queue
+import math
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+from sqlalchemy.orm import Session
+
+from jobs.accounts.prices import Prices, reading_price_micros
+from jobs.chunks.leasing import ClaimedChunk
+from jobs.chunks.reading_room import put_off_if_used_up
 from jobs.chunks.recording import LineResult
-from jobs.errors import ServiceError
-from jobs.lines.reading import RawLine
+from jobs.errors import InputError, ServiceError
+from jobs.lines.document_bodies import CutRequest, GroundRequest, ReadRequest
+from jobs.lines.endpoints import parse_request
+from jobs.lines.line_times import TURN_MILLISECONDS
+from jobs.lines.passage_bodies import FindRequest
+from jobs.lines.reading import RawLine, custom_id_of, parse_line
+from workers.chunks.answerer import ChunkLines, Ended, Output, Room, Unanswered
+from workers.chunks.line_results import FailureMaker
+from workers.chunks.services import Services
+from workers.preparing import results
+from workers.preparing.documents import DocumentAnswers
+from workers.preparing.meters import DOCUMENTS
+from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool, Readers
 
-Ended = LineResult | ServiceError
-"""A result, or why there may be one later: no line fails of a service that is away."""
+TURN_MICROSECONDS = 1000 * TURN_MILLISECONDS
 
 
-class DocumentLines:
-    """Hands lines to the pool, as many at once as it has threads. `len()` is how many have not ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareParts:
+    """Readers of documents, what they are asked, and the services around them."""
 
-    def __init__(
-        self, pool: ReaderPool, answer: Callable[[RawLine, Readers], LineResult], *, tenant_id: str, batch_id: str
-    ) -> None:
-        """`answer` is called in a thread of the pool, in the tenant's turn; it raises ServiceError alone."""
-        self._pool = pool
-        self._tenant_id = tenant_id
-        self._batch_id = batch_id
-        self._answer = answer
-        self._waiting: deque[RawLine] = deque()
-        self.num_held_back = 0
-        """Lines that are left for another time."""
+    services: Services
+    pool: ReaderPool
+    answers: DocumentAnswers
+    passages: PassageAnswers
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLine:
+    """A line as it stands in the file: it is parsed by the thread that answers it. It uses no tokens."""
+
+    raw: RawLine
+    num_prompt_tokens: int = 0
+    most_tokens: int = 0
+
+    @property
+    def line_no(self) -> int:
+        return self.raw.line_no
+
+    @property
+    def custom_id(self) -> str:
+        return custom_id_of(self.raw.content) or ""
+
+
+OnEnd = Callable[[Ended[DocumentLine]], None]
+
+
+class DocumentLines(ChunkLines[DocumentLine]):
+    """Hands lines to the pool, as many at once as it has threads."""
+
+    long_line_bytes = math.inf
+
+    def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
+        prices = Prices(reading_micros=reading_price_micros(parts.services.settings))
+        super().__init__(replace(claim, prices=prices), FailureMaker(claim.batch_id, code="worker_failure"))
+        self._parts = parts
+        self._open: set[int] = set()  # numbers of the lines that somebody waits for
+        self._waiting: deque[tuple[DocumentLine, OnEnd]] = deque()
         self._num_running = 0
-        self._is_dropped = False
-        self._is_over = False
-        self._ended: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()  # None: held back
+        self._is_turn_over = False
+        self._num_answered = 0
+        self._microseconds = 0  # of these
 
-    def __len__(self) -> int:
-        return len(self._waiting) + self._num_running
+    def begin(self, session: Session, claim: ClaimedChunk) -> str | None:
+        """Put a chunk off whose tenant has had all the reading of the day, and return why.
 
-    def start(self, line: RawLine) -> None:
-        """Have a line answered, in its turn."""
-        self._waiting.append(line)
+        Its lines are not noted as begun: what they hold can end a reader, which is that line's error, and never the
+        worker. So however often workers are killed, that is held against no document.
+        """
+        seconds = self._parts.services.settings.tenant_reading_seconds_per_day
+        is_put_off = put_off_if_used_up(session, claim, default_seconds=seconds)
+        return "its tenant has had all the reading of the day" if is_put_off else None
+
+    def prepare(self, raw: RawLine, *, is_wanted: Callable[[], bool], room: Room) -> DocumentLine:
+        return DocumentLine(raw)
+
+    def submit(self, lines: Sequence[tuple[DocumentLine, Output | None]], on_end: OnEnd) -> Mapping[int, Exception]:
+        for line, _ in lines:
+            self._open.add(line.line_no)
+            self._waiting.append((line, on_end))
         self._fill()
+        return {}
 
-    def wait_finished(self, timeout_seconds: float) -> Iterator[Ended]:
-        """Wait for the end of a line, then yield all that have ended."""
-        try:
-            first = self._ended.get(timeout=timeout_seconds)
-        except queue.Empty:
-            return
-        yield from self._left(first)
-        yield from self.finished()
+    def drop(self, line_no: int) -> None:
+        self._open.discard(line_no)
 
-    def finished(self) -> Iterator[Ended]:
-        """Yield the lines that have ended since they were last asked for."""
-        while not self._ended.empty():
-            yield from self._left(self._ended.get())
-
-    def hold_back(self) -> None:
-        """Begin no further line: those that no reader has begun are left for another time."""
-        self._is_over = True
-        self.num_held_back += len(self._waiting)
-        self._waiting.clear()
-
-    def drop_all(self) -> list[Ended]:
+    def drop_all(self) -> Mapping[int, Output]:
         """Forget every line: what is being read is read to its end, and nobody hears of it."""
-        self._is_dropped = True
+        self._open.clear()
         self._waiting.clear()
-        self._num_running = 0
-        return []
+        return {}
 
-    def _left(self, ended: Ended | None) -> Iterator[Ended]:
-        if not self._is_dropped:
-            self._num_running -= 1
-            self._fill()
-        if ended is None:
-            self.num_held_back += 1
-        else:
-            yield ended
+    def estimate_left(self, num_left: int) -> int:
+        """Return how many milliseconds other lines are expected to take: as long as those that were answered."""
+        return self._microseconds * num_left // (1000 * self._num_answered)
 
     def _fill(self) -> None:
-        while self._waiting and self._num_running < self._pool.num_threads:
+        while self._waiting and self._num_running < self._parts.pool.num_threads:
             self._num_running += 1
-            line = self._waiting.popleft()
-            self._pool.submit(partial(self._run, line), tenant_id=self._tenant_id)
+            work = partial(self._run, *self._waiting.popleft())
+            self._parts.pool.submit(work, tenant_id=self.claim.tenant_id)
 
-    def _run(self, line: RawLine, readers: Readers) -> None:
-        if self._is_dropped:
+    def _run(self, line: DocumentLine, on_end: OnEnd, readers: Readers) -> None:
+        """Answer a line, in a thread of the pool; whatever ends it ends no other."""
+        if line.line_no not in self._open:
             return
-        if self._is_over:
-            self._ended.put(None)
-            return
+        outcome: LineResult | Unanswered | Exception = Unanswered.LEFT
+        if not self._is_turn_over:
+            try:
+                with self._parts.pool.running.including(self.claim.batch_id, 1):
+                    outcome = self._answer(line.raw, readers)
+            except Exception as error:  # noqa: BLE001 - told to the chunk, which records it
+                outcome = error
+        on_end(Ended(line=line, make=partial(self._made, outcome)))
+
+    def _made(self, outcome: LineResult | Unanswered | Exception) -> LineResult | Unanswered:
+        """Return what became of a line that ran; another one may run now, unless the chunk's turn is over."""
+        self._num_running -= 1
+        if isinstance(outcome, LineResult):
+            self._num_answered += 1
+            self._microseconds += outcome.reading_microseconds
+            if self._microseconds >= TURN_MICROSECONDS:
+                self._end_turn()
+        self._fill()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _end_turn(self) -> None:
+        """Begin no further line: those that no reader has begun are left for another turn."""
+        self._is_turn_over = True
+        for line, on_end in self._waiting:
+            on_end(Ended.by(line, Unanswered.LEFT))
+        self._waiting.clear()
+
+    def _answer(self, raw: RawLine, readers: Readers) -> LineResult:
+        batch_id, kind = self.claim.batch_id, self.claim.endpoint.rpartition("/")[2]
+        count, clock = self._parts.services.meters.count, _Clock(readers)
         try:
-            with self._pool.running.including(self._batch_id, 1):
-                ended: Ended = self._answer(line, readers)
-        except ServiceError as error:
-            ended = error
-        self._ended.put(ended)
+            found, outcome = self._answered(raw, readers), "answered"
+        except ServiceError:
+            raise
+        except InputError as error:
+            found, outcome = results.refused(batch_id, raw.line_no, custom_id_of(raw.content), error), error.code
+        except Exception:
+            count(DOCUMENTS, kind, "fault")  # nobody is charged for its time
+            raise
+        count(DOCUMENTS, kind, outcome)
+        return replace(found, reading_microseconds=clock.microseconds)
+
+    def _answered(self, raw: RawLine, readers: Readers) -> LineResult:
+        assert raw.content is not None, "validation refused over-long lines"
+        tenant_id = self.claim.tenant_id
+        line = parse_line(raw.content, line_no=raw.line_no, endpoint=self.claim.endpoint)
+        request = parse_request(self.claim.endpoint, line.body)
+        if isinstance(request, FindRequest):
+            body = self._parts.passages.answer(request, tenant_id=tenant_id)
+        else:
+            assert isinstance(request, ReadRequest | GroundRequest | CutRequest), "the queue has no others"
+            body = self._parts.answers.answer(request, tenant_id=tenant_id, readers=readers)
+        return results.answered(self.claim.batch_id, raw.line_no, line.custom_id, body)
+
+
+class _Clock:
+    """How long a line takes: the processor time of its reader's processes, and of this thread."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._began = self._seconds
+
+    @property
+    def microseconds(self) -> int:
+        return round((self._seconds - self._began) * 1e6)
+
+    @property
+    def _seconds(self) -> float:
+        return self._readers.seconds + time.thread_time()

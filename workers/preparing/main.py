@@ -20,13 +20,13 @@ from jobs.telemetry import serving
 from jobs.telemetry.collector import start_traces
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
-from workers.drain import Drain
+from workers.chunks.services import Services
 from workers.pool import serve_chunks
+from workers.preparing.answerer import DocumentAnswerer
 from workers.preparing.documents import DocumentAnswers
+from workers.preparing.lines import PrepareParts
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
-from workers.preparing.run import PrepareParts
-from workers.preparing.runner import DocumentRunner
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
 
@@ -55,32 +55,18 @@ def main(settings: Settings) -> None:
     sources = Sources(sessions=maker, storage=storage, settings=settings)
     passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
 
-    def make_parts(parsers: str, drain: Drain) -> PrepareParts:
-        return PrepareParts(
-            pool=pool,
-            answers=DocumentAnswers(
-                sources=sources, storage=storage, tokenizers=tokenizers, parsers=parsers, limits=limits
-            ),
-            passages=passages,
-            sessions=maker,
-            hold_sessions=hold_maker,
-            storage=storage,
-            settings=settings,
-            drain=drain,
-            meters=meters,
-            traces=traces,
-        )
-
-    exit_code = serve_chunks(
-        DocumentRunner(pool, make_parts),
-        model=PREPARE_MODEL,
-        worker_id=new_id("worker"),
-        sessions=maker,
-        hold_sessions=hold_maker,
-        settings=settings,
-        meters=meters,
+    services = Services(
+        sessions=maker, hold_sessions=hold_maker, storage=storage, settings=settings, meters=meters, traces=traces
     )
-    sys.exit(exit_code)
+
+    def make_parts(parsers: str) -> PrepareParts:
+        answers = DocumentAnswers(
+            sources=sources, storage=storage, tokenizers=tokenizers, parsers=parsers, limits=limits
+        )
+        return PrepareParts(services=services, pool=pool, answers=answers, passages=passages)
+
+    answerer = DocumentAnswerer(pool, make_parts)
+    sys.exit(serve_chunks(answerer, services, model=PREPARE_MODEL, worker_id=new_id("worker")))
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -16,8 +16,10 @@ from engine.process.messages import EngineStats, FinishReason, TokenDelta
 from engine.scheduling.request import NewRequest
 from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
-from workers.chunks.parts import WorkerParts
+from workers.chunks.engine_lines import EngineLines
+from workers.chunks.engine_parts import EngineParts
 from workers.chunks.run import ChunkRun
+from workers.chunks.services import Services
 from workers.engine_host.flights import Owner
 
 CHUNKS = "SELECT state, fence FROM chunk ORDER BY id"
@@ -143,24 +145,32 @@ class FakeHost:
 class Bench:
     """Claims the next chunk and runs it in a thread."""
 
-    def __init__(self, parts: WorkerParts, maker: sessionmaker[Session]) -> None:
+    def __init__(self, parts: EngineParts, maker: sessionmaker[Session]) -> None:
         self.parts = parts
         self.maker = maker
         self.thread: threading.Thread | None = None
 
+    @property
+    def services(self) -> Services:
+        return self.parts.services
+
     def change_parts(self, **changes: Any) -> None:
-        """Let the chunks that are started from now on have other parts."""
-        self.parts = replace(self.parts, **changes)
+        """Let the chunks that are started from now on have other parts, or other services."""
+        own = {name: changes.pop(name) for name in [*changes] if name in EngineParts.__slots__}
+        self.parts = replace(self.parts, services=replace(self.services, **changes), **own)
 
     def claim(self) -> ClaimedChunk:
         with self.maker.begin() as session:
-            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.parts.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=self.services.settings.lease)
         assert claim is not None
         return claim
 
     def start(self, claim: ClaimedChunk) -> None:
-        self.thread = threading.Thread(target=ChunkRun(claim, self.parts).run)
+        self.thread = threading.Thread(target=self.run, args=(claim,))
         self.thread.start()
+
+    def run(self, claim: ClaimedChunk) -> bool:
+        return ChunkRun(EngineLines(claim, self.parts), self.services).run()
 
     def join(self) -> None:
         assert self.thread is not None

@@ -9,9 +9,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.settings import Settings
 from jobs.storage import Storage
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from tests.workers.chunks.builders import Bench, FakeHost
 from workers.answers import AnswerMaker
-from workers.chunks.parts import WorkerParts
+from workers.chunks.engine_parts import EngineParts
+from workers.chunks.services import Services
 from workers.drain import Drain
 from workers.prompts import PromptMaker
 
@@ -30,16 +33,20 @@ def drain() -> Drain:
 def bench(
     host: FakeHost, drain: Drain, maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any
 ) -> Bench:
-    parts = WorkerParts(
-        host=host,  # type: ignore[arg-type]
-        prompts=PromptMaker(tokenizer, max_model_len=512, vocab_size=len(tokenizer)),
-        answers=AnswerMaker(tokenizer, model="demo"),
-        tokenizer=tokenizer,
+    services = Services(
         sessions=maker,
         hold_sessions=maker,
         storage=storage,
         settings=settings,
         drain=drain,
+        meters=Meters(WORKER),
+    )
+    parts = EngineParts(
+        services=services,
+        host=host,  # type: ignore[arg-type]
+        prompts=PromptMaker(tokenizer, max_model_len=512, vocab_size=len(tokenizer)),
+        answers=AnswerMaker(tokenizer, model="demo"),
+        tokenizer=tokenizer,
         model_fingerprint="demo",
     )
     return Bench(parts, maker)

@@ -22,11 +22,13 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority, CountState
 from jobs.storage import Storage
 from jobs.tables import InputCount, Tenant
+from jobs.telemetry.declared import WORKER
+from jobs.telemetry.meters import Meters
 from workers.answers import AnswerMaker
 from workers.chunks import counting
 from workers.chunks.counting import InputCounter
-from workers.chunks.parts import WorkerParts
-from workers.drain import Drain
+from workers.chunks.engine_parts import EngineParts
+from workers.chunks.services import Services
 from workers.prompts import PromptMaker
 
 CONTEXT, VOCAB = 64, 1024
@@ -34,25 +36,28 @@ NOTHING = "SELECT (SELECT count(*) FROM ledger), (SELECT sum(spent_tokens + rese
 
 
 @pytest.fixture
-def parts(maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any) -> WorkerParts:
+def parts(maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any) -> EngineParts:
     no_host: Any = None
-    return WorkerParts(
-        host=no_host,
-        prompts=PromptMaker(tokenizer, max_model_len=CONTEXT, vocab_size=VOCAB),
-        answers=AnswerMaker(tokenizer, model="demo"),
-        tokenizer=tokenizer,
+    services = Services(
         sessions=maker,
         hold_sessions=maker,
         storage=storage,
         settings=settings,
-        drain=Drain(),
-        model_fingerprint="demo",
+        meters=Meters(WORKER),
         monotonic=itertools.count(step=10).__next__,  # each line takes the whole turn
+    )
+    return EngineParts(
+        services=services,
+        host=no_host,
+        prompts=PromptMaker(tokenizer, max_model_len=CONTEXT, vocab_size=VOCAB),
+        answers=AnswerMaker(tokenizer, model="demo"),
+        tokenizer=tokenizer,
+        model_fingerprint="demo",
     )
 
 
 @pytest.fixture
-def counter(parts: WorkerParts) -> InputCounter:
+def counter(parts: EngineParts) -> InputCounter:
     return InputCounter(parts, model="demo", is_busy=lambda: False)
 
 
@@ -103,7 +108,7 @@ def finish(counter: InputCounter) -> int:
 
 def test_every_prompt_is_counted_as_it_runs_and_nothing_is_billed(
     counter: InputCounter, ask: Ask, read: Callable[[str], InputCount], line: Callable[..., dict[str, Any]],
-    parts: WorkerParts, maker: sessionmaker[Session],
+    parts: EngineParts, maker: sessionmaker[Session],
 ) -> None:  # fmt: skip
     lines = [line(number, n=2 if number else 1) for number in range(4)]
     lines += [line(4, max_tokens=None), line(5, messages=[{"role": "user", "content": "ä ö ü €" * 3}])]
@@ -234,7 +239,7 @@ def test_counts_are_forgotten_after_a_day(
 
 
 def test_a_counter_pauses_between_its_turns_while_chunks_are_open(
-    parts: WorkerParts, monkeypatch: pytest.MonkeyPatch
+    parts: EngineParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_busy, turns, waits = True, iter([True, True, False]), []
     counter = InputCounter(parts, model="demo", is_busy=lambda: is_busy)
@@ -250,11 +255,11 @@ def test_a_counter_pauses_between_its_turns_while_chunks_are_open(
     monkeypatch.setattr(counter._stop, "wait", wait)
     counter._count_until_stopped()
     assert waits[:2] == [counting.PAUSE_TURNS * 10, 0]
-    assert 0 < waits[2] <= parts.settings.claim_alone_seconds
+    assert 0 < waits[2] <= parts.services.settings.claim_alone_seconds
 
 
 def test_a_worker_that_drains_ends_its_turn_behind_a_line(
-    parts: WorkerParts, ask: Ask, read: Callable[[str], InputCount], line: Callable[..., dict[str, Any]],
+    parts: EngineParts, ask: Ask, read: Callable[[str], InputCount], line: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     count_id = ask(joined([line(number) for number in range(5)]))

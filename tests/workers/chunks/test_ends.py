@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
 from jobs.settings import Settings
 from workers.chunks.ends import ChunkEnds
-from workers.chunks.lease import Abandoned, ChunkLease
+from workers.chunks.lease import Abandoned
 from workers.drain import Drain
 
 
-class Ended:
-    """Three lines that wait to be finished."""
+class ThreeEnded:
+    """Lines that wait to be finished."""
 
-    def drop_all(self) -> list[int]:
-        return []
+    def drop_all(self) -> dict[int, list[int]]:
+        return {}
 
-    def finished(self) -> list[int]:
+    def ended(self) -> list[int]:
         return [0, 1, 2]
 
 
@@ -37,30 +37,33 @@ class LargeResults:
     def are_large(self) -> bool:
         return bool(self.held)
 
-    def finish(self, run: int) -> None:
-        self.held.append(run)
+    def finish(self, ended: int) -> None:
+        self.held.append(ended)
 
     def write(self) -> None:
         self.written.append(self.held)
         self.held = []
 
 
-def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds[int]:
-    return ChunkEnds(
-        lease=cast(ChunkLease, SimpleNamespace(is_batch_wanted=is_batch_wanted, run=lambda work: None)),
-        lines=Ended(),
-        results=results,
+def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds:
+    """Return those of a chunk whose worker has stopped."""
+    services = SimpleNamespace(drain=Drain(), monotonic=lambda: 0.0)
+    services.drain.begin(0)
+    chunk: Any = SimpleNamespace(
+        services=services,
         settings=Settings(),
-        drain=Drain(),
-        is_wedged=lambda: False,
-        monotonic=lambda: 0.0,
+        lease=SimpleNamespace(is_batch_wanted=is_batch_wanted, run=lambda work: None),
+        lines=None,
+        submitted=ThreeEnded(),
     )
+    any_results: Any = results
+    return ChunkEnds(chunk, any_results)
 
 
 def test_a_drain_writes_large_answers_before_the_next_one_is_made() -> None:
     results = LargeResults()
     with pytest.raises(Abandoned, match="the worker is stopping"):
-        ends_of(results, is_batch_wanted=True).give_back()
+        ends_of(results, is_batch_wanted=True).give_back_if_drained()
     assert results.written == [[0], [1], [2]]
 
 

@@ -26,7 +26,6 @@ from jobs.tables import Batch, File
 from tests.jobs.webhooks.builders import add_endpoint
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 from tests.workers.run_builders import Effects, Killed, WatchedMaker, WatchedStorage
-from workers.chunks.run import ChunkRun
 
 NUM_LINES = 6
 REFUSED = 1
@@ -55,7 +54,7 @@ class Life:
         if self.batch.state == BatchState.VALIDATING:
             validate_batch(maker, storage, self.batch_id, settings=SETTINGS, hold_sessions=self._bench.maker)
         while claim := self._claim(maker):
-            ChunkRun(claim, self._bench.parts).run()
+            self._bench.run(claim)
         with maker.begin() as session:
             sweeps.finish_ready(session)
         if self.batch.state == BatchState.FINALIZING:

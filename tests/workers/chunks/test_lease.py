@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,14 +26,7 @@ def test_the_last_flush_waits_for_a_share_before_it_has_the_budget(
     """Dispatchers, and whoever starts a batch, have the tenant's share first and its budget next."""
     submit_valid([line(0), line(1)])
     claim = bench.claim()
-    lease = ChunkLease(
-        claim,
-        sessions=bench.maker,
-        hold_sessions=bench.maker,
-        settings=bench.parts.settings,
-        meters=bench.parts.meters,
-        monotonic=time.monotonic,
-    )
+    lease = ChunkLease(claim, bench.services)
     lease.cover([10, 10], [0, 0])
     results = answers(claim, [0, 1])
     thread = threading.Thread(

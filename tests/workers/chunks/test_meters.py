@@ -11,7 +11,7 @@ from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 
 
 def value(bench: Bench, name: str, **labels: str) -> float | None:
-    return bench.parts.meters.registry.get_sample_value(f"tokenmill_{name}", labels)
+    return bench.services.meters.registry.get_sample_value(f"tokenmill_{name}", labels)
 
 
 @pytest.mark.parametrize("tells_tenants", [False, True])

@@ -40,7 +40,7 @@ def answers(bench: Bench, batch_id: str) -> list[dict[str, Any]]:
 def test_an_answer_says_which_passages_its_prompt_showed(
     bench: Bench, host: FakeHost, submit: SubmitLines, wanting: MakeLine, line: MakeLine, tokenizer: Any
 ) -> None:
-    finding = Finding(bench.maker, bench.parts.storage, bench.parts.settings, {"index_1": {"cats.txt": CATS}})
+    finding = Finding(bench.maker, bench.services.storage, bench.services.settings, {"index_1": {"cats.txt": CATS}})
     batch_id = submit([wanting(0), line(1), wanting(2, temperature=0), wanting(2, temperature=0) | {"custom_id": "c3"}])
     finding.prepare(batch_id)
     finding.passages.clear()

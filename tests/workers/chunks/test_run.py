@@ -13,7 +13,7 @@ from jobs.lines.bodies import COMPLETION_ENDPOINT
 from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import BILLED, CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
-from workers.chunks import line_results, results
+from workers.chunks import results
 from workers.drain import Drain
 
 
@@ -62,7 +62,7 @@ def test_an_answer_that_postgres_could_not_store_is_its_line_s_error(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_valid([line(0)])
-    monkeypatch.setattr(line_results, "MAX_RESULT_BYTES", 20)
+    monkeypatch.setattr(results, "MAX_RESULT_BYTES", 20)
     host.instant = True
     bench.start(bench.claim())
     bench.join()

@@ -68,7 +68,7 @@ def test_a_chunk_that_waits_for_room_is_given_back_by_a_worker_that_stops(
     assert bench.parts.scores.enter(250)
     bench.start(bench.claim())
     bench.wait_until("SELECT started_fence = fence FROM chunk", [(True,)])
-    bench.parts.drain.begin(grace_seconds=0)
+    bench.services.drain.begin(grace_seconds=0)
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("ready",)]
     bench.parts.scores.leave(250)

@@ -27,10 +27,10 @@ from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
 from tests.workers.chunks.services import NEVER, OPEN, OWNERS, STATES, GatedHost, Watch
 from workers.answers import AnswerMaker
-from workers.chunks.engine_runner import EngineRunner
-from workers.chunks.parts import WorkerParts
+from workers.chunks.engine_answerer import EngineAnswerer
+from workers.chunks.engine_parts import EngineParts
 from workers.chunks.service import ChunkService
-from workers.drain import Drain
+from workers.chunks.services import Services
 from workers.prompts import PromptMaker
 
 
@@ -58,29 +58,26 @@ def make_service(
             update={"worker_chunks": num_slots, "claim_alone_seconds": claim_alone_seconds, "drain_seconds": 60.0}
         )
 
-        def make_parts(info: EngineInfo, drain: Drain) -> WorkerParts:
-            return WorkerParts(
+        services = Services(
+            sessions=maker if flushes is None else flushes,
+            hold_sessions=maker,
+            storage=storage,
+            settings=chosen,
+            meters=Meters(WORKER),
+        )
+
+        def make_parts(info: EngineInfo) -> EngineParts:
+            return EngineParts(
+                services=services,
                 host=any_host,
                 prompts=PromptMaker(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size),
                 answers=AnswerMaker(tokenizer, model="demo"),
                 tokenizer=tokenizer,
-                sessions=maker,
-                hold_sessions=maker,
-                storage=storage,
-                settings=chosen,
-                drain=drain,
                 model_fingerprint="demo",
             )
 
-        service = ChunkService(
-            worker_id="w",
-            model="demo",
-            runner=EngineRunner(any_host, make_parts, model="demo"),
-            sessions=maker if flushes is None else flushes,
-            hold_sessions=maker,
-            settings=chosen,
-            meters=Meters(WORKER),
-        )
+        answerer = EngineAnswerer(any_host, make_parts, model="demo")
+        service = ChunkService(worker_id="w", model="demo", answerer=answerer, services=services)
         made.append(service)
         return service
 

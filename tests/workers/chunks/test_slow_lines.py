@@ -19,8 +19,8 @@ from jobs.tables import Tenant
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 from workers import structure
 from workers.chunks import ends
+from workers.chunks.answerer import LONG_LINE_BYTES
 from workers.chunks.ends import STALL_SECONDS
-from workers.chunks.feeder import LONG_LINE_BYTES
 from workers.chunks.room import ROOM_BYTES
 from workers.prompts import PreparedLine, PromptMaker, Request
 from workers.special_tokens import Check
@@ -119,7 +119,7 @@ def test_the_lease_of_a_line_that_waits_for_room_is_held_however_long(
     submit_valid([long_line(line)])
     clock = LeapingClock()
     bench.change_parts(monotonic=clock)
-    with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: True):
+    with bench.services.room.inside(ROOM_BYTES, is_wanted=lambda: True):
         bench.start(bench.claim())
         bench.wait_until("SELECT started_fence = fence FROM chunk", [(True,)])
         for _ in range(3):
@@ -153,7 +153,7 @@ def test_a_worker_that_stops_does_not_wait_for_a_long_line(
     submit_valid([long_line(line)])
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
-    bench.parts.drain.begin(grace_seconds=0)
+    bench.services.drain.begin(grace_seconds=0)
     bench.join()
     assert bench.rows("SELECT state FROM chunk") == [("ready",)]
     slow_prompts.may_go_on.set()
@@ -164,7 +164,7 @@ def test_a_worker_that_stops_does_not_wait_for_a_long_line(
 def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_cancelled(
     bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
 ) -> None:
-    with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: True):
+    with bench.services.room.inside(ROOM_BYTES, is_wanted=lambda: True):
         batch_id = submit_valid([long_line(line)])
         bench.start(bench.claim())
         with bench.maker.begin() as session:
@@ -223,7 +223,7 @@ def test_a_line_whose_grammar_waits_is_not_waited_for_when_its_batch_is_cancelle
     submit_valid([line(number, guided_regex="a+") for number in range(2)])
     bench.start(bench.claim())
     bench.wait_until("SELECT count(started_fence)::int FROM chunk", [(2,)])
-    bench.parts.drain.begin(grace_seconds=0)
+    bench.services.drain.begin(grace_seconds=0)
     bench.join()
     assert bench.rows("SELECT state FROM chunk ORDER BY id") == [("withdrawn",), ("ready",)]
 
@@ -255,7 +255,7 @@ def test_a_long_line_leaves_its_room_to_others_while_its_grammar_waits_for_a_tur
     assert slow_checks.began.wait(20)
     looks = iter(range(50))  # each a fifth of a second
     try:
-        with bench.parts.room.inside(ROOM_BYTES, is_wanted=lambda: next(looks, None) is not None):
+        with bench.services.room.inside(ROOM_BYTES, is_wanted=lambda: next(looks, None) is not None):
             pass
     finally:
         slow_checks.may_go_on.set()

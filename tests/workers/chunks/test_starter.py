@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from jobs.states import BudgetUnit, BudgetWindow, UncoveredLines
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost, MakeLine, SubmitLines
-from workers.chunks.feeder import LONG_LINE_BYTES
+from workers.chunks.answerer import LONG_LINE_BYTES
 
 NUM_LINES = 34
 DENSE = "qxzj" * 110  # a token a character, which bytes ÷ 4 take for a quarter
@@ -51,7 +50,7 @@ def work_off(bench: Bench) -> None:
     """Run chunks one after the other, and the dispatcher's sweep after each, until none is to be had."""
     while True:
         with bench.maker.begin() as session:
-            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=bench.parts.settings.lease)
+            claim = claiming.claim_next(session, model="demo", worker_id="w", lease=bench.services.settings.lease)
         if claim is not None:
             bench.start(claim)
             bench.join()
@@ -202,8 +201,8 @@ def test_a_tenant_without_a_limit_has_nothing_covered(
     submit_valid: SubmitLines,
     line: MakeLine,
 ) -> None:
-    slow = bench.parts.settings.model_copy(update={"flush_seconds": 5.0})
-    bench.parts = replace(bench.parts, settings=slow)
+    slow = bench.services.settings.model_copy(update={"flush_seconds": 5.0})
+    bench.change_parts(settings=slow)
     statements = {}
     for tokens in (None, 1_000_000):
         set_limit(maker, tenant, tokens)

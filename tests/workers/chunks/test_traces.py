@@ -38,7 +38,6 @@ from jobs.telemetry.traces import NO_TRACES, Traces
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 from tests.workers.run_builders import House
 from workers.chunks.claimer import Claimer
-from workers.chunks.run import ChunkRun
 from workers.control import Control
 from workers.dispatcher import Dispatcher
 from workers.drain import Drain
@@ -152,7 +151,7 @@ class Site:
         claimer = Claimer(
             worker_id="w",
             model="demo",
-            run=lambda claim: ChunkRun(claim, bench.parts).run(),
+            run=bench.run,
             sessions=bench.maker,
             settings=settings,
             drain=drain,

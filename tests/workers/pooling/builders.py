@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,12 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import NO_TRACES
+from workers.chunks.run import ChunkRun
+from workers.chunks.services import Services
 from workers.drain import Drain
+from workers.pooling.answerer import PoolLines, PoolParts
 from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolModel
-from workers.pooling.run import PoolParts, PoolRun
 from workers.pooling.vectors import VectorModel
 
 MODEL = "tiny"
@@ -57,19 +59,29 @@ class Desk:
         return claim
 
     def run(self, claim: ClaimedChunk, model: PoolModel[Any], *, drain: Drain | None = None) -> bool:
-        drain = drain or Drain()
-        parts = PoolParts(
-            model=model,
-            answers=PoolAnswers(model, name=MODEL, on_broken=drain.take_out),
+        lines, services = self.open(claim, model, drain=drain)
+        return ChunkRun(lines, services).run()
+
+    def open(
+        self,
+        claim: ClaimedChunk,
+        model: PoolModel[Any],
+        *,
+        drain: Drain | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> tuple[PoolLines, Services]:
+        """Return the lines of a chunk, none of which is submitted, and what is around them."""
+        services = Services(
             sessions=self.sessions,
             hold_sessions=self.sessions,
             storage=self.storage,
             settings=self.settings,
-            drain=drain,
+            drain=drain or Drain(),
             meters=Meters(WORKER),
-            traces=NO_TRACES,
+            monotonic=monotonic,
         )
-        return PoolRun(claim, parts).run()
+        answers = PoolAnswers(model, name=MODEL, on_broken=services.drain.take_out)
+        return PoolLines(claim, PoolParts(services=services, model=model, answers=answers)), services
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.sessions() as session:

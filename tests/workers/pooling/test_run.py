@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from queue import SimpleQueue
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,11 +16,18 @@ from sqlalchemy import text
 
 from engine.pooling.embedder import Embedder
 from jobs.batches import lifecycle
+from jobs.chunks.recording import LineResult
+from jobs.lines.reading import InputLine, parse_line
 from jobs.states import UncoveredLines
 from jobs.tables import Tenant
 from tests.engine.pooling.builders import MAX_SEQ_LENGTH
 from tests.workers.pooling.builders import Desk, line
+from workers.chunks.answerer import Ended
+from workers.chunks.ends import STALL_SECONDS
 from workers.drain import Drain
+from workers.pooling import answerer
+from workers.pooling.lines import PoolLine
+from workers.pooling.vectors import VectorModel
 
 TEXTS = ["the sea is cold", "ships sail", "to no port today and wide"]
 
@@ -142,6 +152,43 @@ def test_a_line_that_cannot_be_computed_fails_alone(desk: Desk, embedder: Embedd
     found = desk.results(batch_id)
     assert [each["error"] and each["error"]["code"] for each in found.values()] == [None, "engine_failure", None]
     assert "RuntimeError" in found["c1"]["error"]["message"]
+
+
+def test_a_line_that_cannot_be_read_fails_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(content: bytes, *, line_no: int, endpoint: str) -> InputLine:
+        if line_no == 1:
+            raise LookupError("no such table")
+        return parse_line(content, line_no=line_no, endpoint=endpoint)
+
+    batch_id = desk.submit([line(0, "sea"), line(1, "the cold wide sea"), line(2, "port today")])
+    monkeypatch.setattr(answerer, "parse_line", parse)
+    assert desk.run_next()
+    found = desk.results(batch_id)
+    assert [each["error"] and each["error"]["code"] for each in found.values()] == [None, "engine_failure", None]
+
+
+def test_a_model_that_is_stuck_has_the_lease_of_its_lines_left_to_end(desk: Desk, embedder: Embedder) -> None:
+    class Stuck(Broken):
+        began, may_go_on = threading.Event(), threading.Event()
+
+        def embed_tokens(self, token_ids: list[Any]) -> Any:
+            self.began.set()
+            assert self.may_go_on.wait(20)
+            return super().embed_tokens(token_ids)
+
+    now = 0.0
+    desk.submit([line(0, "sea")])
+    stuck = Stuck(embedder, at_length=0)
+    lines, _ = desk.open(desk.claim(), VectorModel(cast(Any, stuck)), monotonic=lambda: now)
+    (raw,) = lines.claim.split(lines.claim.read(desk.storage))
+    ended: SimpleQueue[Ended[PoolLine]] = SimpleQueue()
+    lines.submit([(lines.prepare(raw, is_wanted=lambda: True, room=nullcontext), None)], ended.put)
+    assert stuck.began.wait(20)
+    assert not lines.is_wedged
+    now = STALL_SECONDS + 1
+    assert lines.is_wedged
+    stuck.may_go_on.set()
+    assert isinstance(ended.get(timeout=20).make(), LineResult)
 
 
 def test_lines_that_have_a_result_are_not_computed_again(desk: Desk, embedder: Embedder) -> None:

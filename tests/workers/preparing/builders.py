@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ from jobs.batches import lifecycle, made_inputs
 from jobs.batches.submission import CreateBatch
 from jobs.batches.validation import validate_batch
 from jobs.chunks import claiming
+from jobs.chunks.leasing import ClaimedChunk
 from jobs.files import NewFile, new_object_key
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.settings import Settings
@@ -24,13 +25,14 @@ from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
-from jobs.telemetry.traces import NO_TRACES
+from workers.chunks.run import ChunkRun
+from workers.chunks.services import Services
 from workers.drain import Drain
 from workers.preparing.documents import DocumentAnswers
+from workers.preparing.lines import DocumentLines, PrepareParts
 from workers.preparing.meters import PREPARE
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.readers import ReaderPool
-from workers.preparing.run import DocumentRun, PrepareParts
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
 
@@ -111,26 +113,41 @@ class Preparer:
     def of(cls, library: Library, pool: ReaderPool, *, parsers: str, drain: Drain | None = None) -> Preparer:
         maker, storage, settings = library.prepare_sessions, library.storage, library.settings
         assert maker is not None
-        sources = Sources(sessions=maker, storage=storage, settings=settings)
-        parts = PrepareParts(
-            pool=pool,
-            answers=DocumentAnswers(
-                sources=sources, storage=storage, tokenizers=Tokenizers(storage), parsers=parsers, limits=LIMITS
-            ),
-            passages=PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=1 << 20)),
+        services = Services(
             sessions=maker,
             hold_sessions=maker,
             storage=storage,
             settings=settings,
             drain=drain or Drain(),
             meters=Meters((*WORKER, *PREPARE)),
-            traces=NO_TRACES,
         )
+        sources = Sources(sessions=maker, storage=storage, settings=settings)
+        answers = DocumentAnswers(
+            sources=sources, storage=storage, tokenizers=Tokenizers(storage), parsers=parsers, limits=LIMITS
+        )
+        passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=1 << 20))
+        parts = PrepareParts(services=services, pool=pool, answers=answers, passages=passages)
         return cls(parts=parts)
 
     def run_next(self) -> bool:
         """Claim the next chunk and run it; return whether it was finished."""
-        with self.parts.sessions.begin() as session:
-            claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=self.parts.settings.lease)
+        return self.run(self.claim())
+
+    def claim(self) -> ClaimedChunk:
+        services = self.parts.services
+        with services.sessions.begin() as session:
+            claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=services.settings.lease)
         assert claim is not None, "no chunk is ready"
-        return DocumentRun(claim, self.parts).run()
+        return claim
+
+    def run(self, claim: ClaimedChunk) -> bool:
+        return ChunkRun(self.lines(claim), self.parts.services).run()
+
+    def lines(self, claim: ClaimedChunk) -> DocumentLines:
+        return DocumentLines(claim, self.parts)
+
+    def with_settings(self, **changes: Any) -> Preparer:
+        """Return one with other settings."""
+        services = self.parts.services
+        changed = replace(services, settings=services.settings.model_copy(update=changes))
+        return Preparer(parts=replace(self.parts, services=changed))

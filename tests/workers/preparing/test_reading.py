@@ -152,7 +152,7 @@ def test_a_store_that_is_away_costs_no_document_its_result(
 
     with monkeypatch.context() as patched:
         patched.setattr(Storage, "iter_range", away)
-        patched.setattr("workers.preparing.run.RETRY_SECONDS", 0.0)
+        patched.setattr("workers.chunks.ends.RETRY_SECONDS", 0.0)
         assert not preparer.run_next()
     assert library.rows("SELECT state, losses FROM chunk") == [("ready", 0)]
     assert preparer.run_next()

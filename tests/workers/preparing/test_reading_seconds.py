@@ -22,15 +22,13 @@ from jobs.states import BudgetUnit, BudgetWindow
 from jobs.tables import Batch
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing.documents import DocumentAnswers
-from workers.preparing.run import DocumentRun
 
 A_SECOND = 1_000_000
 USED = "SELECT reading_microseconds FROM budget WHERE tenant_id = '{}'"
 
 
 def priced(preparer: Preparer, price: str) -> Preparer:
-    settings = preparer.parts.settings.model_copy(update={"reading_price": price})
-    return Preparer(parts=replace(preparer.parts, settings=settings))
+    return preparer.with_settings(reading_price=price)
 
 
 def limit(library: Library, seconds: int | None) -> None:
@@ -167,8 +165,7 @@ def test_a_limit_is_its_tenants_alone_and_the_setting_is_for_those_without_one(
     with library.sessions.begin() as session:
         other = tenants.create_tenant(session, "other")
     theirs = Library(sessions=library.sessions, storage=library.storage, settings=library.settings, tenant=other)
-    settings = preparer.parts.settings.model_copy(update={"tenant_reading_seconds_per_day": 0})
-    held = Preparer(parts=replace(preparer.parts, settings=settings))
+    held = preparer.with_settings(tenant_reading_seconds_per_day=0)
     limit(library, 1000)
     library.read({"a.txt": b"text"})
     assert held.run_next()
@@ -184,7 +181,7 @@ def test_a_cancelled_batch_waits_no_more(library: Library, preparer: Preparer) -
         claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=library.settings.lease)
         session.execute(text("UPDATE batch SET state = 'cancelling'"))
     assert claim is not None
-    assert not DocumentRun(claim, preparer.parts).run()
+    assert not preparer.run(claim)
     assert library.rows("SELECT state FROM chunk") == [("withdrawn",)]
     assert library.rows("SELECT reading_limit_seconds, deferred_until FROM batch") == [(None, None)]
     assert orjson.dumps(library.results(batch_id)) == b"{}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -17,8 +17,9 @@ from jobs.lines.line_times import TURN_MILLISECONDS, USUAL_MILLISECONDS
 from jobs.lines.reading import RawLine
 from jobs.states import Priority
 from tests.workers.preparing.builders import Library, Preparer
-from workers.preparing import run
-from workers.preparing.lines import DocumentLines
+from workers.chunks.answerer import Ended, Unanswered
+from workers.preparing import lines
+from workers.preparing.lines import DocumentLine
 from workers.preparing.readers import ReaderPool, Readers
 from workers.slots import Slots
 
@@ -132,7 +133,7 @@ def test_chunks_are_as_long_as_the_last_documents_of_their_tenant_took(library: 
 def test_a_turn_that_is_over_gives_its_other_lines_back(
     library: Library, preparer: Preparer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "TURN_MICROSECONDS", 1)
+    monkeypatch.setattr(lines, "TURN_MICROSECONDS", 1)
     batch_id = library.read({f"{n}.txt": b"text %d" % n for n in range(8)})
     assert preparer.run_next(), "the next claim need not wait"
     ((num_read, num_failed),) = library.rows("SELECT num_completed, num_failed FROM batch")
@@ -159,17 +160,23 @@ def test_a_turn_of_a_batch_that_is_cancelled_is_withdrawn(library: Library) -> N
     assert library.rows("SELECT state FROM chunk") == [("withdrawn",)]
 
 
-def test_lines_that_no_reader_has_begun_are_held_back_too() -> None:
-    """Two of them wait for the readers, which are at work elsewhere, and one for those two."""
+def test_lines_that_no_reader_has_begun_are_held_back_too(
+    library: Library, preparer: Preparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first of them ends the turn, one waits for the readers, which are at work elsewhere, and two for it."""
+    library.submit(READ_ENDPOINT, bodies(4))
     pool = ReaderPool(2)
-    lines = DocumentLines(pool, lambda *_: pytest.fail("it has begun"), tenant_id="t", batch_id="b")
-    for number in range(3):
-        lines.start(RawLine(line_no=number, byte_start=0, byte_end=1, content=b"x"))
-    lines.hold_back()
-    readers = Readers()
+    of_chunk = replace(preparer, parts=replace(preparer.parts, pool=pool)).lines(preparer.claim())
+    slow = LineResult(line_no=0, line=b"{}", status_code=200, reading_microseconds=lines.TURN_MICROSECONDS)
+    monkeypatch.setattr(of_chunk, "_answer", lambda *_: slow)
+    ended: list[Ended[DocumentLine]] = []
+    raws = [RawLine(line_no=number, byte_start=0, byte_end=1, content=b"x") for number in range(4)]
+    of_chunk.submit([(DocumentLine(raw), None) for raw in raws], ended.append)
+    made = []
     for _ in range(2):
         taken = pool._turns.take(is_spare=False, timeout_seconds=0)
         assert taken is not None
-        taken[1](readers)
-    assert list(lines.wait_finished(0)) == []
-    assert (len(lines), lines.num_held_back) == (0, 3)
+        taken[1](Readers())
+        while ended:
+            made.append(ended.pop(0).make())
+    assert made == [slow, *[Unanswered.LEFT] * 3]
