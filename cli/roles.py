@@ -254,7 +254,7 @@ def _check(settings: Settings, *, writes_objects: bool = False, writes_below: st
 
 
 def _warn_of_login(maker: sessionmaker[Session]) -> None:
-    """Say where a service could do more than its work: it works for one release more."""
+    """Say where a service could do more than its work."""
     from jobs.access import standing_of
     from jobs.database import transaction
 
@@ -263,7 +263,7 @@ def _warn_of_login(maker: sessionmaker[Session]) -> None:
     if standing.is_superuser or (standing.is_owner and standing.are_roles_there):
         log.warning(
             "the database's login may do more than a service needs login=%s: give services tokenmill_service and "
-            "prepare workers tokenmill_prepare, which the next release asks for; docs/database_roles.md",
+            "prepare workers tokenmill_prepare; docs/database_roles.md",
             standing.login,
         )
 

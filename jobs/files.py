@@ -278,14 +278,6 @@ def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
     return len(unread)
 
 
-def forget_names(session: Session, *, limit: int) -> int:
-    """Take the names of up to `limit` files that a release before deleted without doing so; return of how many."""
-    named = select(File.id).where(File.deleted_at.is_not(None), File.filename != literal_column("''"))
-    ids = session.scalars(named.limit(limit).with_for_update(skip_locked=True)).all()
-    session.execute(update(File).where(File.id.in_(ids)).values(filename=NO_NAME))
-    return len(ids)
-
-
 def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
     """Return deleted files whose objects are still there, as id: object key; those never tried come first.
 

@@ -139,9 +139,8 @@ def _queue(session: Session) -> Iterator[Sample]:
     for counted in numbers["chunks"]:
         yield from _chunks(counted, now=float(row.now))
     for state in OPEN_RUN_STATES:
-        num_runs = numbers.get("runs", {}).get(state.value, 0)  # a release without runs may have counted
-        yield Sample(meter=declared.RUNS, labels={"state": state.value}, value=num_runs)
-    yield Sample(meter=declared.FAILING_SCHEDULES, value=numbers.get("failing_schedules", 0))
+        yield Sample(meter=declared.RUNS, labels={"state": state.value}, value=numbers["runs"].get(state.value, 0))
+    yield Sample(meter=declared.FAILING_SCHEDULES, value=numbers["failing_schedules"])
     yield Sample(meter=declared.TOKENS_SPENT, value=numbers["spent"])
     yield Sample(meter=declared.TOKENS_RESERVED, value=numbers["reserved"])
     yield Sample(meter=declared.QUEUE_COUNTED, value=max(0.0, float(row.now - row.counted_at)))

@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.accounts.money import PRICED_TOKENS, in_currency
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.lines.document_bodies import PREPARE_MODEL
@@ -19,7 +19,7 @@ from jobs.lines.endpoints import LineKind, paths_of
 from jobs.states import LIVE_BATCH_STATES
 from jobs.tables import Batch, Model
 
-MAX_PRICE_MICROS = 10**12
+MAX_PRICE_PICOS = 10**12
 """A unit of currency for each token."""
 MAX_PERCENT = 10_000
 _MOST_NAMED = 10  # models, in an error
@@ -27,21 +27,21 @@ _FEW = 3  # ids, in an error
 
 
 class NewPrices(TypedDict, total=False):
-    """Prices of a model that are given; micro-units of currency per million tokens."""
+    """Prices of a model that are given; pico-units of currency per token."""
 
-    input_price_micros: int
-    cached_input_price_micros: int | None
+    input_price_picos: int
+    cached_input_price_picos: int | None
     """Of prompt tokens that the prefix cache had; None: as the others."""
-    output_price_micros: int
+    output_price_picos: int
     urgent_price_percent: int
     """What class urgent pays, in per cent of these prices."""
     bulk_price_percent: int
 
 
 _FREE: NewPrices = {
-    "input_price_micros": 0,
-    "cached_input_price_micros": None,
-    "output_price_micros": 0,
+    "input_price_picos": 0,
+    "cached_input_price_picos": None,
+    "output_price_picos": 0,
     "urgent_price_percent": 100,
     "bulk_price_percent": 100,
 }
@@ -224,12 +224,8 @@ def list_models(session: Session) -> Sequence[Model]:
 
 
 def offered_models(session: Session) -> Sequence[Model]:
-    """Return the models that a batch may name: those that were checked, by an operator or by a worker that loaded it.
-
-    And those that workers of the release before serve, which note no check.
-    """
-    live = fleet.live_models(session)
-    return [model for model in list_models(session) if model.checked_at is not None or model.name in live]
+    """Return the models that a batch may name: an operator has checked them, or a worker has loaded them."""
+    return [model for model in list_models(session) if model.checked_at is not None]
 
 
 def names_for(session: Session, kind: LineKind) -> set[str]:
@@ -300,17 +296,17 @@ def _check_prices(model: Model) -> None:
 
     A line is covered before it runs, when nobody knows what the cache has of it.
     """
-    cached = model.cached_input_price_micros
-    given = (model.input_price_micros, model.output_price_micros, *([] if cached is None else [cached]))
-    if not all(0 <= price <= MAX_PRICE_MICROS for price in given):
-        most = in_currency(MAX_PRICE_MICROS * PICOS_A_MICRO)
-        shown = ", ".join(in_currency(price * PICOS_A_MICRO) for price in given)
+    cached = model.cached_input_price_picos
+    given = (model.input_price_picos, model.output_price_picos, *([] if cached is None else [cached]))
+    if not all(0 <= price <= MAX_PRICE_PICOS for price in given):
+        most = in_currency(MAX_PRICE_PICOS * PRICED_TOKENS)
+        shown = ", ".join(in_currency(price * PRICED_TOKENS) for price in given)
         message = f"the prices of model {model.name!r} are {shown} per million tokens; give 0 to {most}"
         raise InputError(message, param="prices")
-    if cached is not None and cached > model.input_price_micros:
+    if cached is not None and cached > model.input_price_picos:
         raise InputError(
-            f"cached prompt tokens of model {model.name!r} cost {in_currency(cached * PICOS_A_MICRO)} per million and "
-            f"the others {in_currency(model.input_price_micros * PICOS_A_MICRO)}; give them at most the price of these",
+            f"cached prompt tokens of model {model.name!r} cost {in_currency(cached * PRICED_TOKENS)} per million and "
+            f"the others {in_currency(model.input_price_picos * PRICED_TOKENS)}; give them at most the price of these",
             param="cached_input_price",
         )
     if not all(0 <= percent <= MAX_PERCENT for percent in (model.urgent_price_percent, model.bulk_price_percent)):

@@ -25,6 +25,7 @@ from api.spending import ONE_ESTIMATE
 from api.submission_fields import CompletionWindow
 from jobs import served_models
 from jobs.accounts import budgets
+from jobs.accounts.money import PICOS_A_MICRO
 from jobs.batches import estimating, exact_counts
 from jobs.batches.estimating import Checked
 from jobs.batches.exact_counts import NewCount
@@ -272,7 +273,7 @@ def _described(
         checked_lines=checked.num_lines,
         invalid_lines=checked.num_invalid,
         errors=BatchErrors.of(checked.listed, num_unlisted=checked.num_invalid - len(checked.listed)),
-        cost_micros=found.cost_micros,
+        cost_micros=-(-found.cost_picos // PICOS_A_MICRO),
         currency=settings.currency,
         worker_seconds=found.worker_seconds,
         eta=unix_seconds_up(found.ends_at),

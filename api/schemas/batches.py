@@ -15,7 +15,7 @@ from api.schemas.wire import (
     unix_seconds_up,
 )
 from jobs.accounts import prices
-from jobs.accounts.money import in_currency
+from jobs.accounts.money import in_currency, rounded_micros
 from jobs.forecasts.outlooks import Outlook
 from jobs.states import BatchState, InvalidLines, Priority, UncoveredLines
 from jobs.tables import Batch
@@ -116,8 +116,7 @@ class BatchObject(ListedObject):
     position: int | None
     """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
     running_lines: int | None
-    """How many of its lines are in an engine now, as workers report every two seconds; 0 once it has ended. Null where
-    a worker of its model is of a release that does not report it."""
+    """How many of its lines are in an engine now, as workers report every two seconds; 0 once it has ended."""
     waits_for: str | None
     """What it waits for, as a sentence. While it is validating: another batch, or the passages of its prompts. While it
     is in progress: a worker that serves its model; room in the tenant's budgets, with the numbers, the moment when one
@@ -160,7 +159,7 @@ class BatchObject(ListedObject):
             retry_of=batch.retry_of,
             after=batch.after_batch_id,
             filled_file_id=None if batch.source_file_id is None else batch.input_file_id,
-            cost_micros=prices.cost_micros(batch),
+            cost_micros=rounded_micros(prices.cost_picos(batch)),
             cost=in_currency(prices.cost_picos(batch)),
             currency=currency,
             eta=unix_seconds_up(outlook.ends_at),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from api.schemas.wire import WholeList, WireModel, unix_seconds
-from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.accounts.money import PRICED_TOKENS, in_currency
 from jobs.accounts.prices import Prices
 from jobs.lines.endpoints import LineKind, paths_of
 from jobs.states import Priority
@@ -23,11 +23,11 @@ class PricesObject(WireModel):
 
     @classmethod
     def of(cls, prices: Prices) -> Self:
-        cached = prices.input_micros if prices.cached_input_micros is None else prices.cached_input_micros
+        cached = prices.input_picos if prices.cached_input_picos is None else prices.cached_input_picos
         return cls(
-            input=in_currency(prices.input_micros * PICOS_A_MICRO),
-            cached_input=in_currency(cached * PICOS_A_MICRO),
-            output=in_currency(prices.output_micros * PICOS_A_MICRO),
+            input=in_currency(prices.input_picos * PRICED_TOKENS),
+            cached_input=in_currency(cached * PRICED_TOKENS),
+            output=in_currency(prices.output_picos * PRICED_TOKENS),
         )
 
 
@@ -54,8 +54,8 @@ class ModelObject(WireModel):
         return cls(
             id=model.name,
             created=unix_seconds(model.created_at),
-            input_price_micros=model.input_price_micros,
-            output_price_micros=model.output_price_micros,
+            input_price_micros=model.input_price_picos,
+            output_price_micros=model.output_price_picos,
             currency=currency,
             max_model_len=max_model_len,
             endpoints=list(paths_of(LineKind(model.serves))),

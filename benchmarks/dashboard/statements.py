@@ -88,9 +88,11 @@ RESULTS = """
 """
 LEDGER = """
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
-        cached_tokens, output_tokens, cost_picos, input_price_micros, output_price_micros, created_at)
+        cached_tokens, output_tokens, cost_picos, input_price_picos, output_price_picos, priority, num_truncated,
+        created_at)
     SELECT chunk.tenant_id, chunk.batch_id, chunk.id, 1, 0, chunk.model, chunk.num_lines, chunk.num_lines * 200,
-        chunk.num_lines * 50, chunk.num_lines * 100, chunk.num_lines * 400000000, 1000000, 2000000, made.created_at
+        chunk.num_lines * 50, chunk.num_lines * 100, chunk.num_lines * 400000000, 1000000, 2000000, chunk.priority, 0,
+        made.created_at
     FROM chunk JOIN made ON made.id = chunk.batch_id WHERE chunk.state = 'done'
 """
 BUDGETS = """
@@ -111,7 +113,7 @@ WORKERS = """
     FROM generate_series(0, :workers - 1) AS n
 """
 FORECASTS = """
-    INSERT INTO forecast (batch_id, position, seconds, running_lines)
+    INSERT INTO forecast (batch_id, position, seconds)
     SELECT id, n / 2, 60 + n, n % 100 FROM made WHERE state = 'in_progress'
 """
 PIPELINES = """

@@ -215,15 +215,15 @@ def given_prices(
 ) -> NewPrices:
     """Return the prices that options give, exactly. Raises InputError."""
     found: dict[str, Any] = {
-        "input_price_micros": _price("--input-price", input_price),
-        "output_price_micros": _price("--output-price", output_price),
+        "input_price_picos": _price("--input-price", input_price),
+        "output_price_picos": _price("--output-price", output_price),
         "urgent_price_percent": _factor("--urgent-factor", urgent),
         "bulk_price_percent": _factor("--bulk-factor", bulk),
     }
     prices: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     if cached_input_price is not None:
         is_same = cached_input_price == _AS_THE_OTHERS
-        prices["cached_input_price_micros"] = None if is_same else _price("--cached-input-price", cached_input_price)
+        prices["cached_input_price_picos"] = None if is_same else _price("--cached-input-price", cached_input_price)
     return prices  # type: ignore[return-value]  # a dictionary of some of its keys
 
 
@@ -252,16 +252,16 @@ _PRICE_HEADER = ("input", "cached input", "output", "urgent ×", "bulk ×")
 
 
 def _shown_prices(model: Model) -> tuple[str, ...]:
-    from jobs.accounts.money import PICOS_A_MICRO, in_currency
+    from jobs.accounts.money import PRICED_TOKENS, in_currency
 
-    cached = model.cached_input_price_micros
-    micros = (
-        model.input_price_micros,
-        model.input_price_micros if cached is None else cached,
-        model.output_price_micros,
+    cached = model.cached_input_price_picos
+    picos = (
+        model.input_price_picos,
+        model.input_price_picos if cached is None else cached,
+        model.output_price_picos,
     )
     percents = (model.urgent_price_percent, model.bulk_price_percent)
-    return (*(in_currency(price * PICOS_A_MICRO) for price in micros), *(f"{percent / 100:g}" for percent in percents))
+    return (*(in_currency(price * PRICED_TOKENS) for price in picos), *(f"{percent / 100:g}" for percent in percents))
 
 
 def _currency() -> str:

@@ -45,9 +45,10 @@ def _shown(model: Model) -> Shown:
     return {
         "path": model.path,
         "serves": model.serves,
-        "input_price_micros": model.input_price_micros,
-        "cached_input_price_micros": model.cached_input_price_micros,
-        "output_price_micros": model.output_price_micros,
+        # As the API names them, which shows the log: the pico-units of a token are the micro-units of a million.
+        "input_price_micros": model.input_price_picos,
+        "cached_input_price_micros": model.cached_input_price_picos,
+        "output_price_micros": model.output_price_picos,
         "urgent_price_percent": model.urgent_price_percent,
         "bulk_price_percent": model.bulk_price_percent,
     }

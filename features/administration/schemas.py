@@ -145,9 +145,9 @@ class AdminModelObject(WireModel):
             path=model.path,
             serves=LineKind(model.serves),
             is_offered=model.checked_at is not None,
-            input_price_micros=model.input_price_micros,
-            cached_input_price_micros=model.cached_input_price_micros,
-            output_price_micros=model.output_price_micros,
+            input_price_micros=model.input_price_picos,
+            cached_input_price_micros=model.cached_input_price_picos,
+            output_price_micros=model.output_price_picos,
             urgent_price_percent=model.urgent_price_percent,
             bulk_price_percent=model.bulk_price_percent,
         )

@@ -60,7 +60,7 @@ class CreateExtraction:
         del wanted["idempotency_key"]
         wanted["plan"].pop("corpus", None)  # which the index decides
         if self.index_id is None:
-            del wanted["index_id"], wanted["top_k"]  # as releases that knew none have hashed it
+            del wanted["index_id"], wanted["top_k"]  # which belong together
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

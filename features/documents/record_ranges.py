@@ -1,6 +1,6 @@
 """Where in the file of an extraction's records each document's lies, so that one is read without those before it.
 
-Noted with the file; of one that an earlier release wrote, when a record is first looked for in it.
+Noted with the file, or when a record is first looked for in it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapp
 def find(session: Session, extraction_id: str, document_id: str) -> ByteRange | None:
     """Return where the record of a document lies. Raises NotFoundError.
 
-    None where nothing is noted of its bucket: the file is an earlier release's, or has few documents and not this one.
+    None where nothing is noted of its bucket: the file has few documents and not this one, or was not looked into yet.
     """
     row = RecordRanges
     of_bucket = (row.extraction_id == extraction_id) & (row.bucket == _bucket(document_id))

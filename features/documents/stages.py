@@ -47,7 +47,7 @@ def stages_for(passes: Passes) -> list[Stage]:
 
 def stage_of(begun: ExtractionStage) -> Stage:
     """Return which stage has begun."""
-    return STAGES[begun.number] if begun.name is None else Stage(begun.name)
+    return Stage(begun.name)
 
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
@@ -91,7 +91,7 @@ def begin(
     )
     mine = ExtractionStage.extraction_id == extraction.id
     last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
-    # Without further rounds the number is the stage's place, as for earlier releases.
+    # Without further rounds the number is the stage's place.
     number = max(STAGES.index(stage), 0 if last is None else last + 1)
     row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
     course_stages.begin(session, extraction, row, lines=lines, wanted=wanted, settings=settings)

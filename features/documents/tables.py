@@ -110,7 +110,7 @@ class ExtractionStage(StageColumns, Base):
     __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
 
     extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
-    name: Mapped[str | None]  # null: an earlier release began it, which gave each stage a number of its own
+    name: Mapped[str]
 
 
 class Review(Base):

@@ -186,14 +186,10 @@ def used(session: Session, run: Run) -> tuple[int, int]:
 
 def used_by_each(session: Session, run_ids: Collection[str]) -> dict[str, tuple[int, int]]:
     """Return the same of several runs, by their ids, in one query."""
-    noted = select(Batch.run_id, Batch.id.label("batch_id")).where(Batch.run_id.in_(run_ids))
-    # A release of before noted it in the step alone.
-    named = select(RunStep.run_id, RunStep.batch_id).where(RunStep.run_id.in_(run_ids), RunStep.batch_id.is_not(None))
-    theirs = noted.union(named).subquery()
     found = dict.fromkeys(run_ids, (0, 0))
-    for run_id, batch in session.execute(select(theirs.c.run_id, Batch).join(Batch, Batch.id == theirs.c.batch_id)):
-        tokens, picos = found[run_id]
-        found[run_id] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
+    for batch in session.scalars(select(Batch).where(Batch.run_id.in_(run_ids))):
+        tokens, picos = found[batch.run_id or ""]
+        found[batch.run_id or ""] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
     return found
 
 

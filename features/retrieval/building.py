@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,18 +123,11 @@ class Building:
             if found.signature not in (None, body["signature"]):
                 raise IndexFailedError("workers of two releases have cut its documents; build the index anew")
             found.signature = body["signature"]
-            self._require_counted(body["signature"])
         found.num_documents += body["num_documents"]
         found.num_passages += body["num_passages"]
         found.size_bytes += body["size_bytes"]
         values = {name: body[name] for name in ("num_documents", "num_passages", "size_bytes")}
         found.rows.append((segment.number, values))
-
-    def _require_counted(self, signature: Mapping[str, Any]) -> None:
-        """Raise IndexFailedError where a release that knows no tokenizers had documents cut."""
-        wanted = self._standing.index.tokenizer_sha256
-        if wanted not in (None, signature["tokenizer_sha256"]):
-            raise IndexFailedError("an older release has cut its documents by bytes; build the index anew")
 
     # --- what is embedded --------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class CreateIndex:
     def fingerprint(self) -> str:
         """Return a hash of what is asked for, equal for a repeated call."""
         wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
-        if self.tokenizer is None:  # as a release hashes it that has none, and other defaults
+        if self.tokenizer is None:  # what is not given has no part in it, or counts as its default
             del wanted["tokenizer"]
         for name, default in (("max_tokens", DEFAULT_PASSAGE_TOKENS), ("overlap_tokens", DEFAULT_OVERLAP)):
             wanted[name] = default if wanted[name] is None else wanted[name]

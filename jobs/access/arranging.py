@@ -1,6 +1,6 @@
 """Arranges who may do what in a database: the roles, the owner of what is there, and the grants. Safe to repeat.
 
-Each step is a transaction of its own, and short: services run on meanwhile, those of the release before, too.
+Each step is a transaction of its own, and short: services run on meanwhile.
 """
 
 from __future__ import annotations

@@ -47,10 +47,7 @@ def _is_known(connection: Connection) -> bool:
 
 
 def share_later_tables(connection: Connection) -> None:
-    """Let the owner have what this login makes later: days of results, where a service of an older release runs as it.
-
-    A backup reads each day by itself.
-    """
+    """Let the owner have what this login makes later by hand: a backup reads each table, and each day of results."""
     if connection.scalar(text("SELECT current_user")) != OWNER:
         place = connection.scalar(text("SELECT format('%I', current_schema())"))
         connection.exec_driver_sql(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {place} GRANT ALL ON TABLES TO {OWNER}")

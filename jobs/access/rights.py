@@ -59,7 +59,6 @@ TABLES: Mapping[str, Rights] = {
     "chunk": Rights(_ALL, _CHANGE),
     "collection": Rights(_KEEP),
     "collection_document": Rights(_ALL, _READ),
-    "cookie_secret": Rights(_KEEP),
     "dataset_file": Rights(_ALL),
     "decision": Rights(_ALL, _KEEP),
     "deletion": Rights(_ADD),

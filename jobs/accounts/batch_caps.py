@@ -21,7 +21,7 @@ TOKENS_LEFT = """
 """Of a batch: SQL, null where it has no cap."""
 PICOS_LEFT = """
     CASE WHEN batch.cap_picos IS NOT NULL THEN greatest(
-        batch.cap_picos - batch.cost_picos - batch.cost_micros * CAST(1000000 AS numeric) - (
+        batch.cap_picos - batch.cost_picos - (
             SELECT coalesce(sum(capped.covered_picos), 0) FROM chunk AS capped
             WHERE capped.batch_id = batch.id AND capped.state = 'leased'
         ), 0

@@ -62,8 +62,8 @@ class Reservation:
 
     @property
     def free(self) -> int:
-        """Return what covers no line yet; 0 where a worker of an older release has billed beyond it."""
-        return max(self.tokens - self.covered, 0)
+        """Return what covers no line yet."""
+        return self.tokens - self.covered
 
 
 def quota(session: Session, tenant_id: str) -> Quota:

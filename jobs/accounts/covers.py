@@ -84,8 +84,7 @@ def cover(
     if not all(fits):
         others_run = bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
         found = replace(found, quota=budget, allowances=allowances, others_run=others_run)
-    # Exactly what the budget grew by: less is reserved than covered where a worker of an older release has billed.
-    growth = max(found.tokens - free, 0)
+    growth = max(found.tokens - free, 0)  # exactly what the budget grew by
     session.execute(
         update(Batch)
         .where(Batch.id == batch_id)

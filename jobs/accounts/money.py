@@ -1,6 +1,7 @@
 """Amounts of money: kept as whole pico-units of currency (10⁻¹²), shown in units of currency. No table.
 
-Divided and rounded only where they are shown.
+Amounts are divided and rounded only where they are shown; the API shows some in micro-units. A price is the pico-units
+of one token, which are the micro-units of a million: the API shows it as these.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from decimal import Decimal
 
 PICOS_A_MICRO = 1_000_000
+PRICED_TOKENS = 1_000_000
+"""Prices are given and shown for so many tokens, and kept for one."""
 _CURRENCY_DIGITS = 12  # of a pico-unit
 PICOS_A_UNIT = 10**_CURRENCY_DIGITS
 _AMOUNT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?", re.ASCII)

@@ -33,7 +33,7 @@ def reprice(
 ) -> Sequence[Repriced]:
     """Return what a model's lines in whole days of UTC were billed and what they would cost, by tenant and its name.
 
-    `columns` are those of `prices.MODEL_COLUMNS`. Entries of a release that noted no class have their batch's.
+    `columns` are those of `prices.MODEL_COLUMNS`.
     """
     values = {"model": model, "since": asked.since, "until": asked.until, "tenant_id": tenant_id}
     found: dict[str, Repriced] = {}
@@ -57,11 +57,11 @@ def total(parts: Sequence[Repriced]) -> Repriced:
 
 
 _SUMS = text("""
-    SELECT tenant.name AS tenant, coalesce(ledger.priority, batch.priority) AS priority,
+    SELECT tenant.name AS tenant, ledger.priority,
         sum(ledger.num_results) AS num_results, sum(ledger.input_tokens) AS input_tokens,
         sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
-        round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS billed_picos
-    FROM ledger JOIN batch ON batch.id = ledger.batch_id JOIN tenant ON tenant.id = ledger.tenant_id
+        sum(ledger.cost_picos) AS billed_picos
+    FROM ledger JOIN tenant ON tenant.id = ledger.tenant_id
     WHERE ledger.model = :model AND (CAST(:tenant_id AS text) IS NULL OR ledger.tenant_id = :tenant_id)
         AND ledger.created_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC'
         AND ledger.created_at < (CAST(:until AS date) + 1)::timestamp AT TIME ZONE 'UTC'

@@ -65,7 +65,7 @@ class Usage:
     model: str | None
     """None also for work on documents."""
     key_id: str | None
-    """None also for batches of a release that did not note their key."""
+    """None also for batches that no key submitted."""
     key_hint: str | None
     """The key's first characters."""
     batch_id: str | None
@@ -73,8 +73,8 @@ class Usage:
     """Of lines that models answer."""
     num_document_steps: int
     """Results of lines that read, cut, search or ground documents, which no model answers."""
-    num_truncated: int | None
-    """Of the results: an answer was ended by a limit. None where entries are from before that was noted."""
+    num_truncated: int
+    """Of the results: an answer was ended by a limit."""
     input_tokens: int
     """Cached ones included."""
     cached_tokens: int
@@ -167,7 +167,7 @@ def _usage(row: Row[Any], group_by: Sequence[GroupBy], hints: dict[str, str]) ->
         batch_id=names.get(GroupBy.BATCH),
         num_results=int(row.num_results),
         num_document_steps=int(row.num_document_steps),
-        num_truncated=None if row.num_truncated is None else int(row.num_truncated),
+        num_truncated=int(row.num_truncated),
         input_tokens=int(row.input_tokens),
         cached_tokens=int(row.cached_tokens),
         output_tokens=int(row.output_tokens),
@@ -194,11 +194,11 @@ def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
             {_RESULTS.format("<>")} AS num_results, {_RESULTS.format("=")} AS num_document_steps,
             sum(ledger.input_tokens) AS input_tokens,
             sum(ledger.cached_tokens) AS cached_tokens, sum(ledger.output_tokens) AS output_tokens,
-            round(sum(ledger.cost_micros * 1000000.0 + ledger.cost_picos)) AS cost_picos,
+            sum(ledger.cost_picos) AS cost_picos,
             sum(ledger.worker_microseconds) AS worker_microseconds,
             sum(ledger.reading_microseconds) AS reading_microseconds,
-            sum(CAST(ledger.reading_microseconds AS numeric) * ledger.reading_price_micros) AS reading_picos,
-            CASE WHEN count(ledger.num_truncated) = count(*) THEN sum(ledger.num_truncated) END AS num_truncated
+            sum(CAST(ledger.reading_microseconds AS numeric) * ledger.reading_price_picos) AS reading_picos,
+            sum(ledger.num_truncated) AS num_truncated
         FROM ledger {"JOIN batch ON batch.id = ledger.batch_id" if GroupBy.KEY in group_by else ""}
         WHERE ledger.tenant_id = :tenant_id
             AND ledger.created_at >= CAST(:since AS date)::timestamp AT TIME ZONE 'UTC'

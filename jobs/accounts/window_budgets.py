@@ -267,7 +267,7 @@ _SPENT = _by_unit(
         AND ledger.created_at >= coalesce(CAST(:start AS timestamptz), '-infinity')
     """,
     tokens="ledger.input_tokens + ledger.output_tokens",
-    money="ledger.cost_micros * 1000000.0 + ledger.cost_picos",
+    money="ledger.cost_picos",
 )
 
 # Of leased chunks, by their index: as many as the fleet runs.

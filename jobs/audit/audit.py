@@ -152,13 +152,13 @@ _BATCHES = text(f"""
         SELECT batch_id, sum(num_results) AS num_results, sum(input_tokens) AS input_tokens,
             sum(cached_tokens) AS cached_tokens, sum(output_tokens) AS output_tokens,
             sum(worker_microseconds) AS worker_microseconds, sum(reading_microseconds) AS reading_microseconds,
-            sum(cost_micros * 1000000.0 + cost_picos) AS cost_picos,
+            sum(cost_picos) AS cost_picos,
             count(*) FILTER (WHERE is_mispriced) AS num_mispriced,
             sum(cost_picos) FILTER (WHERE is_mispriced) AS mispriced_cost_picos,
             sum(due_picos) FILTER (WHERE is_mispriced) AS mispriced_due_picos
         FROM (
             SELECT *, cost_picos <> due_picos AS is_mispriced FROM ledger CROSS JOIN LATERAL (
-                SELECT {DUE_PICOS} AS due_picos  -- null, and right, where a release wrote it that knew no prices
+                SELECT {DUE_PICOS} AS due_picos
             ) AS due
             WHERE CAST(:batch_id AS text) IS NULL OR batch_id = :batch_id
         ) AS entry GROUP BY batch_id
@@ -173,7 +173,7 @@ _BATCHES = text(f"""
         batch.worker_microseconds, coalesce(entries.worker_microseconds, 0) AS ledger_worker_microseconds,
         batch.reading_microseconds, coalesce(entries.reading_microseconds, 0) AS ledger_reading_microseconds,
         coalesce(covers.tokens, 0) AS chunk_covered_tokens,
-        round(batch.cost_micros * 1000000.0 + batch.cost_picos) AS cost_picos,
+        batch.cost_picos,
         coalesce(results.num_results, 0) AS num_results, coalesce(results.last_result_no, 0) AS last_result_no,
         coalesce(results.num_completed, 0) AS result_num_completed,
         coalesce(results.num_failed, 0) AS result_num_failed,
@@ -184,7 +184,7 @@ _BATCHES = text(f"""
         coalesce(entries.input_tokens, 0) AS ledger_input_tokens,
         coalesce(entries.cached_tokens, 0) AS ledger_cached_tokens,
         coalesce(entries.output_tokens, 0) AS ledger_output_tokens,
-        round(coalesce(entries.cost_picos, 0)) AS ledger_cost_picos,
+        coalesce(entries.cost_picos, 0) AS ledger_cost_picos,
         coalesce(entries.num_mispriced, 0) AS num_mispriced, entries.mispriced_cost_picos, entries.mispriced_due_picos,
         coalesce(open.num_chunks, 0) AS num_open_chunks, {IS_DAY_DROPPED} AS is_day_dropped
     FROM batch

@@ -75,7 +75,7 @@ _WINDOW_BUDGETS = text("""
                 AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)
         ) AS reserved_amount,
         (SELECT coalesce(round(sum(CASE unit WHEN 'tokens' THEN ledger.input_tokens + ledger.output_tokens
-                ELSE ledger.cost_micros * 1000000.0 + ledger.cost_picos END)), 0)
+                ELSE ledger.cost_picos END)), 0)
             FROM ledger JOIN batch ON batch.id = ledger.batch_id
             WHERE ledger.tenant_id = window_budget.tenant_id
                 AND (window_budget.api_key_id IS NULL OR batch.api_key_id = window_budget.api_key_id)

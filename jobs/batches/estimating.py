@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts import budgets
 from jobs.accounts.limits import limits_of
-from jobs.accounts.money import PICOS_A_MICRO
 from jobs.accounts.prices import Prices
 from jobs.batches import lifecycle, queue_limits
 from jobs.batches.scan import Scan, too_many_invalid, whole_file_problem
@@ -55,7 +54,7 @@ class Checked:
 class Outcome:
     """What the batch would take."""
 
-    cost_micros: int
+    cost_picos: int
     """The most: with every answer as long as its max_tokens allows."""
     worker_seconds: float | None
     ends_at: datetime | None
@@ -119,7 +118,7 @@ def outcome(
     How much of it lines really use was learnt from estimates by bytes: that says nothing of tokens that are exact.
     """
     if model is None:
-        return Outcome(cost_micros=0, worker_seconds=None, ends_at=None, basis="No line names a model that is known.")
+        return Outcome(cost_picos=0, worker_seconds=None, ends_at=None, basis="No line names a model that is known.")
     prices = Prices.of(model, priority)
     picos = prices.cost_picos(input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens)
     queue = snapshot.queue_of(session, model.name)
@@ -130,7 +129,7 @@ def outcome(
     ends_at, basis = _end(
         session, tenant, queue, expected, ratio=ratio, priority=priority, window=window, model=model.name
     )
-    return Outcome(cost_micros=-(-picos // PICOS_A_MICRO), worker_seconds=worker_seconds, ends_at=ends_at, basis=basis)
+    return Outcome(cost_picos=picos, worker_seconds=worker_seconds, ends_at=ends_at, basis=basis)
 
 
 def _end(

@@ -171,10 +171,6 @@ def _end(
         batch.output_file_id = _named(session, batch, output, title="output")
         batch.error_file_id = _named(session, batch, errors, title="errors")
         move_batch(session, batch, outcome)
-        # No chunk is open, so no line runs; dispatchers and workers of an older release end chunks and leave their
-        # cover.
-        session.execute(_END_COVER, {"batch_id": batch.id})
-        batch.covered_tokens = 0
         budgets.release(session, batch)
         checkpoints.drop_all(session, batch.id)
 
@@ -194,7 +190,6 @@ def _named(session: Session, batch: Batch, written: _Written | None, *, title: s
 
 _OPEN_CHUNK = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")
 
-_END_COVER = text("UPDATE chunk SET covered_tokens = 0 WHERE batch_id = :batch_id AND covered_tokens > 0")
 
 _SIZES = text("""
     SELECT line_no, octet_length(line) FROM result

@@ -76,7 +76,7 @@ class CreateBatch:
         """Return a hash of what is asked for, equal for a repeated call."""
         wanted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
         if self.after is None:
-            del wanted["after"]  # as a release hashes it that has none
+            del wanted["after"]  # what is not given has no part in it, so that a field more changes no other call's
         if self.made_from is not None:
             wanted["input_file_id"] = self.made_from
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()

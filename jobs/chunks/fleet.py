@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -139,21 +138,11 @@ def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, 
     return {model: int(max_model_len) for model, max_model_len in found}
 
 
-def running_lines(
-    session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN
-) -> dict[str, int | None]:
-    """Return how many lines of each batch are in an engine now; None where a worker of its model does not report it."""
-    num_lines: Counter[str] = Counter()
-    silent_models: set[str] = set()
-    for row in session.execute(_RUNNING, {"ids": [batch.id for batch in batches], "within": within}):
-        if row.is_silent:
-            silent_models.add(row.model)
-        elif row.batch_id is not None:
-            num_lines[row.batch_id] += int(row.num_lines)
-    return {
-        batch.id: None if batch.model in silent_models else min(num_lines[batch.id], _num_unfinished(batch))
-        for batch in batches
-    }
+def running_lines(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
+    """Return how many lines of each batch are in an engine now."""
+    rows = session.execute(_RUNNING, {"ids": [batch.id for batch in batches], "within": within})
+    num_lines = {row.batch_id: int(row.num_lines) for row in rows}
+    return {batch.id: min(num_lines.get(batch.id, 0), _num_unfinished(batch)) for batch in batches}
 
 
 def _num_unfinished(batch: Batch) -> int:
@@ -238,12 +227,10 @@ RUNNING = """
 """
 """By batch, how many lines live workers compute, and tokens that they have generated for lines that have not ended."""
 
-# A worker of the release before says nothing of its lines; one that has just registered has none.
 _RUNNING = text(f"""
-    SELECT worker.model, worker.running_lines IS NULL AS is_silent, own.key AS batch_id,
-        sum(CAST(own.value ->> 0 AS bigint)) AS num_lines
-    FROM worker LEFT JOIN LATERAL jsonb_each(worker.running_lines) AS own ON own.key = ANY(CAST(:ids AS text[]))
-    WHERE {_LIVE} GROUP BY worker.model, is_silent, own.key
+    SELECT own.key AS batch_id, sum(CAST(own.value ->> 0 AS bigint)) AS num_lines
+    FROM worker CROSS JOIN LATERAL jsonb_each(worker.running_lines) AS own
+    WHERE {_LIVE} AND own.key = ANY(CAST(:ids AS text[])) GROUP BY own.key
 """)
 
 _HELD = "held AS (SELECT worker_id, count(*) AS num FROM chunk WHERE state = 'leased' GROUP BY worker_id)"

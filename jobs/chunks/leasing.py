@@ -211,10 +211,10 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
         "model": claim.model,
         "num_results": recorded.num_results,
         "priority": claim.priority,
-        "input_price_micros": claim.prices.input_micros,
-        "cached_input_price_micros": claim.prices.cached_input_micros,
-        "output_price_micros": claim.prices.output_micros,
-        "reading_price_micros": claim.prices.reading_micros,
+        "input_price_picos": claim.prices.input_picos,
+        "cached_input_price_picos": claim.prices.cached_input_picos,
+        "output_price_picos": claim.prices.output_picos,
+        "reading_price_picos": claim.prices.reading_picos,
     } | asdict(recorded)
 
 
@@ -256,11 +256,11 @@ _DONE_LINES = text("""
 _COUNT_AND_BILL = text(f"""
     WITH counted AS ({COUNT})
     INSERT INTO ledger (tenant_id, batch_id, chunk_id, fence, flush_no, model, num_results, input_tokens,
-        cached_tokens, output_tokens, cost_picos, priority, input_price_micros, cached_input_price_micros,
-        output_price_micros, worker_microseconds, reading_microseconds, reading_price_micros,
+        cached_tokens, output_tokens, cost_picos, priority, input_price_picos, cached_input_price_picos,
+        output_price_picos, worker_microseconds, reading_microseconds, reading_price_picos,
         num_truncated)
     VALUES (:tenant_id, :batch_id, :chunk_id, :fence, :flush_no, :model, :num_results, :input_tokens,
-        :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_micros, :cached_input_price_micros,
-        :output_price_micros, :worker_microseconds, :reading_microseconds, :reading_price_micros,
+        :cached_tokens, :output_tokens, :cost_picos, :priority, :input_price_picos, :cached_input_price_picos,
+        :output_price_picos, :worker_microseconds, :reading_microseconds, :reading_price_picos,
         :num_truncated)
 """)

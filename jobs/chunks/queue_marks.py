@@ -34,8 +34,8 @@ def follow_batches(maker: sessionmaker[Session]) -> None:
 def true_up(maker: sessionmaker[Session]) -> None:
     """Mark queues that were not when their chunks became ready, and no longer those that are empty.
 
-    The first is for what a release of before has done; the second for what nobody else can tell: that what was
-    withdrawn, or claimed by two at once, was the last.
+    The first is for what was missed; the second for what nobody else can tell: that what was withdrawn, or claimed by
+    two at once, was the last.
     """
     with transaction(maker) as session:
         session.execute(_MARK_MISSED)

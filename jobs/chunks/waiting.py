@@ -154,7 +154,7 @@ _NOTE_NEED = text("""
 _NEED = "coalesce(chunk.needed_tokens, chunk.estimated_tokens / chunk.num_requests)"
 _NEED_PICOS = f"""
     coalesce(chunk.needed_picos, {_NEED} * (
-        SELECT ceil(CAST(greatest(input_price_micros, output_price_micros) AS numeric) * CASE chunk.priority
+        SELECT ceil(CAST(greatest(input_price_picos, output_price_picos) AS numeric) * CASE chunk.priority
             WHEN 'urgent' THEN urgent_price_percent WHEN 'bulk' THEN bulk_price_percent ELSE 100 END / 100)
         FROM model WHERE name = chunk.model
     ))

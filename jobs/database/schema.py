@@ -55,7 +55,7 @@ def upgrade(database_url: str) -> str:
     """Bring the schema to this code's revision, and return the one it is at; safe to call several times at once.
 
     A newer one that this code runs on stays as it is: so a release goes back to the one before. Raises ServiceError for
-    one that it does not run on.
+    one that it does not run on, and for one that it cannot bring there.
     """
     from alembic import command  # noqa: PLC0415 - alembic is needed here only, and costs 0.1 s to import
 
@@ -65,6 +65,7 @@ def upgrade(database_url: str) -> str:
             newer = _newer_revision(connection)
             if newer is not None:
                 return newer
+            _take_over(connection)
             config = alembic_config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -75,12 +76,10 @@ def upgrade(database_url: str) -> str:
 
 def _newer_revision(connection: Connection) -> str | None:
     """Return the revision of a schema that is newer than this code; None: it is not. Raises ServiceError."""
+    revision = _revision(connection)
+    if revision is None or revision <= head_revision():
+        return None
     with connection.begin():
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        revision = connection.scalar(text("SELECT version_num FROM alembic_version"))
-        if revision is None or revision <= head_revision():
-            return None
         found = connection.execute(_SCHEMA).one()
     if runs_on(revision, oldest_code=found.oldest_code):
         return str(revision)
@@ -90,13 +89,42 @@ def _newer_revision(connection: Connection) -> str | None:
     )
 
 
+def _take_over(connection: Connection) -> None:
+    """Bring a schema of before the baseline to it. Raises ServiceError for one that nothing leads on from."""
+    from migrations import bridge  # noqa: PLC0415 - it is needed here only
+
+    revision = _revision(connection)
+    if revision is None or revision in _revisions():
+        return
+    if not bridge.begins_at(revision):
+        raise ServiceError(
+            f"the schema is at revision {revision}, and this release takes over {bridge.FIRST} to {bridge.LAST} alone: "
+            f"run `tokenmill db upgrade` of the release that knows {bridge.LAST} first, then this one's."
+        )
+    bridge.cross(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    """Return the revision of the schema; None: there is none yet."""
+    with connection.begin():
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return found
+
+
 @cache
 def head_revision() -> str:
-    """Return the newest revision among the migration scripts, which are numbered and whose names begin with it.
+    """Return the newest revision among the migration scripts.
 
     Every process that starts asks for it, and loading alembic and all scripts took 0.27 s of processor time.
     """
-    return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    return max(_revisions())
+
+
+def _revisions() -> set[str]:
+    """Return those of the migration scripts, which are numbered and whose names begin with them."""
+    return {path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
 
 
 def alembic_config() -> Any:

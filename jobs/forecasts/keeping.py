@@ -1,4 +1,4 @@
-"""What is kept from look to look, as JSON and back. What an older release kept, or nothing, reads as nothing known.
+"""What is kept from look to look, as JSON and back.
 
 Pure: no SQL.
 """
@@ -39,7 +39,7 @@ def kept(state: ModelState, *, ledger_id: int) -> dict[str, Any]:
 
 
 def state_of(row: Any) -> ModelState:
-    """Return what a row of `serving_rate` keeps. A rate without evidence is one of the release before: it may go."""
+    """Return what a row of `serving_rate` keeps."""
     counters: Mapping[str, Any] = row.counters
     measured = {name: float(counters.get(name, 0.0)) for name in _MEASURED}
     return ModelState(

@@ -49,7 +49,7 @@ class Outlook:
     """one in ten after it."""
     position: int | None = None
     """How many batches have their next chunk before it; 0 for one that workers are at."""
-    running_lines: int | None = 0
+    running_lines: int = 0
     """Lines that are in an engine now; None where a worker of its model does not report them."""
     waits_for: str | None = None
     """A sentence."""
@@ -197,16 +197,16 @@ def _values(batches: Sequence[Batch]) -> dict[str, object]:
     return {"ids": [batch.id for batch in batches], "kept": KEPT_FOR}
 
 
-# One that should have ended by now ends at any moment. A forecast of the release before is one moment.
+# One that should have ended by now ends at any moment.
 _FORECASTS = text("""
     SELECT batch_id, position, waits_for,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), clock_timestamp())
             END AS ends_at,
         CASE WHEN seconds IS NOT NULL THEN greatest(
-            made_at + make_interval(secs => coalesce(earliest_seconds, seconds)), clock_timestamp()
+            made_at + make_interval(secs => earliest_seconds), clock_timestamp()
         ) END AS earliest_at,
         CASE WHEN seconds IS NOT NULL THEN greatest(
-            made_at + make_interval(secs => coalesce(latest_seconds, seconds)), clock_timestamp()
+            made_at + make_interval(secs => latest_seconds), clock_timestamp()
         ) END AS latest_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)
 """)

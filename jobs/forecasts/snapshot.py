@@ -151,7 +151,7 @@ def _seen(row: Any) -> BatchSeen:
         output_tokens=float(row.output_tokens),
         ready_lines=ready,
         leased_lines=leased,
-        # Of a worker that has not reported yet, or is of the release before, all lines are thought to run.
+        # Of a worker that has not reported yet all lines are thought to run.
         running_lines=leased if row.running_lines is None else min(int(row.running_lines), leased),
         begun_output_tokens=float(row.begun_output_tokens),
         part_done=row.num_finished / max(row.num_requests, 1),
@@ -161,12 +161,11 @@ def _seen(row: Any) -> BatchSeen:
 
 
 # The chunks once, by the indexes of open ones; everything else is a row a batch. Copies of identical lines are left
-# out: nobody computes them. A batch that began under the release before has counted no computed lines.
+# out: nobody computes them.
 _OPEN_BATCHES = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, batch.expires_at, batch.num_requests,
         batch.num_completed + batch.num_failed AS num_finished, batch.waits_for_tokens, batch.output_tokens,
-        CASE WHEN batch.num_computed > 0 THEN batch.num_computed
-            WHEN batch.input_tokens + batch.output_tokens > 0 THEN batch.num_completed ELSE 0 END AS num_computed,
+        batch.num_computed,
         batch.input_tokens - batch.cached_tokens + batch.output_tokens AS used,
         coalesce(file.num_requests, 0) AS file_requests,
         coalesce(file.estimated_input_tokens, 0) AS estimated_input_tokens,

@@ -142,15 +142,15 @@ def _answers_by_group(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
-    """Check rounds of answers by the keys of their questions; an earlier release knew one round, and gave it alone."""
-    rounds = [value] if type(value) is dict else value
-    if type(rounds) is not list:
+    """Check rounds of answers by the keys of their questions."""
+    if type(value) is not list:
         raise BodyError(name, f"{name} must be a list of rounds", code="invalid_type")
-    for number, answers in enumerate(rounds):
+    for number, answers in enumerate(value):
         for key, one in object_(f"{name}[{number}]", answers).items():
             if not _KEY.fullmatch(key):
                 raise BodyError(name, f"{name} has the key {key[:40]!r}; give the number of a group, or 3-0 for a part")
             _answer(f"{name}[{number}].{key}", one)
+    rounds: Sequence[Mapping[str, Mapping[str, Any]]] = value
     return rounds
 
 

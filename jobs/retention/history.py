@@ -106,10 +106,10 @@ _ROLL_UP = text(f"""
     WITH entry AS (
         SELECT id, first_value(id) OVER (
             PARTITION BY batch_id, CAST(created_at AT TIME ZONE 'UTC' AS date), model,
-                input_price_micros, cached_input_price_micros, output_price_micros, reading_price_micros, priority
+                input_price_picos, cached_input_price_picos, output_price_picos, reading_price_picos, priority
             ORDER BY id
         ) AS first_id
-        FROM ledger WHERE batch_id = ANY(:batch_ids) AND (cost_picos = {DUE_PICOS}) IS NOT FALSE
+        FROM ledger WHERE batch_id = ANY(:batch_ids) AND cost_picos = {DUE_PICOS}
     ), following AS (
         SELECT id, first_id FROM entry WHERE id <> first_id LIMIT :limit
     ), gone AS (
@@ -118,10 +118,10 @@ _ROLL_UP = text(f"""
         SELECT first_id, CAST(sum(num_entries) AS bigint) AS num_entries,
             CAST(sum(num_results) AS bigint) AS num_results, CAST(sum(input_tokens) AS bigint) AS input_tokens,
             CAST(sum(cached_tokens) AS bigint) AS cached_tokens, CAST(sum(output_tokens) AS bigint) AS output_tokens,
-            CAST(sum(cost_micros) AS bigint) AS cost_micros, sum(cost_picos) AS cost_picos,
+            sum(cost_picos) AS cost_picos,
             CAST(sum(worker_microseconds) AS bigint) AS worker_microseconds,
             CAST(sum(reading_microseconds) AS bigint) AS reading_microseconds,
-            CASE WHEN count(num_truncated) = count(*) THEN CAST(sum(num_truncated) AS bigint) END AS num_truncated,
+            CAST(sum(num_truncated) AS bigint) AS num_truncated,
             count(*) AS num_gone
         FROM gone GROUP BY first_id
     ), summed AS (
@@ -130,7 +130,7 @@ _ROLL_UP = text(f"""
             input_tokens = ledger.input_tokens + added.input_tokens,
             cached_tokens = ledger.cached_tokens + added.cached_tokens,
             output_tokens = ledger.output_tokens + added.output_tokens,
-            cost_micros = ledger.cost_micros + added.cost_micros, cost_picos = ledger.cost_picos + added.cost_picos,
+            cost_picos = ledger.cost_picos + added.cost_picos,
             worker_microseconds = ledger.worker_microseconds + added.worker_microseconds,
             reading_microseconds = ledger.reading_microseconds + added.reading_microseconds,
             num_truncated = ledger.num_truncated + added.num_truncated

@@ -43,12 +43,11 @@ _OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:#[0-9]+)?")
 
 
 def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
-    """Delete the objects of all deleted and expired files, and the names that are left of them; return how many.
+    """Delete the objects of all deleted and expired files; return how many.
 
     Inputs of live batches stay until their end. Where the store refuses one, the others go on.
     """
     _repeat(maker, lambda session: files.delete_expired(session, limit=_FILES))
-    _repeat(maker, lambda session: files.forget_names(session, limit=_ROWS))
     num_gone = 0
     while True:
         with transaction(maker) as session:

@@ -1,6 +1,6 @@
 """Where in the object store lies what prepare workers write: below one prefix, so that the rest may be closed to them.
 
-What releases before this one wrote lies below its tenant alone, as files do, and is read there.
+What was prepared before there was the prefix lies below its tenant alone, as files do, and is read there.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def key_of(tenant_id: str, *, parsers: str, sha256: str, name: str) -> str:
 def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | None:
     """Return a read document and note that it is used, or None where there is none. Raises ServiceError.
 
-    Of one that a release before this one has read it is not noted: a prepare worker may not write there.
+    Of one that lies outside of that prefix it is not noted: a prepare worker may not write there.
     """
     modified_at = storage.find_modified_at(key)
     if modified_at is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.tables.accounts import ApiKey, BrowserSession, Budget, CookieSecret, Tenant, WindowBudget
+from jobs.tables.accounts import ApiKey, BrowserSession, Budget, Tenant, WindowBudget
 from jobs.tables.base import Base
 from jobs.tables.batches import Batch, BatchStage, InputCount
 from jobs.tables.chunks import Checkpoint, Chunk, Ledger, Result
@@ -31,7 +31,6 @@ __all__ = [
     "Checkpoint",
     "Chore",
     "Chunk",
-    "CookieSecret",
     "Decision",
     "Deletion",
     "FairShare",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from decimal import Decimal
 
-from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, SmallInteger, Text, func, text
+from sqlalchemy import CheckConstraint, Float, ForeignKey, Index, Integer, Numeric, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -38,7 +38,7 @@ class Tenant(Base):
     max_downloads: Mapped[int | None]
     deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
     retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
-    # The best class that its batches may ask for. The default is for rows from before there was such a right.
+    # The best class that its batches may ask for.
     best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
     max_urgent_tokens: Mapped[int | None]  # one of the limits above
     may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
@@ -66,8 +66,7 @@ class ApiKey(Base):
     hint: Mapped[str]  # the first characters, for lists
     created_at: Mapped[datetime] = created_at()
     revoked_at: Mapped[datetime | None]
-    # The default is for keys from before there were scopes, and for those that the release before makes.
-    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{submit,read}")
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
     name: Mapped[str | None]
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]  # to the minute
@@ -78,8 +77,7 @@ class ApiKey(Base):
 class Budget(Base):
     """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available.
 
-    spent + reserved is never above the larger of limit and `committed_tokens`. A constraint will say so once no release
-    runs any more that settles without cover.
+    spent + reserved is never above the larger of limit and `committed_tokens`.
     """
 
     __tablename__ = "budget"
@@ -151,13 +149,3 @@ class BrowserSession(Base):
     last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # to some minutes
     expires_at: Mapped[datetime]
     user_agent: Mapped[str]  # its beginning, as the browser sent it when it signed in
-
-
-class CookieSecret(Base):
-    """What signed the cookies of browsers in the release before, which alone uses it; a later one drops it."""
-
-    __tablename__ = "cookie_secret"
-    __table_args__ = (CheckConstraint("id = 1", name="id"),)
-
-    id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
-    secret: Mapped[str]

@@ -107,7 +107,6 @@ class Batch(Base):
     input_tokens: Mapped[int] = mapped_column(server_default="0")
     cached_tokens: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int] = mapped_column(server_default="0")
-    cost_micros: Mapped[int] = mapped_column(server_default="0")  # billed by a release that rounded each ledger entry
     reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # what is left of the reservation
 
     output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
@@ -122,7 +121,7 @@ class Batch(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
-    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact; `jobs.accounts.prices` adds both
+    cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact: `jobs.accounts.prices`
     covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of reserved_tokens: what running lines may use
     waits_for_tokens: Mapped[int | None]  # the least that any of its waiting chunks needs; null: none waits
     uncovered_lines: Mapped[str] = mapped_column(server_default=UncoveredLines.WAIT.value)
@@ -136,7 +135,7 @@ class Batch(Base):
     claimed_until: Mapped[datetime | None]
     # For an index: one on the counters themselves would have to follow each flush.
     is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
-    api_key_id: Mapped[str | None]  # that submitted it; null: accepted by a release that did not note it
+    api_key_id: Mapped[str | None]  # that submitted it; null: none did
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
     num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
     retry_of: Mapped[str | None]  # the batch whose failed lines these are

@@ -116,7 +116,7 @@ class Checkpoint(Base):
     line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     token_ids: Mapped[list[int]] = mapped_column(ARRAY(Integer))
     created_at: Mapped[datetime] = created_at()
-    model_fingerprint: Mapped[str] = mapped_column(server_default="")  # of the model files that generated them
+    model_fingerprint: Mapped[str]  # of the model files that generated them
 
 
 class Ledger(Base):
@@ -143,16 +143,15 @@ class Ledger(Base):
     input_tokens: Mapped[int]
     cached_tokens: Mapped[int]
     output_tokens: Mapped[int]
-    cost_micros: Mapped[int] = mapped_column(server_default="0")  # what a release that rounded billed
     created_at: Mapped[datetime] = created_at()
     # Tokens × prices: a whole number of pico-units of currency, that may be more than a bigint holds.
     cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
-    input_price_micros: Mapped[int | None]  # the prices of this entry; null where a release that rounded wrote it
-    output_price_micros: Mapped[int | None]
+    input_price_picos: Mapped[int]  # the prices of this entry, of a token
+    output_price_picos: Mapped[int]
     num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # its share of a worker's time
-    cached_input_price_micros: Mapped[int | None]  # of the cached tokens; null: as the others
-    priority: Mapped[str | None]  # the class whose prices these are; null: of a release whose classes cost the same
-    num_truncated: Mapped[int | None]  # of the results: an answer ended by a limit; null: of a release that noted none
+    cached_input_price_picos: Mapped[int | None]  # of the cached tokens; null: as the others
+    priority: Mapped[str]  # the class whose prices these are
+    num_truncated: Mapped[int]  # of the results: an answer ended by a limit
     reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # for which readers of documents worked
-    reading_price_micros: Mapped[int] = mapped_column(server_default="0")  # of a second of it
+    reading_price_picos: Mapped[int] = mapped_column(server_default="0")  # of a microsecond of it

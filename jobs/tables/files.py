@@ -28,8 +28,6 @@ class File(Base):
         # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
         Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
         Index(None, "object_key"),
-        # Of those that a release before deleted: empty once the purge has taken their names.
-        Index("file_named_idx", "id", postgresql_where=text("deleted_at IS NOT NULL AND filename <> ''")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

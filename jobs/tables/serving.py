@@ -12,16 +12,16 @@ from jobs.tables.base import Base, created_at
 
 
 class Model(Base):
-    """A model that batches may name. Prices are micro-units of currency per million tokens, those of class normal."""
+    """A model that batches may name. Prices are pico-units of currency per token, those of class normal."""
 
     __tablename__ = "model"
 
     name: Mapped[str] = mapped_column(primary_key=True)
     path: Mapped[str]
-    input_price_micros: Mapped[int] = mapped_column(server_default="0")
-    output_price_micros: Mapped[int] = mapped_column(server_default="0")
+    input_price_picos: Mapped[int] = mapped_column(server_default="0")
+    output_price_picos: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = created_at()
-    cached_input_price_micros: Mapped[int | None]  # of prompt tokens that the prefix cache had; null: as the others
+    cached_input_price_picos: Mapped[int | None]  # of prompt tokens that the prefix cache had; null: as the others
     # Prices of the other classes, in per cent of these.
     urgent_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
     bulk_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
@@ -48,8 +48,8 @@ class Worker(Base):
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
     draining_at: Mapped[datetime | None]  # since when an operator wants it to claim nothing more
-    # By batch: lines in its engine, and tokens generated for lines that have not ended. Null: of a release without it.
-    running_lines: Mapped[dict[str, Any] | None]
+    # By batch: lines in its engine, and tokens generated for lines that have not ended.
+    running_lines: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
 
 
 class FairShare(Base):
@@ -78,7 +78,7 @@ class FairShare(Base):
     virtual_time: Mapped[float] = mapped_column(Float, server_default="0")
     served_at: Mapped[datetime | None]  # last claim; ageing counts from here
     # Since when it may have ready chunks, or since its last claim; null: it has none. `jobs.chunks.queue_marks`.
-    waiting_since: Mapped[datetime | None] = mapped_column(server_default=func.now())
+    waiting_since: Mapped[datetime | None]
     marked_at: Mapped[datetime | None]  # when chunks last became ready
 
 
@@ -116,7 +116,6 @@ class Forecast(Base):
     seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
     waits_for: Mapped[str | None]
     made_at: Mapped[datetime] = created_at()
-    running_lines: Mapped[int | None] = mapped_column(Integer)  # read by the release before; now null
     earliest_seconds: Mapped[float | None] = mapped_column(Float)  # from made_at, as `seconds`
     latest_seconds: Mapped[float | None] = mapped_column(Float)
     told: Mapped[dict[str, Any] | None]  # what was forecast at parts of its work, to compare with its end

@@ -29,9 +29,7 @@ MODEL = "org/priced"
 def priced(deployment: Any) -> Iterator[None]:
     """A model with prices, which the tests of other modules know nothing of."""
     with Session(deployment.engine) as session, session.begin():
-        served_models.add_model(
-            session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
-        )
+        served_models.add_model(session, MODEL, "/models/p", input_price_picos=1_000_000, output_price_picos=3_000_000)
     yield
     with Session(deployment.engine) as session, session.begin():
         session.execute(text("DELETE FROM model WHERE name = :name"), {"name": MODEL})

@@ -27,9 +27,7 @@ PROBLEM = {"code": "context_length_exceeded", "message": "too long", "param": "b
 def priced(deployment: Any) -> Iterator[None]:
     """A model with prices, which the tests of other modules know nothing of."""
     with Session(deployment.engine) as session, session.begin():
-        served_models.add_model(
-            session, MODEL, "/models/p", input_price_micros=1_000_000, output_price_micros=3_000_000
-        )
+        served_models.add_model(session, MODEL, "/models/p", input_price_picos=1_000_000, output_price_picos=3_000_000)
     yield
     with Session(deployment.engine) as session:
         fleet.stop(session, "counts")

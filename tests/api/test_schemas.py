@@ -24,7 +24,7 @@ SECONDS = 1767323045
 def a_batch(**columns: Any) -> Batch:
     """Return a new batch as Postgres returns it, without one; keywords override its columns."""
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "num_truncated", "input_tokens")
-    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_micros", "cost_picos"), 0)
+    zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
     texts["uncovered_lines"] = "wait"
     names = {"id": "batch_1", "input_file_id": "file_1", "state": "validating"}
@@ -38,8 +38,8 @@ def a_file(**columns: Any) -> File:
 
 def a_model() -> Model:
     return Model(
-        name="org/m", created_at=MOMENT, input_price_micros=3_000_000, output_price_micros=4,
-        cached_input_price_micros=500_000, urgent_price_percent=200, bulk_price_percent=50, serves="generate",
+        name="org/m", created_at=MOMENT, input_price_picos=3_000_000, output_price_picos=4,
+        cached_input_price_picos=500_000, urgent_price_percent=200, bulk_price_percent=50, serves="generate",
     )  # fmt: skip
 
 
@@ -52,8 +52,7 @@ def test_a_batch_has_every_field_of_the_contract() -> None:
     batch = a_batch(
         state="failed", failed_at=MOMENT, errors=errors, num_unlisted_errors=4, num_requests=9, num_completed=5,
         num_failed=4, num_truncated=2, input_tokens=10, cached_tokens=2, output_tokens=20,
-        request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_micros=4,
-        cost_picos=2_500_000,
+        request_metadata={"a": "b"}, model="m", priority="bulk", invalid_lines="skip", cost_picos=6_500_000,
     )  # fmt: skip
     sent = as_sent(BatchObject.of(batch, Outlook(), currency="EUR"))
     typed = ClientBatch.model_validate(sent, strict=True)

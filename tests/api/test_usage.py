@@ -34,7 +34,8 @@ def used(deployment: Any, client: OpenAI, input_lines: Callable[..., bytes]) -> 
                 Ledger(
                     tenant_id=tenant_id, batch_id=batch.id, chunk_id=hash(batch.id), fence=1, flush_no=0, model="m",
                     num_results=number, input_tokens=10, cached_tokens=3, output_tokens=5, cost_picos=1_500_001,
-                    worker_microseconds=2_250_000, num_truncated=number - 1,
+                    worker_microseconds=2_250_000, num_truncated=number - 1, priority="normal", input_price_picos=0,
+                    output_price_picos=0,
                 )
             )  # fmt: skip
     return client, key_ids

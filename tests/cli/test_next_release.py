@@ -77,6 +77,21 @@ def test_this_release_starts_on_the_next_schema_as_it_does_on_the_way_back(
     assert httpx.get(f"{url}/readyz").status_code == 200
 
 
+def test_a_schema_that_is_not_taken_over_is_refused_by_up_and_upgrade_alike(
+    environment: dict[str, str], database_url: str, valkey_url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0060'")
+    upgraded = typed(environment, "db", "upgrade")
+    servers = environment | {"TOKENMILL_EXTERNAL_SERVERS": "1", "TOKENMILL_REDIS_URL": valkey_url}
+    started = typed(servers, "up", "--data-dir", str(tmp_path / "data"), "--port", str(free_port()))
+    assert (upgraded.returncode, started.returncode) == (1, 1)
+    assert "0060" in upgraded.stderr
+    assert started.stderr.splitlines()[-1] == upgraded.stderr.splitlines()[-1]
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0060",)
+
+
 @pytest.mark.parametrize("role", [("api", "--port", "0"), ("control",), ("dispatch",), ("db", "upgrade")], ids=" ".join)
 def test_this_release_does_not_start_on_a_schema_that_has_lost_what_it_uses(
     role: tuple[str, ...], environment: dict[str, str], database_url: str

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 import pytest
-from alembic import command as alembic
 from kombu import Connection
 from typer.testing import CliRunner
 
@@ -41,9 +40,8 @@ from cli.stack import (
 )
 from cli.supervisor import Supervisor
 from jobs.access import PREPARE, SERVICE
-from jobs.database import connect
-from jobs.database.schema import alembic_config
 from jobs.errors import ConflictError, InputError
+from tests import old_databases
 
 pytestmark = pytest.mark.long
 
@@ -253,22 +251,19 @@ def _assert_its_life_is_shown(data_dir: Path) -> None:
     )
 
 
-def _make_as_the_release_before(root: Path) -> None:
-    """Leave a folder whose database one superuser has made, and owns."""
+def _make_an_old_database(root: Path) -> None:
+    """Leave a folder whose database is from before the baseline: one superuser has made it, and owns it."""
     with locked(root) as data_dir:
         server = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )
         with running(server):
-            engine = connect(server.create_database())
-            with engine.connect() as connection:
-                config = alembic_config()
-                config.attributes["connection"] = connection
-                alembic.upgrade(config, "0064")
-                with connection.begin():
-                    connection.exec_driver_sql("INSERT INTO tenant (id, name) VALUES ('tenant_1', 'older')")
-                    connection.exec_driver_sql("INSERT INTO budget (tenant_id) VALUES ('tenant_1')")
-            engine.dispose()
+            url = server.create_database()
+            old_databases.load(url, "0061")
+            with psycopg.connect(url) as connection:
+                connection.execute("TRUNCATE public.tenant, public.result, public.worker CASCADE")
+                connection.execute("INSERT INTO public.tenant (id, name) VALUES ('tenant_1', 'older')")
+                connection.execute("INSERT INTO public.budget (tenant_id) VALUES ('tenant_1')")
 
 
 def _assert_its_owner_backs_it_up(data_dir: Path, folder: Path) -> None:
@@ -283,7 +278,7 @@ def _assert_its_owner_backs_it_up(data_dir: Path, folder: Path) -> None:
 @pytest.mark.timeout(600)  # two starts of everything
 def test_up_prints_its_exports_survives_kill_9_and_stops_cleanly(short_path: Path) -> None:
     data_dir, port = short_path / "data", free_port()
-    _make_as_the_release_before(data_dir)
+    _make_an_old_database(data_dir)
     with _up(data_dir, port, "--show-env") as (process, first):
         shell = _exports_of(process.stdout)
         assert [urlsplit(shell[f"TOKENMILL_DATABASE_{whose}URL"]).username for whose in ("", "PREPARE_")] == [

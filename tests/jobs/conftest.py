@@ -213,7 +213,7 @@ def submit(session: Session, storage: Storage, make_file: MakeFile, make_batch: 
     """Store an input file of the given lines and insert its batch, committed; models `m` and `other` exist."""
     for name in ("m", "other"):
         served_models.add_model(
-            session, name, f"/models/{name}", input_price_micros=1_000_000, output_price_micros=2_000_000
+            session, name, f"/models/{name}", input_price_picos=1_000_000, output_price_picos=2_000_000
         )
 
     def submit(lines: Sequence[str] | bytes, **columns: Any) -> Batch:

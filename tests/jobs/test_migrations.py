@@ -19,12 +19,6 @@ COLUMNS = text("""
     FROM information_schema.columns WHERE table_schema = 'public'
 """)
 FLOOR = text("SELECT revision FROM schema_floor")
-FIRST_WITH_A_FLOOR = "0047"
-BEFORE_ANY_RELEASE = {
-    "0004": ["checkpoint.model_fingerprint is demanded of code that does not know it"],  # until 0047
-    "0041": ["pipeline.definition was jsonb and is json", "run.definition was jsonb and is json"],
-}
-
 Columns = dict[str, tuple[str, bool]]
 
 pytestmark = pytest.mark.changes_schema
@@ -69,11 +63,11 @@ def test_every_migration_leaves_the_release_before_running_or_says_that_it_does_
     for revision in sorted(script.revision for script in scripts):
         upgrade(connection, revision)
         after = columns(connection)
-        says_so = revision > FIRST_WITH_A_FLOOR and connection.execute(FLOOR).scalar_one() == revision
+        says_so = connection.execute(FLOOR).scalar_one() == revision
         if (lost := sorted(losses(before, after))) and not says_so:
             found[revision] = lost
         before = after
-    assert found == BEFORE_ANY_RELEASE, "give a server default; to take away, call `migrations.contracts.require_code`"
+    assert found == {}, "give a server default; to take away, call `migrations.contracts.require_code`"
 
 
 @pytest.mark.parametrize(
@@ -110,28 +104,3 @@ def test_a_contract_lets_only_newer_code_be_ready(engine: Any) -> None:
         with engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
             require_code(revision)
         assert database.is_ready(engine) == is_ready
-
-
-def test_points_of_plots_are_summed_by_day_and_over_tenants_where_there_are_some(connection: Connection) -> None:
-    upgrade(connection, "0056")
-    connection.execute(text(POINTS))
-    upgrade(connection, "0057")
-    found = connection.execute(text("SELECT name, tenant_id, seconds, value FROM plot_point ORDER BY 1, 2, 3, 4"))
-    assert [tuple(row) for row in found] == [
-        ("cost", "one", 3600, 1.0),
-        ("cost", "one", 3600, 2.0),
-        ("cost", "one", 86400, 3.0),
-        ("cost", "two", 3600, 4.0),
-        ("cost", "two", 86400, 4.0),
-        ("queued_lines", "", 60, 9.0),
-        ("total_cost", "", 3600, 2.0),
-        ("total_cost", "", 3600, 5.0),
-        ("total_cost", "", 86400, 7.0),
-    ]
-
-
-POINTS = """
-    INSERT INTO plot_point (name, label, tenant_id, seconds, at, value) VALUES
-        ('cost', 'm', 'one', 3600, '2026-11-01 10:00Z', 1), ('cost', 'm', 'one', 3600, '2026-11-01 11:00Z', 2),
-        ('cost', 'm', 'two', 3600, '2026-11-01 10:00Z', 4), ('queued_lines', 'normal', '', 60, '2026-11-01 10:00Z', 9)
-"""

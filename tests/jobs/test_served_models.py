@@ -49,16 +49,6 @@ def test_a_model_that_an_operator_has_checked_is_offered_at_once(session: Sessio
     assert offered(session) == ["here"]
 
 
-def test_a_worker_of_the_release_before_has_its_model_offered_while_it_lives(session: Session) -> None:
-    served_models.put_model(session, "m", "/models/m")
-    serve(session, "m")
-    session.execute(text("UPDATE model SET checked_at = NULL"))  # which that release knows nothing of
-    session.expire_all()
-    assert offered(session) == ["m"]
-    fleet.stop(session, "w")
-    assert offered(session) == []
-
-
 def test_a_batch_for_a_model_that_never_loaded_fails_and_is_told_so(
     session: Session, submit: Make, storage: Storage, settings: Settings, request_line: Callable[..., str]
 ) -> None:
@@ -70,10 +60,10 @@ def test_a_batch_for_a_model_that_never_loaded_fails_and_is_told_so(
 
 
 def test_a_model_is_removed_and_can_be_added_anew(session: Session) -> None:
-    served_models.add_model(session, "m", "/models/m", input_price_micros=5)
+    served_models.add_model(session, "m", "/models/m", input_price_picos=5)
     served_models.remove_model(session, "m")
     assert offered(session) == []
-    assert served_models.add_model(session, "m", "/models/m").input_price_micros == 0
+    assert served_models.add_model(session, "m", "/models/m").input_price_picos == 0
     with pytest.raises(NotFoundError, match="'none' does not exist; known are: m"):
         served_models.remove_model(session, "none")
 

@@ -128,7 +128,7 @@ def read_batch(maker: sessionmaker[Session]) -> Callable[[str], Batch]:
 def house(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant, tmp_path: Path) -> House:
     folders = [tmp_path / "documents", tmp_path / "results"]
     with maker.begin() as session:
-        session.execute(text("UPDATE model SET input_price_micros = 1000000, output_price_micros = 1000000"))
+        session.execute(text("UPDATE model SET input_price_picos = 1000000, output_price_picos = 1000000"))
         for folder in folders:
             folder.mkdir()
             stores.add_store(

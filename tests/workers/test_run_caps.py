@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from features.pipelines import definitions, lifecycle, steps
 from features.pipelines.runs import claims
@@ -45,8 +45,6 @@ def test_a_batch_of_the_tenant_that_names_a_run_in_its_metadata_is_not_taken_for
     house.answer_all()
     with house.maker.begin() as session:
         assert [batch.input_tokens for batch in session.scalars(select(Batch))] == [3, 3]
-        assert steps.used(session, run)[0] == 5
-        session.execute(text("UPDATE batch SET run_id = NULL"))  # as the release before leaves it
         assert steps.used(session, run)[0] == 5
 
 

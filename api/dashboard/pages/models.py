@@ -16,7 +16,7 @@ from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.fields import StrictModel
 from api.services import ServicesDep
-from jobs.accounts.money import PICOS_A_MICRO, in_currency
+from jobs.accounts.money import PRICED_TOKENS, in_currency
 from jobs.lines.endpoints import LineKind, paths_of
 from jobs.overview import fleet
 from jobs.overview.fleet import WorkersCounted, WorkerSeen
@@ -109,15 +109,15 @@ def _state(worker: WorkerSeen) -> tuple[str, str]:
 
 
 def _described(model: Model) -> dict[str, str]:
-    cached = model.input_price_micros if model.cached_input_price_micros is None else model.cached_input_price_micros
+    cached = model.input_price_picos if model.cached_input_price_picos is None else model.cached_input_price_picos
     return {
         "name": model.name,
         "endpoints": ", ".join(paths_of(LineKind(model.serves))),
-        "input_price": _price(model.input_price_micros),
+        "input_price": _price(model.input_price_picos),
         "cached_price": _price(cached),
-        "output_price": _price(model.output_price_micros),
+        "output_price": _price(model.output_price_picos),
     }
 
 
-def _price(micros: int) -> str:
-    return in_currency(micros * PICOS_A_MICRO)
+def _price(picos: int) -> str:
+    return in_currency(picos * PRICED_TOKENS)

@@ -12,13 +12,12 @@ from api.dashboard.rendering import PAGE_HEADERS
 from api.dashboard.routing import page_router
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.fields import StrictModel
-from jobs.accounts.money import PICOS_A_MICRO
+from jobs.accounts.money import PICOS_A_UNIT
 from jobs.overview import plots
 from jobs.overview.plots import Plot, Range, Series
 
 router = page_router()
 
-_PICOS_A_UNIT = PICOS_A_MICRO * 10**6
 _OF_ALL = (Series.QUEUED_LINES, Series.RUNNING_REQUESTS, Series.CACHE_USE)
 """What concerns all tenants, and only operators see."""
 
@@ -37,7 +36,7 @@ def read(session: ReadingDep, *, viewer: ViewerDep, query: Annotated[PlotQuery, 
     tokens = _added(one(Series.INPUT_TOKENS), one(Series.OUTPUT_TOKENS))
     found = {
         "tokens": _shown(tokens, divided_by=tokens.drawn_seconds),
-        "cost": _shown(one(Series.COST), divided_by=_PICOS_A_UNIT),
+        "cost": _shown(one(Series.COST), divided_by=PICOS_A_UNIT),
     }
     if viewer.is_operator:
         found |= {series.value: _shown(one(series)) for series in _OF_ALL}

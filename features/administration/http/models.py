@@ -14,11 +14,11 @@ from features.administration.http.access import AdminDep
 from features.administration.schemas import AdminModelList, AdminModelObject, DeletedModel
 from jobs import served_models
 from jobs.errors import InputError
-from jobs.served_models import MAX_PERCENT, MAX_PRICE_MICROS, NewPrices
+from jobs.served_models import MAX_PERCENT, MAX_PRICE_PICOS, NewPrices
 
 router = APIRouter(prefix="/v1/admin/models", tags=["admin"], responses=failures(401, 403, 503))
 
-Price = Annotated[int, WHOLE, Field(ge=0, le=MAX_PRICE_MICROS)]
+Price = Annotated[int, WHOLE, Field(ge=0, le=MAX_PRICE_PICOS)]
 Percent = Annotated[int, WHOLE, Field(ge=0, le=MAX_PERCENT)]
 
 
@@ -33,8 +33,9 @@ class PricesBody(StrictModel):
     bulk_price_percent: Percent = 100
 
     def prices(self) -> NewPrices:
-        given = {name: getattr(self, name) for name in self.model_fields_set & NewPrices.__annotations__.keys()}
-        return cast(NewPrices, given)
+        """Return what is given, by the names of columns: the micro-units of a million tokens are the picos of one."""
+        given = {name: getattr(self, name) for name in self.model_fields_set & PricesBody.model_fields.keys()}
+        return cast(NewPrices, {name.replace("_micros", "_picos"): value for name, value in given.items()})
 
 
 class AddModelBody(PricesBody):

@@ -41,8 +41,7 @@ FindIndex = Callable[[Session, str, str], AskedIndex]
 def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]) -> Iterator[bytes]:
     """Yield the line of each group of fields. Raises InputError where no passage has room beside one.
 
-    `may_cut` tells of a query whether the index's model may read its beginning alone. Only such a line says `truncate`,
-    which control workers of the release before refuse.
+    `may_cut` tells of a query whether the index's model may read its beginning alone. Only such a line says `truncate`.
     """
     for group in range(len(job.groups)):
         request = job.first_request(group, PLACEHOLDER)

@@ -101,7 +101,7 @@ async def _record(services: Services, tenant_id: str, extraction_id: str, docume
 async def _noted_late(
     services: Services, tenant_id: str, extraction_id: str, file: RecordsFile
 ) -> dict[str, ByteRange]:
-    """Return where the records of a file lie, and note it: of one that an earlier release wrote, nothing is.
+    """Return where the records of a file lie, and note it where that was not done.
 
     Where a file of few documents is asked for one that it has not, there may be nothing to note.
     """

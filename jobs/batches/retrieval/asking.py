@@ -132,7 +132,7 @@ class Asking:
     def _embed(self, line: InputLine, wanted: ContextRequest, embedder: Embedder) -> None:
         text = embedder.query_prefix + wanted.query
         body: dict[str, Any] = {"model": embedder.model, "input": text, "encoding_format": Encoding.BASE64}
-        if wanted.truncate and embedder.may_cut(text):  # workers of the release before know no truncate
+        if wanted.truncate and embedder.may_cut(text):
             body["truncate"] = True
         self._write(embedder.model, line, EMBEDDING_ENDPOINT, body)
 

@@ -322,13 +322,6 @@ def test_a_list_that_was_cut_is_looked_at_whether_it_has_items_or_none(
     ]
 
 
-def test_what_a_release_before_halves_asked_whole_is_read_and_what_it_left_out_is_asked_in_halves() -> None:
-    again = LineResult(text='{"b": "four", "a": {"z": "three", "y": "two two two two')
-    found = record_after([CUT_ANSWER], [{"0": again}])
-    assert found["fields"] == {"a": {"x": "one", "y": None, "z": "three"}, "b": "four"}
-    assert asked_after([{"0": again}]) == {"0": {("a", "y"): CUT}}
-
-
 REASONS = {("a", "x"): "short", ("a", "y"): "a reason that is long " * 3, ("b",): "one of middling length"}
 TASK = "A first answer was doubtful{}. Look again."
 

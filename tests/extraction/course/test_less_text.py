@@ -87,7 +87,6 @@ def test_with_less_text_no_prompt_is_asked_again_as_it_was(num_words: int, num_e
 
 
 def test_a_field_that_is_asked_with_less_text_comes_behind_the_others_of_its_group() -> None:
-    """A release that did not ask such counted the others from 0: their answers are in batches that it began."""
     asking = asking_for({f"f{number}": TEXT for number in range(6)})
     showing = asking.showing(paragraphs(999))
     too_long = [{f"0-{number}": REFUSED for number in range(num_asked)} for num_asked in (2, 4)]

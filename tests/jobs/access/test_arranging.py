@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from alembic import command
 from psycopg import sql
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
@@ -20,33 +19,28 @@ from sqlalchemy.orm import Session
 from jobs import partitions
 from jobs.access import OWNER, PREPARE, ROLES, SERVICE, arrange, grants, roles
 from jobs.database import connect, sessions, transaction, upgrade
-from jobs.database.schema import alembic_config
 from jobs.errors import ServiceError
+from tests import old_databases
 from tests.database_roles import as_owner, as_prepare, as_service, as_superuser
 
-BEFORE_ROLES = "0064"
 DAY = date(2024, 2, 28)
 
 
 @pytest.fixture
 def old_database(empty_database: str) -> str:
-    """The URL of a database that the release before has made, all as one superuser, with a day of results."""
+    """The URL of a database from before there were roles, all made as one superuser, with a day of results."""
+    old_databases.load(empty_database, "0061")
     engine = connect(empty_database)
-    with engine.connect() as connection:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, BEFORE_ROLES)
-        with connection.begin():
-            make_day_as_before(connection, DAY)
-            connection.execute(text("INSERT INTO tenant (id, name) VALUES ('t', 'acme')"))
-            connection.execute(text("INSERT INTO result VALUES ('2024-02-28', 'b', 0, 1, 200, false, 0, 0, 0, '{}')"))
-            connection.execute(text("CREATE TABLE notes (id int)"))
+    with engine.begin() as connection:
+        make_day_by_hand(connection, DAY)
+        connection.execute(text("INSERT INTO result VALUES ('2024-02-28', 'b', 0, 1, 200, false, 0, 0, 0, '{}')"))
+        connection.execute(text("CREATE TABLE notes (id int)"))
     engine.dispose()
     return empty_database
 
 
-def make_day_as_before(connection: Connection, day: date) -> None:
-    """Do what services of the release before do, as the superuser that they log in as."""
+def make_day_by_hand(connection: Connection, day: date) -> None:
+    """Make a day without the function for it, as a superuser may."""
     name = partitions.partition_name(day)
     connection.execute(text(f"CREATE TABLE {name} (LIKE result INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"))
     bounds = f"FROM ('{day}') TO ('{date.fromordinal(day.toordinal() + 1)}')"
@@ -71,8 +65,8 @@ def test_a_database_of_one_superuser_goes_on_with_the_plain_role(
     upgrade(old_database)
     assert arrange(old_database) is None
     service = open_as(as_service(old_database))
-    assert service.scalar(text("SELECT name FROM tenant")) == "acme"
-    assert service.scalar(text("SELECT count(*) FROM result")) == 1
+    assert service.scalar(text("SELECT count(*) FROM tenant")) == 2
+    assert service.scalar(text("SELECT count(*) FROM result WHERE batch_day = '2024-02-28'")) == 1
     with Session(service) as session:
         assert partitions.ensure_result_partition(session, date(2024, 3, 1))
         assert partitions.drop_partition(session, DAY), "which a superuser has made"
@@ -82,20 +76,20 @@ def test_a_database_of_one_superuser_goes_on_with_the_plain_role(
     assert owner.scalar(text("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'notes'")) == "tokenmill"
 
 
-def test_a_service_of_the_release_before_goes_on_beside_it(
+def test_a_day_that_its_superuser_makes_later_is_the_owners_and_the_services_too(
     old_database: str, open_as: Callable[[str], Connection]
 ) -> None:
     upgrade(old_database)
     assert arrange(old_database) is None
     before = open_as(old_database)
-    make_day_as_before(before, date(2024, 3, 2))
+    make_day_by_hand(before, date(2024, 3, 2))
     before.execute(text("INSERT INTO result VALUES ('2024-03-02', 'b', 0, 1, 200, false, 0, 0, 0, '{}')"))
     before.commit()
     owner = open_as(as_owner(old_database))
     assert owner.scalar(text("SELECT count(*) FROM result_20240302")) == 1, "a backup reads each day by itself"
     owner.rollback()
     service = open_as(as_service(old_database))
-    assert service.scalar(text("SELECT count(*) FROM result")) == 2
+    assert service.scalar(text("SELECT count(*) FROM result WHERE batch_day = '2024-03-02'")) == 1
     with Session(service) as session:
         assert partitions.drop_partition(session, date(2024, 3, 2))
         session.commit()
@@ -133,9 +127,9 @@ def test_in_the_schema_of_a_later_release_its_rights_stay(
         assert grants.wanted(superuser) <= grants.granted(superuser)
 
 
-def test_the_owner_migrates_without_any_other_right(old_database: str, open_as: Callable[[str], Connection]) -> None:
-    assert arrange(old_database) is None
-    owner = as_owner(old_database)
+def test_the_owner_migrates_without_any_other_right(empty_database: str, open_as: Callable[[str], Connection]) -> None:
+    old_databases.load(empty_database, "0069")
+    owner = as_owner(empty_database)
     upgrade(owner)
     assert arrange(owner) is None
     connection = open_as(owner)

@@ -133,7 +133,6 @@ OF_THE_OWNER = [
 ]
 OF_SERVICES = [
     "SELECT key_hash FROM api_key",
-    "SELECT * FROM cookie_secret",
     "SELECT * FROM webhook_endpoint",
     "SELECT * FROM admin_log",
     "INSERT INTO admin_log (actor, action, subject) VALUES ('a', 'b', 'c')",
@@ -142,7 +141,7 @@ OF_SERVICES = [
     "INSERT INTO batch (id) VALUES ('a')",
     "DELETE FROM result",
     "DELETE FROM ledger",
-    "UPDATE model SET input_price_micros = 0",
+    "UPDATE model SET input_price_picos = 0",
     "SELECT make_result_partition('2024-02-28')",
     "SELECT drop_result_partition('2024-02-28')",
     "SET ROLE tokenmill_service",

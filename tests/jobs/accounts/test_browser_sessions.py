@@ -130,7 +130,7 @@ def test_a_key_ends_with_all_its_sessions_and_with_no_others(
     "change",
     [
         "expires_at = now()",  # the key ends by itself,
-        "revoked_at = now()",  # or where the release before revokes it,
+        "revoked_at = now()",  # or is revoked behind its sessions' back,
         "previous_hash = key_hash, previous_until = now(), key_hash = 'new'",  # or where the overlap has ended
     ],
 )

@@ -24,7 +24,8 @@ def batch_ids(session: Session, tenant: Tenant, make_batch: Callable[..., Any]) 
             Ledger(
                 tenant_id=tenant.id, batch_id=ids[model], chunk_id=number, fence=1, flush_no=0, model=model,
                 num_results=num_results, input_tokens=tokens, cached_tokens=0, output_tokens=tokens, cost_picos=tokens,
-                worker_microseconds=1, num_truncated=0, created_at=datetime.now(UTC),
+                worker_microseconds=1, num_truncated=0, created_at=datetime.now(UTC), priority="normal",
+                input_price_picos=1, output_price_picos=0,
             )
         )  # fmt: skip
     session.commit()

@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs.accounts import keys, tenants
-from jobs.accounts.secret_hashes import hash_secret
 from jobs.errors import AuthenticationError, ConflictError, ForbiddenError, InputError, NotFoundError
 from jobs.states import Scope
 from jobs.tables import ApiKey, Tenant
@@ -90,12 +89,6 @@ def test_a_key_may_submit_and_read_unless_it_is_given_less(session: Session, ten
     with pytest.raises(ForbiddenError, match="needs a key with scope submit; the one that you sent has read") as caught:
         reader.require(Scope.SUBMIT)
     assert caught.value.code == "insufficient_scope"
-
-
-def test_a_key_that_the_release_before_makes_may_submit_and_read(session: Session, tenant: Tenant) -> None:
-    old = "INSERT INTO api_key (id, tenant_id, key_hash, hint) VALUES ('key_old', :tenant_id, :hash, 'tm-old')"
-    session.execute(text(old), {"tenant_id": tenant.id, "hash": hash_secret("tm-old")})
-    assert keys.authenticate(session, "tm-old").scopes == {Scope.SUBMIT, Scope.READ}
 
 
 def test_an_operators_key_belongs_to_no_tenant_and_acts_for_none(session: Session, tenant: Tenant) -> None:

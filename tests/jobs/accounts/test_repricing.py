@@ -37,7 +37,7 @@ def used(session: Session, run: Run, tenant: Tenant) -> Tenant:
 
 def test_other_prices_are_those_of_each_class_and_of_cached_tokens(session: Session, used: Tenant) -> None:
     prices: dict[str, Any] = {
-        "input_price_micros": 100, "cached_input_price_micros": 10, "bulk_price_percent": 50,
+        "input_price_picos": 100, "cached_input_price_picos": 10, "bulk_price_percent": 50,
     }  # fmt: skip
     first, second = repriced(session, period(None, None), **prices)
     assert (first.tenant, second.tenant) == ("acme", "zeta")
@@ -49,16 +49,10 @@ def test_other_prices_are_those_of_each_class_and_of_cached_tokens(session: Sess
 
 
 def test_at_the_prices_of_then_the_past_costs_what_was_billed(session: Session, used: Tenant) -> None:
-    served_models.set_prices(session, "m", input_price_micros=9, output_price_micros=9)
-    then: dict[str, Any] = {"input_price_micros": 1_000_000, "output_price_micros": 2_000_000}
+    served_models.set_prices(session, "m", input_price_picos=9, output_price_picos=9)
+    then: dict[str, Any] = {"input_price_picos": 1_000_000, "output_price_picos": 2_000_000}
     assert all(part.repriced_picos == part.billed_picos for part in repriced(session, period(None, None), **then))
     assert [part.repriced_picos for part in repriced(session, period(None, None))] == [16 * 9] * 2
-
-
-def test_entries_that_noted_no_class_have_that_of_their_batch(session: Session, used: Tenant) -> None:
-    before = repriced(session, period(None, None), bulk_price_percent=10)
-    session.execute(text("UPDATE ledger SET priority = NULL, cached_input_price_micros = NULL"))
-    assert repriced(session, period(None, None), bulk_price_percent=10) == before
 
 
 def test_days_before_and_after_are_left_out(session: Session, used: Tenant) -> None:
@@ -70,4 +64,4 @@ def test_days_before_and_after_are_left_out(session: Session, used: Tenant) -> N
 
 def test_prices_that_do_not_fit_together_are_refused(session: Session, used: Tenant) -> None:
     with pytest.raises(InputError, match="give them at most the price of these"):
-        repriced(session, period(None, None), input_price_micros=1, cached_input_price_micros=2)
+        repriced(session, period(None, None), input_price_picos=1, cached_input_price_picos=2)

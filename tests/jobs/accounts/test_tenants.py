@@ -46,10 +46,10 @@ def test_numbers_that_no_bigint_holds_are_refused_at_entry(session: Session, ten
         budgets.set_limit(session, tenant.id, 2**63)
     for wrong in (2**63, -1):
         with pytest.raises(InputError, match=r"give 0 to 1000000\.00"):
-            served_models.add_model(session, "m", "/m", input_price_micros=wrong)
-    served_models.add_model(session, "m", "/m", input_price_micros=10**12)
+            served_models.add_model(session, "m", "/m", input_price_picos=wrong)
+    served_models.add_model(session, "m", "/m", input_price_picos=10**12)
     with pytest.raises(InputError, match=r"give 0 to 1000000\.00"):
-        served_models.set_prices(session, "m", output_price_micros=2**63)
+        served_models.set_prices(session, "m", output_price_picos=2**63)
 
 
 def test_an_unknown_tenant_is_not_found(session: Session) -> None:
@@ -58,12 +58,12 @@ def test_an_unknown_tenant_is_not_found(session: Session) -> None:
 
 
 def test_models_are_added_once_and_listed_by_name(session: Session) -> None:
-    served_models.add_model(session, "org/big", "/models/big", input_price_micros=5, output_price_micros=7)
+    served_models.add_model(session, "org/big", "/models/big", input_price_picos=5, output_price_picos=7)
     served_models.add_model(session, "a", "hub/id")
     with pytest.raises(ConflictError, match="'a' exists already"):
         served_models.add_model(session, "a", "elsewhere")
     assert [model.name for model in served_models.list_models(session)] == ["a", "org/big"]
-    assert served_models.find_model(session, "org/big").output_price_micros == 7
+    assert served_models.find_model(session, "org/big").output_price_picos == 7
 
 
 def test_a_local_folder_is_stored_as_its_absolute_path(
@@ -81,10 +81,10 @@ def test_a_local_folder_is_stored_as_its_absolute_path(
 
 
 def test_putting_a_model_changes_its_path_and_keeps_its_prices(session: Session) -> None:
-    served_models.add_model(session, "m", "/old", input_price_micros=5)
+    served_models.add_model(session, "m", "/old", input_price_picos=5)
     assert served_models.put_model(session, "m", "/new").path == "/new"
     assert served_models.put_model(session, "n", "/n").path == "/n"
-    assert (served_models.find_model(session, "m").path, served_models.find_model(session, "m").input_price_micros) == (
+    assert (served_models.find_model(session, "m").path, served_models.find_model(session, "m").input_price_picos) == (
         "/new",
         5,
     )
@@ -92,19 +92,19 @@ def test_putting_a_model_changes_its_path_and_keeps_its_prices(session: Session)
 
 def test_the_prices_of_a_model_are_set_one_by_one(session: Session) -> None:
     served_models.put_model(session, "m", "/m")
-    served_models.set_prices(session, "m", input_price_micros=5, output_price_micros=7)
-    served_models.set_prices(session, "m", output_price_micros=0)
+    served_models.set_prices(session, "m", input_price_picos=5, output_price_picos=7)
+    served_models.set_prices(session, "m", output_price_picos=0)
     session.expire_all()
     model = served_models.find_model(session, "m")
-    assert (model.path, model.input_price_micros, model.output_price_micros) == ("/m", 5, 0)
+    assert (model.path, model.input_price_picos, model.output_price_picos) == ("/m", 5, 0)
 
 
 def test_prices_of_an_unknown_model_or_below_zero_are_refused(session: Session) -> None:
     with pytest.raises(NotFoundError, match="'m' does not exist"):
-        served_models.set_prices(session, "m", input_price_micros=5)
+        served_models.set_prices(session, "m", input_price_picos=5)
     served_models.put_model(session, "m", "/m")
     with pytest.raises(InputError, match="give 0 to"):
-        served_models.set_prices(session, "m", input_price_micros=5, output_price_micros=-1)
+        served_models.set_prices(session, "m", input_price_picos=5, output_price_picos=-1)
 
 
 def test_an_unknown_model_is_not_found_and_the_known_are_named(session: Session) -> None:
@@ -119,7 +119,7 @@ def test_an_unknown_model_is_not_found_and_the_known_are_named(session: Session)
 @pytest.mark.parametrize(("name", "path", "price"), [("", "p", 0), (" m", "p", 0), ("m", " ", 0), ("m", "p", -1)])
 def test_a_wrong_model_is_refused(session: Session, name: str, path: str, price: int) -> None:
     with pytest.raises(InputError):
-        served_models.add_model(session, name, path, input_price_micros=price)
+        served_models.add_model(session, name, path, input_price_picos=price)
 
 
 def test_a_tenant_is_disabled_since_the_first_time_and_enabled_again(session: Session, tenant: Tenant) -> None:

@@ -138,7 +138,7 @@ def every_change(admin: Admin) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "budget.set", lambda: None
     yield "budget.remove", lambda: budgets.remove(admin, made.budget_id)
     yield "model.add", lambda: models.add(admin, "m", "org/m", is_checked=True)
-    yield "model.set_prices", lambda: models.set_prices(admin, "m", input_price_micros=7)
+    yield "model.set_prices", lambda: models.set_prices(admin, "m", input_price_picos=7)
     yield "model.remove", lambda: models.remove(admin, "m")
     options = {"access_key_id": "id", "secret_access_key": secret}
     yield (

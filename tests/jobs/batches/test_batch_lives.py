@@ -46,7 +46,7 @@ Submit = Callable[..., Batch]
 @pytest.fixture
 def submit(session: Session, storage: Storage, tenant: Tenant, settings: Settings) -> Submit:
     """Upload, create and validate as the service does."""
-    served_models.add_model(session, "m", "/m", input_price_micros=1_000_000, output_price_micros=2_000_000)
+    served_models.add_model(session, "m", "/m", input_price_picos=1_000_000, output_price_picos=2_000_000)
 
     def submit(lines: Sequence[str], **wishes: Any) -> Batch:
         content = "\n".join(lines).encode()

@@ -35,7 +35,7 @@ def test_a_claim_holds_all_that_a_worker_needs(session: Session, run: Run, stora
     claim = claim_one(session, chunk_ids(session, batch)[1])
     assert (claim.fence, claim.first_line, claim.num_lines, claim.num_requests) == (1, 4, 2, 2)
     assert (claim.endpoint, claim.model, claim.priority) == ("/v1/chat/completions", "m", "normal")
-    assert claim.prices == Prices(input_micros=1_000_000, output_micros=2_000_000)
+    assert claim.prices == Prices(input_picos=1_000_000, output_picos=2_000_000)
     lines = claim.split(storage.read_range(claim.object_key, claim.byte_start, claim.byte_end))
     assert [(line.line_no, json.loads(line.content or b"")["custom_id"]) for line in lines] == [(4, "a4"), (5, "a5")]
 

@@ -13,14 +13,15 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.accounts import budgets
 from jobs.accounts.limits import set_limits
-from jobs.accounts.prices import Prices, cost_micros
+from jobs.accounts.money import rounded_micros
+from jobs.accounts.prices import Prices, cost_picos
 from jobs.audit.audit import audit
 from jobs.batches.lost_leases import Reaped
 from jobs.chunks import leasing
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.recording import LineResult
 from jobs.errors import FencedOutError
-from jobs.served_models import MAX_PRICE_MICROS, set_prices
+from jobs.served_models import MAX_PRICE_PICOS, set_prices
 from jobs.storage import Storage
 from jobs.tables import Ledger, Result, Tenant
 from tests.jobs.chunks.builders import (
@@ -52,7 +53,7 @@ def test_a_flush_stores_counts_and_bills_in_one_transaction(session: Session, ru
     outcome = flush(session, claim, [0, 2])
     assert (outcome.num_inserted, outcome.batch_wanted) == (2, True)
     assert totals(session, batch) == expected(2, tokens=16)
-    assert (batch.cached_tokens, cost_micros(batch), batch.reserved_tokens) == (2, 10 * 1 + 6 * 2, 84)
+    assert (batch.cached_tokens, rounded_micros(cost_picos(batch)), batch.reserved_tokens) == (2, 10 * 1 + 6 * 2, 84)
     assert budgets.quota(session, tenant.id).reserved == 84
     entry = session.scalars(select(Ledger)).one()
     assert (entry.chunk_id, entry.fence, entry.flush_no, entry.num_results) == (claim.chunk_id, 1, 0, 2)
@@ -93,7 +94,7 @@ def test_a_flush_sent_again_counts_its_time_once(session: Session, run: Run) -> 
 )
 def test_a_bill_does_not_depend_on_how_results_were_flushed(session: Session, run: Run, price: int, shown: int) -> None:
     whole, by_line = run(96), run(4)
-    set_prices(session, "m", input_price_micros=price, output_price_micros=price)
+    set_prices(session, "m", input_price_picos=price, output_price_picos=price)
     for chunk_id in chunk_ids(session, whole):
         claim = claim_one(session, chunk_id)
         flush(session, claim, range(claim.first_line, claim.first_line + claim.num_lines))
@@ -103,37 +104,37 @@ def test_a_bill_does_not_depend_on_how_results_were_flushed(session: Session, ru
     for batch in (whole, by_line):
         session.refresh(batch)
     assert (int(by_line.cost_picos), int(whole.cost_picos)) == (4 * 8 * price, 96 * 8 * price)
-    assert cost_micros(by_line) == shown
+    assert rounded_micros(cost_picos(by_line)) == shown
 
 
 def test_each_part_of_a_bill_has_the_price_of_its_claim(session: Session, run: Run) -> None:
     batch = run(8)
     first, second = chunk_ids(session, batch)
     claims = [claim_one(session, first)]
-    set_prices(session, "m", input_price_micros=7, output_price_micros=MAX_PRICE_MICROS)
+    set_prices(session, "m", input_price_picos=7, output_price_picos=MAX_PRICE_PICOS)
     claims.append(claim_one(session, second))
     for claim in claims:
         flush(session, claim, [claim.first_line])
-    query = select(Ledger.input_price_micros, Ledger.output_price_micros, Ledger.cost_picos).order_by(Ledger.id)
-    dear = 5 * 7 + 3 * MAX_PRICE_MICROS
+    query = select(Ledger.input_price_picos, Ledger.output_price_picos, Ledger.cost_picos).order_by(Ledger.id)
+    dear = 5 * 7 + 3 * MAX_PRICE_PICOS
     rows = [tuple(int(value or 0) for value in row) for row in session.execute(query)]
-    assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, MAX_PRICE_MICROS, dear)]
+    assert rows == [(1_000_000, 2_000_000, 11_000_000), (7, MAX_PRICE_PICOS, dear)]
     session.refresh(batch)
-    assert cost_micros(batch) == (11_000_000 + dear + 500_000) // 10**6
+    assert rounded_micros(cost_picos(batch)) == (11_000_000 + dear + 500_000) // 10**6
 
 
 def test_tokens_that_the_prefix_cache_had_cost_their_own_price(
     session: Session, maker: sessionmaker[Session], run: Run
 ) -> None:
     batch = run(4)
-    set_prices(session, "m", cached_input_price_micros=100_000)
+    set_prices(session, "m", cached_input_price_picos=100_000)
     flush(session, claim_first(session, batch), [0, 2])  # 10 tokens of prompts, 2 of them cached, and 6 of answers
     session.refresh(batch)
     assert int(batch.cost_picos) == 8 * 1_000_000 + 2 * 100_000 + 6 * 2_000_000
     entry = session.scalars(select(Ledger)).one()
-    assert (entry.input_price_micros, entry.cached_input_price_micros, entry.priority) == (1_000_000, 100_000, "normal")
+    assert (entry.input_price_picos, entry.cached_input_price_picos, entry.priority) == (1_000_000, 100_000, "normal")
     assert messages(maker) == []
-    session.execute(update(Ledger).values(cached_input_price_micros=100_001))
+    session.execute(update(Ledger).values(cached_input_price_picos=100_001))
     session.commit()
     assert messages(maker) == [
         "1 ledger entries have cost_picos 20200000 and their tokens at their prices give 20200002"
@@ -143,7 +144,7 @@ def test_tokens_that_the_prefix_cache_had_cost_their_own_price(
 @pytest.mark.parametrize(("priority", "factor"), [("urgent", 2.5), ("normal", 1), ("bulk", 0.5)])
 def test_a_class_has_its_own_prices(session: Session, run: Run, priority: str, factor: float) -> None:
     batch = run(4, priority=priority)
-    set_prices(session, "m", cached_input_price_micros=100_000, urgent_price_percent=250, bulk_price_percent=50)
+    set_prices(session, "m", cached_input_price_picos=100_000, urgent_price_percent=250, bulk_price_percent=50)
     flush(session, claim_first(session, batch), [0, 2])
     session.refresh(batch)
     assert int(batch.cost_picos) == factor * 20_200_000
@@ -163,8 +164,8 @@ def test_urgent_lines_that_run_in_the_next_class_have_its_prices(session: Sessio
 def test_a_price_of_a_class_is_a_whole_number_of_micro_units(session: Session, run: Run) -> None:
     """It is a price and no amount that is rounded: what is billed with it is exact, and the audit knows it."""
     batch = run(4, priority="bulk")
-    set_prices(session, "m", input_price_micros=3, output_price_micros=1, bulk_price_percent=50)
-    assert claim_first(session, batch).prices == Prices(input_micros=2, output_micros=1)
+    set_prices(session, "m", input_price_picos=3, output_price_picos=1, bulk_price_percent=50)
+    assert claim_first(session, batch).prices == Prices(input_picos=2, output_picos=1)
 
 
 def test_a_rolled_back_flush_leaves_nothing(session: Session, run: Run) -> None:

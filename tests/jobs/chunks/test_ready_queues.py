@@ -176,7 +176,6 @@ def test_a_chunk_that_comes_back_while_the_last_one_is_claimed_is_not_forgotten(
 def test_a_queue_that_nobody_marked_is_found_where_no_other_is_and_marked_for_good(
     session: Session, maker: sessionmaker[Session], make_batch: Callable[..., Batch]
 ) -> None:
-    """As a release of before leaves it."""
     crowd(session, make_batch(), 2, each=1, classes=["normal"])
     session.execute(text("UPDATE fair_share SET waiting_since = NULL"))
     assert len(ready_queues.next_chunks(session, model="m", limit=9)) == 2

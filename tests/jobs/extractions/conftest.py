@@ -38,7 +38,7 @@ def make_extraction(
     session: Session, tenant: Tenant, settings: Settings, make_collection: MakeCollection
 ) -> MakeExtraction:
     """Accept an extraction of these documents; `plan` is of what is asked, keywords of the create call; committed."""
-    served_models.add_model(session, "m", "/models/m", input_price_micros=1_000_000, output_price_micros=2_000_000)
+    served_models.add_model(session, "m", "/models/m", input_price_picos=1_000_000, output_price_picos=2_000_000)
 
     def make(
         contents: Mapping[str, str],

@@ -44,7 +44,7 @@ def index(session: Session, storage: Storage, tenant: Tenant) -> PassageIndex:
 @pytest.fixture
 def ask(session: Session, tenant: Tenant, settings: Settings) -> Ask:
     """Accept an extraction of an index; keywords are of the create call; committed."""
-    served_models.add_model(session, "m", "/models/m", input_price_micros=1_000_000, output_price_micros=2_000_000)
+    served_models.add_model(session, "m", "/models/m", input_price_picos=1_000_000, output_price_picos=2_000_000)
 
     def ask(index_id: str, *, params: Mapping[str, Any] | None = None, **wishes: Any) -> Extraction:
         plan = StoredPlan(schema=orjson.dumps(SCHEMA).decode(), model="m", params=params or {})

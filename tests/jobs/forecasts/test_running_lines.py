@@ -86,15 +86,3 @@ def test_lines_of_workers_that_are_gone_do_not_run(session: Session, run: Run) -
     fleet.stop(session, "w2")
     session.commit()
     assert running_lines(session, batch) == 0
-
-
-def test_nothing_is_known_beside_a_worker_of_a_release_that_does_not_report(session: Session, run: Run) -> None:
-    batch = run(8)
-    report(session, "w1", **{batch.id: 3})
-    report(session, "w2")
-    session.execute(text("UPDATE worker SET running_lines = NULL WHERE id = 'w2'"))
-    session.commit()
-    assert running_lines(session, batch) is None
-    session.execute(text("UPDATE worker SET model = 'other' WHERE id = 'w2'"))
-    session.commit()
-    assert running_lines(session, batch) == 3

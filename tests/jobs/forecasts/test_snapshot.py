@@ -73,14 +73,6 @@ def test_a_rate_is_kept_while_it_says_something_and_forgotten_then(
     assert ledger_id == session.scalar(text("SELECT max(id) FROM ledger"))
 
 
-def test_a_rate_that_the_release_before_kept_is_measured_anew(session: Session, measured: list[Batch]) -> None:
-    """It may be one of cached tokens."""
-    session.execute(text("UPDATE serving_rate SET counters = '{\"ledger_id\": 0}', tokens_per_second = 1e6"))
-    look_after(session, 1)
-    rate = session.scalar(text(RATE))
-    assert rate is None or rate < 100
-
-
 def told(session: Session, batch: Batch) -> Outlook:
     session.refresh(batch)
     return outlooks(session, [batch])[batch.id]

@@ -33,7 +33,7 @@ def settings() -> Settings:
 @pytest.fixture
 def model(session: Session) -> str:
     """The name of a model that embeds."""
-    served_models.add_model(session, "minilm", "/models/m", serves=LineKind.POOL, input_price_micros=1_000_000)
+    served_models.add_model(session, "minilm", "/models/m", serves=LineKind.POOL, input_price_picos=1_000_000)
     served_models.note_embedding(session, "minilm", MADE)
     session.commit()
     return "minilm"

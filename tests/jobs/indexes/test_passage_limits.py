@@ -121,19 +121,7 @@ def test_what_is_not_said_of_passages_fits_the_rest(make_index: MakeIndex) -> No
         make_index(PAPERS, max_tokens=8193)
 
 
-def test_an_index_that_a_release_without_tokenizers_cut_fails(
-    make_index: MakeIndex, run: Run, model: str, keep: Keep, answering: IndexAnswering
-) -> None:
-    keep(model, byte_tokenizer())
-    answering.unknown = ("tokenizer_sha256",)
-    index = run(make_index(PAPERS, embedding_model=model))
-    assert (index.state, index.reason) == (
-        "failed",
-        "an older release has cut its documents by bytes; build the index anew",
-    )
-
-
-def test_a_call_is_hashed_as_by_a_release_without_tokenizers() -> None:
+def test_what_a_call_does_not_name_has_no_part_in_its_hash() -> None:
     plain = CreateIndex(collection_id="collection_1")
     assert plain.fingerprint() == "5dc45aaba0b28bcfc009dbb6e3f8002e9c6f93aae218d0d96a7797e546c0f11b"
     assert plain.fingerprint() != CreateIndex(collection_id="collection_1", tokenizer="chat").fingerprint()

@@ -31,6 +31,10 @@ def spend(session: Session, make_batch: Callable[..., Batch]) -> Spend:
             "cached_tokens": 0,
             "output_tokens": 1,
             "cost_picos": tokens,
+            "input_price_picos": 1,
+            "output_price_picos": 0,
+            "num_truncated": 0,
+            "priority": "normal",
         }
         keys = {
             "chunk_id": 1,

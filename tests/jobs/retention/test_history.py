@@ -27,7 +27,7 @@ Make = Callable[..., Any]
 AGE = timedelta(days=90)
 SUMS = """
     SELECT sum(num_entries), sum(num_results), sum(input_tokens), sum(cached_tokens), sum(output_tokens),
-        sum(cost_picos), sum(cost_micros), sum(worker_microseconds)
+        sum(cost_picos), sum(worker_microseconds)
     FROM ledger
 """
 # As if it had run so many days ago, and its day of results had been dropped.
@@ -55,7 +55,7 @@ def ended(session: Session, run: Make, storage: Storage) -> Batch:
         for line_no in range(claim.first_line, claim.first_line + 4):
             flush(session, claim, [line_no], flush_no=line_no)
         leasing.complete(session, claim)
-        set_prices(session, "m", input_price_micros=7)
+        set_prices(session, "m", input_price_picos=7)
         session.commit()
     sweeps.finish_ready(session)
     session.commit()
@@ -131,13 +131,13 @@ def test_an_entry_with_a_wrong_cost_stays_as_it_is(
     assert any("2 ledger entries have cost_picos" in finding.message for finding in findings(maker))
 
 
-@pytest.mark.parametrize("column", ["cached_input_price_micros", "priority"])
+@pytest.mark.parametrize("column", ["cached_input_price_picos", "priority"])
 def test_entries_of_other_prices_of_cached_tokens_or_of_another_class_stay_apart(
     session: Session, maker: sessionmaker[Session], ended: Batch, column: str
 ) -> None:
     age(session, 100)
-    value = {"cached_input_price_micros": 7, "priority": "bulk"}[column]
-    changed = f"UPDATE ledger SET {column} = :value, cost_picos = cost_picos - (input_price_micros - 7) * cached_tokens"
+    value = {"cached_input_price_picos": 7, "priority": "bulk"}[column]
+    changed = f"UPDATE ledger SET {column} = :value, cost_picos = cost_picos - (input_price_picos - 7) * cached_tokens"
     unchanged = f"UPDATE ledger SET {column} = :value"
     session.execute(text(f"{unchanged if column == 'priority' else changed} WHERE flush_no = 0"), {"value": value})
     session.execute(text("UPDATE batch SET cost_picos = (SELECT sum(cost_picos) FROM ledger)"))
@@ -145,20 +145,6 @@ def test_entries_of_other_prices_of_cached_tokens_or_of_another_class_stay_apart
     before = sums(session)
     history.roll_up(maker, age=AGE)
     assert (num_rows(session), sums(session), findings(maker)) == ((0, 3), before, [])
-
-
-def test_entries_of_a_release_that_knew_no_prices_are_rolled_up_too(
-    session: Session, maker: sessionmaker[Session], ended: Batch
-) -> None:
-    age(session, 100)
-    session.execute(
-        text("UPDATE ledger SET cost_micros = 3, cost_picos = 0, input_price_micros = NULL, output_price_micros = NULL")
-    )
-    session.execute(text("UPDATE batch SET cost_micros = 24, cost_picos = 0"))
-    session.commit()
-    before = sums(session)
-    history.roll_up(maker, age=AGE)
-    assert (num_rows(session), sums(session), findings(maker)) == ((0, 1), before, [])
 
 
 KEPT = {

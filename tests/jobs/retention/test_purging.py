@@ -195,30 +195,6 @@ def test_a_deleted_file_and_its_upload_lose_their_name(
     assert [upload.filename for upload in uploads] == ["", "anna.jsonl"]
 
 
-def test_names_that_deleted_files_still_have_are_taken_in_pieces(
-    session: Session,
-    maker: sessionmaker[Session],
-    storage: Storage,
-    make_file: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    statements: list[tuple[str, Any]],
-) -> None:
-    monkeypatch.setattr(purging, "_ROWS", 2)
-    before = [make_file(filename="anna.jsonl", deleted_at=past(), purged_at=past()) for _ in range(3)]
-    kept = make_file(filename="anna.jsonl")
-    session.commit()
-    statements.clear()
-    purging.purge_files(maker, storage)
-    session.expire_all()
-    assert [file.filename for file in before] == [""] * 3
-    assert kept.filename == "anna.jsonl"
-    found = [sent for sent in statements if "filename !=" in sent[0]]
-    assert len(found) == 3  # two rows, one, none
-    session.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
-    plan = session.connection().exec_driver_sql(f"EXPLAIN {found[0][0]}", found[0][1]).scalars().all()
-    assert any("file_named_idx" in line for line in plan)
-
-
 # What it costs
 
 

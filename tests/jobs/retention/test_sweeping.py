@@ -235,7 +235,7 @@ def test_read_documents_that_nobody_used_for_long_are_swept_and_those_of_deleted
     unused, used, theirs = key(tenant, "unused"), key(tenant, "used"), key(other, "theirs")
     aged(tmp_path, unused, age=31 * DAY)
     aged(tmp_path, f"{unused}#1", age=31 * DAY)
-    aged(tmp_path, unused.removeprefix("prepared/"), age=31 * DAY)  # as a release before has written it
+    aged(tmp_path, unused.removeprefix("prepared/"), age=31 * DAY)  # as it was written before there was the prefix
     aged(tmp_path, used, age=31 * DAY)
     aged(tmp_path, theirs, age=DAY)
     aged(tmp_path, f"{tenant.id}/documents/notes.txt", age=31 * DAY)

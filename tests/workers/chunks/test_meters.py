@@ -19,7 +19,7 @@ def test_results_tokens_and_costs_are_counted_as_they_are_billed(
     tells_tenants: bool, bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine, tenant: Tenant
 ) -> None:
     with bench.maker.begin() as session:
-        session.execute(text("UPDATE model SET input_price_micros = 150000, output_price_micros = 600000"))
+        session.execute(text("UPDATE model SET input_price_picos = 150000, output_price_picos = 600000"))
     submit_valid([line(number) for number in range(4)])
     bench.change_parts(settings=Settings(metrics_tenants=tells_tenants))
     host.instant = True

@@ -315,7 +315,7 @@ def test_lines_beyond_a_days_budget_wait_and_go_on_when_the_next_one_begins(
     unit: BudgetUnit,
 ) -> None:
     with maker.begin() as session:
-        served_models.set_prices(session, "demo", input_price_micros=0, output_price_micros=1_000_000)
+        served_models.set_prices(session, "demo", input_price_picos=0, output_price_picos=1_000_000)
         # Of money, as much as the answers of two lines may cost; of tokens, what two short lines may use.
         amount = 2 * 4 * 1_000_000 if unit is BudgetUnit.MONEY else 60
         wanted = NewBudget(unit=unit, window=BudgetWindow.DAY, limit=amount)

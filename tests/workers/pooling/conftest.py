@@ -33,7 +33,7 @@ def embedder(encoder_folder: Path) -> Embedder:
 def tenant(maker: sessionmaker[Session], encoder_folder: Path) -> Tenant:
     with maker.begin() as session:
         served_models.add_model(
-            session, MODEL, str(encoder_folder), serves=LineKind.POOL, input_price_micros=3, output_price_micros=7
+            session, MODEL, str(encoder_folder), serves=LineKind.POOL, input_price_picos=3, output_price_picos=7
         )
         return tenants.create_tenant(session, "acme")
 

@@ -39,7 +39,7 @@ def reranker(cross_encoder: Path) -> Reranker:
 @pytest.fixture
 def tenant(maker: sessionmaker[Session], cross_encoder: Path) -> Tenant:
     with maker.begin() as session:
-        served_models.add_model(session, MODEL, str(cross_encoder), serves=LineKind.RERANK, input_price_micros=3)
+        served_models.add_model(session, MODEL, str(cross_encoder), serves=LineKind.RERANK, input_price_picos=3)
         return tenants.create_tenant(session, "acme")
 
 

@@ -36,7 +36,7 @@ def limit(library: Library, seconds: int | None) -> None:
         limits.set_limits(session, library.tenant.id, {"reading_seconds_per_day": seconds})
 
 
-def use(library: Library, microseconds: int, *, price_micros: int = 0) -> None:
+def use(library: Library, microseconds: int, *, price_picos: int = 0) -> None:
     """Have a line read that takes so long; the flush is repeated, as after a commit whose outcome nobody knows."""
     library.submit(READ_ENDPOINT, [{"file_id": "file_1", "name": "a.txt"}])
     lease = library.settings.lease
@@ -46,7 +46,7 @@ def use(library: Library, microseconds: int, *, price_micros: int = 0) -> None:
             if flush_no == 0:
                 found = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=lease)
                 assert found is not None
-                claim = replace(found, prices=Prices(reading_micros=price_micros))
+                claim = replace(found, prices=Prices(reading_picos=price_picos))
             leasing.flush(session, claim, [result], flush_no=flush_no, lease=lease, is_last=flush_no == 1)
 
 
@@ -73,13 +73,13 @@ def test_a_second_has_its_price_in_ledger_batch_and_usage(library: Library, prep
     assert library.rows("SELECT reading_microseconds, cost_picos FROM batch") == [
         (row.reading_microseconds, row.cost_picos)
     ]
-    assert library.rows("SELECT model, reading_price_micros, input_tokens FROM ledger") == [(PREPARE_MODEL, 250_000, 0)]
+    assert library.rows("SELECT model, reading_price_picos, input_tokens FROM ledger") == [(PREPARE_MODEL, 250_000, 0)]
     with library.sessions() as session:
         assert audit(session) == []
 
 
 def test_what_is_stored_twice_is_billed_once(library: Library) -> None:
-    use(library, 3 * A_SECOND, price_micros=2)
+    use(library, 3 * A_SECOND, price_picos=2)
     assert library.rows("SELECT num_results, reading_microseconds, cost_picos FROM ledger") == [
         (1, 3 * A_SECOND, 6 * A_SECOND)
     ]
@@ -87,7 +87,7 @@ def test_what_is_stored_twice_is_billed_once(library: Library) -> None:
 
 
 def test_a_bill_that_is_not_that_of_its_seconds_is_found(library: Library) -> None:
-    use(library, A_SECOND, price_micros=2)
+    use(library, A_SECOND, price_picos=2)
     with library.sessions.begin() as session:
         session.execute(text("UPDATE ledger SET reading_microseconds = 7"))
     with library.sessions() as session:
@@ -98,7 +98,7 @@ def test_budgets_of_money_count_it(library: Library) -> None:
     with library.sessions.begin() as session:
         month = NewBudget(unit=BudgetUnit.MONEY, window=BudgetWindow.MONTH, limit=10**9)
         window_budgets.set_budget(session, library.tenant.id, month)
-    use(library, A_SECOND, price_micros=2)
+    use(library, A_SECOND, price_picos=2)
     with library.sessions() as session:
         [found] = window_budgets.allowances(session, library.tenant.id)
     assert found.spent == 2 * A_SECOND

@@ -269,24 +269,8 @@ def question_keys(questions: Sequence[Question]) -> dict[str, Question]:
 
 
 def answered_questions(questions: Sequence[Question], keys: Collection[str]) -> dict[str, Question]:
-    """Return those questions of a round that have results, which are known by `keys`.
-
-    A key that is a group's own number, where there are several questions, is that of an earlier release's whole one.
-    """
-    found = _whole_questions(questions) | question_keys(questions)
-    return {key: question for key, question in found.items() if key in keys}
-
-
-def _whole_questions(questions: Sequence[Question]) -> dict[str, Question]:
-    """Return what a release before halves asked in their place: all of a group at once.
-
-    No longer needed once no extraction that it began is in progress.
-    """
-    found: dict[str, Question] = {}
-    for one in questions:
-        before = found.get(str(one.group), one)
-        found[str(one.group)] = Question(group=one.group, doubts={**before.doubts, **one.doubts})
-    return found
+    """Return those questions of a round that have results, which are known by `keys`."""
+    return {key: question for key, question in question_keys(questions).items() if key in keys}
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int, apart: bool = False) -> ExtractJob:

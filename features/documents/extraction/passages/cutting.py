@@ -52,11 +52,7 @@ class Cutter:
 
     @property
     def version(self) -> str:
-        """Return what says of two texts that they were cut alike; of the tokenizer, whoever gives it must say more.
-
-        Earlier releases with the same version may have cut overlapping passages of a text with a very long line
-        otherwise.
-        """
+        """Return what says of two texts that they were cut alike; of the tokenizer, whoever gives it must say more."""
         rule = f"{self.max_tokens}-{self.overlap_tokens}-{'with' if self.do_headings_count else 'without'}-headings"
         return f"passages-1 semantic-text-splitter-{version('semantic-text-splitter')} {rule}"
 

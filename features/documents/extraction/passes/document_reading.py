@@ -91,8 +91,7 @@ class DocumentReading:
 
         The first round asks everything doubtful once more. Leaves that an answer left out are asked in halves of their
         question, round after round, down to a single one, and that one with less and less of the text where it was too
-        long: so every round is of smaller questions than the one before. Those with less text come behind the others,
-        which a release that did not ask them counted as they count here: their answers may come after an upgrade.
+        long: so every round is of smaller questions than the one before. Those with less text come behind the others.
         """
         if not self.rounds:
             return self._doubtful()

@@ -92,7 +92,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Read what `to_json` wrote, also of a release that knew fewer features: what those others say counts nothing.
+        """Read what `to_json` wrote, also with fewer features: what those others say counts nothing.
 
         Raises ExtractionError where it did not write it, or where that was another version.
         """

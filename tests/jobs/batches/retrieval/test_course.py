@@ -36,7 +36,7 @@ def finding(maker: sessionmaker[Session], storage: Storage, settings: Settings) 
 @pytest.fixture
 def embedding(finding: Finding, session: Session) -> Finding:
     """The same index, whose queries become vectors."""
-    served_models.add_model(session, EMBEDDING_MODEL, "/models/minilm", serves=LineKind.POOL, input_price_micros=1000)
+    served_models.add_model(session, EMBEDDING_MODEL, "/models/minilm", serves=LineKind.POOL, input_price_picos=1000)
     session.commit()
     finding.embedded = frozenset({"index_1"})
     return finding

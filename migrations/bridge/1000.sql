@@ -1,0 +1,36 @@
+-- Columns of a past go. The micro-units of a million tokens are the pico-units of one: prices change their names alone.
+
+DROP TABLE cookie_secret;
+DROP INDEX file_named_idx;
+ALTER TABLE batch DROP COLUMN cost_micros;
+ALTER TABLE forecast DROP COLUMN running_lines;
+ALTER TABLE ledger DROP COLUMN cost_micros;
+ALTER TABLE ledger RENAME COLUMN input_price_micros TO input_price_picos;
+ALTER TABLE ledger RENAME COLUMN cached_input_price_micros TO cached_input_price_picos;
+ALTER TABLE ledger RENAME COLUMN output_price_micros TO output_price_picos;
+ALTER TABLE ledger RENAME COLUMN reading_price_micros TO reading_price_picos;
+ALTER TABLE ledger ALTER COLUMN input_price_picos SET NOT NULL, ALTER COLUMN output_price_picos SET NOT NULL,
+    ALTER COLUMN priority SET NOT NULL, ALTER COLUMN num_truncated SET NOT NULL;
+ALTER TABLE model RENAME COLUMN input_price_micros TO input_price_picos;
+ALTER TABLE model RENAME COLUMN cached_input_price_micros TO cached_input_price_picos;
+ALTER TABLE model RENAME COLUMN output_price_micros TO output_price_picos;
+ALTER TABLE extraction_stage ALTER COLUMN name SET NOT NULL;
+ALTER TABLE worker ALTER COLUMN running_lines SET DEFAULT '{}', ALTER COLUMN running_lines SET NOT NULL;
+ALTER TABLE api_key ALTER COLUMN scopes DROP DEFAULT;
+ALTER TABLE checkpoint ALTER COLUMN model_fingerprint DROP DEFAULT;
+ALTER TABLE fair_share ALTER COLUMN waiting_since DROP DEFAULT;
+-- Where the server names what keeps a column from being null, it is named as of a new table.
+DO $do$
+    DECLARE
+        kept record;
+    BEGIN
+        FOR kept IN SELECT conrelid::regclass AS place, conname FROM pg_constraint
+            WHERE conrelid IN ('ledger'::regclass, 'model'::regclass) AND conname LIKE '%price_micros_not_null'
+        LOOP
+            EXECUTE format(
+                'ALTER TABLE %s RENAME CONSTRAINT %I TO %I', kept.place, kept.conname,
+                replace(kept.conname, 'micros', 'picos')
+            );
+        END LOOP;
+    END
+$do$;

@@ -1,0 +1,71 @@
+"""Takes a database of before the baseline to it, in place: one at 0061 to 0069.
+
+Each step is a file of SQL and a transaction that ends with its name as the revision: what is cut off goes on with the
+step that was not taken. No code of before is ready on the database from the first step on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from jobs.errors import ServiceError
+
+BASELINE = "1000"
+FIRST, LAST = "0061", "0069"
+"""The revisions that are taken over, with those between."""
+STEPS = ("0062", "0063", "0064", "0065", "0066", "0068", "0069", "0069.1-filled", "0069.2-billed", BASELINE)
+"""In their order, which is also that of their names; those before 0069 make what the migrations of before made."""
+
+_FOLDER = Path(__file__).parent
+_RESULT_DAYS = _FOLDER.with_name("baseline") / "result_days.sql"
+_WAIT_FOR_OTHERS = "120s"
+_LOCK_TIMEOUT = "5s"
+
+
+def begins_at(revision: str) -> bool:
+    """Tell whether a database at this revision is taken over: one of before, or one that was cut off."""
+    return revision in STEPS[:-1] or (revision.isdecimal() and FIRST <= revision <= LAST)
+
+
+def cross(connection: Connection) -> None:
+    """Take the steps that are left. Raises ServiceError, before anything is changed, for what it cannot take over."""
+    with connection.begin():
+        _require_named_stages(connection)
+        connection.execute(text("UPDATE schema_floor SET revision = :own"), {"own": BASELINE})
+    for step in STEPS:
+        with connection.begin():
+            _take(connection, step)
+
+
+def _take(connection: Connection, step: str) -> None:
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_FOR_OTHERS}'"))
+    connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('migrations', 0))"))
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
+    if connection.execute(_REVISION).scalar_one() >= step:
+        return
+    connection.execute(text(_sql(step)))
+    connection.execute(text("UPDATE alembic_version SET version_num = :step"), {"step": step})
+
+
+def _sql(step: str) -> str:
+    own = (_FOLDER / f"{step}.sql").read_text(encoding="utf-8")
+    return own if step != BASELINE else own + _RESULT_DAYS.read_text(encoding="utf-8")
+
+
+def _require_named_stages(connection: Connection) -> None:
+    unnamed = connection.execute(_UNNAMED).scalars().all()
+    if unnamed:
+        raise ServiceError(
+            f"{', '.join(unnamed)} began under a release that asked in no rounds: let the release that runs on this "
+            "database end these extractions, or cancel them there, and upgrade then."
+        )
+
+
+_REVISION = text("SELECT version_num FROM alembic_version")
+# Once the first steps are taken all are named.
+_UNNAMED = text("""
+    SELECT DISTINCT extraction.id FROM extraction JOIN extraction_stage ON extraction_id = extraction.id
+    WHERE extraction_stage.name IS NULL AND state IN ('in_progress', 'cancelling')
+""")

@@ -1,0 +1,279 @@
+"""Databases of before the baseline are taken over in place: nothing is lost, and what was under way goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.orm import Session
+
+from jobs.access import arrange
+from jobs.audit.audit import audit
+from jobs.batches import sweeps
+from jobs.chunks import claiming, leasing
+from jobs.database import connect, head_revision, is_ready, sessions, transaction, upgrade
+from jobs.errors import ServiceError
+from jobs.states import BatchState
+from jobs.storage import Storage
+from jobs.tables import Batch, File
+from migrations import bridge
+from tests import old_databases
+from tests.jobs.batches.control import finalise
+from tests.jobs.chunks.builders import LEASE, answer, reap
+
+pytestmark = pytest.mark.changes_schema
+
+Old = Callable[[str], Engine]
+
+
+@pytest.fixture
+def old(empty_database: str) -> Iterator[Old]:
+    """Return a function that makes the empty database an old one, and returns its engine."""
+    engine = connect(empty_database, connections=20)
+
+    def make(revision: str) -> Engine:
+        old_databases.load(empty_database, revision)
+        return engine
+
+    yield make
+    engine.dispose()
+
+
+def dump(pg_dump: Path, url: str, *more: str) -> str:
+    command = [str(pg_dump), "--restrict-key=x", "--exclude-table=result_2*", *more, url]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("revision", old_databases.REVISIONS)
+def test_a_schema_that_was_taken_over_is_that_of_a_new_database(
+    old: Old, revision: str, empty_database: str, database_url: str, pg_dump: Path
+) -> None:
+    """Object by object: columns in their order, defaults, constraints, functions, owners, grants."""
+    old(revision)
+    assert upgrade(empty_database) == head_revision()
+    assert arrange(empty_database) is None
+    schema = dump(pg_dump, empty_database, "--schema-only")
+    assert schema == dump(pg_dump, database_url, "--schema-only")
+    assert schema.count("CREATE TABLE") > 50
+    assert schema.count("GRANT ") > 70
+
+
+# What an old code noted otherwise, or not at all: every second bill rounded, and more that it knew nothing of.
+AGED = """
+    UPDATE ledger SET cost_micros = ceil(cost_picos / 1000000), cost_picos = 0, input_price_micros = NULL,
+        output_price_micros = NULL, cached_input_price_micros = NULL WHERE id % 2 = 0;
+    UPDATE ledger SET priority = NULL, num_truncated = NULL WHERE id % 3 = 0;
+    UPDATE batch SET cost_micros = own.micros, cost_picos = own.picos FROM (
+        SELECT batch_id, sum(cost_micros) AS micros, sum(cost_picos) AS picos FROM ledger GROUP BY batch_id
+    ) AS own WHERE batch_id = id;
+    UPDATE window_budget SET spent_amount = (SELECT sum(cost_micros * 1000000.0 + cost_picos) FROM ledger);
+    UPDATE extraction_stage SET name = NULL WHERE extraction_id = '{ended}';
+    UPDATE batch SET run_id = NULL;
+    UPDATE file SET filename = 'anna.jsonl' WHERE deleted_at IS NOT NULL;
+    UPDATE upload SET file_id = (SELECT id FROM file WHERE deleted_at IS NOT NULL LIMIT 1)
+"""
+
+
+def age(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(AGED.format(ended=old_databases.ENDED_EXTRACTION)))
+
+
+BILLS = """
+    SELECT batch_id, CAST(created_at AS date) AS day, model, sum(num_results), sum(input_tokens), sum(cached_tokens),
+        sum(output_tokens), sum(num_entries), sum(worker_microseconds), {amount}
+    FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+
+
+def bills(connection: Connection, amount: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.execute(text(BILLS.format(amount=amount)))]
+
+
+def contents(connection: Connection) -> dict[str, Any]:
+    """Return, by table and column, a digest of all that stands there, in the order of the rows' keys."""
+    found = {}
+    for table, column in connection.execute(text(COLUMNS)).all():
+        key = connection.scalar(text(KEY), {"table": table})
+        values = f"""coalesce(CAST("{column}" AS text), '-'), '|' ORDER BY {key}"""
+        query = f'SELECT count(*), md5(string_agg({values})) FROM "{table}"'
+        found[f"{table}.{column}"] = tuple(connection.execute(text(query)).one())
+    return found
+
+
+COLUMNS = """
+    SELECT relname, attname FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0
+        AND NOT attisdropped ORDER BY 1, 2
+"""
+KEY = """
+    SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_index
+    JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)
+    WHERE indrelid = CAST(:table AS regclass) AND indisprimary
+"""
+CHANGED = {
+    "alembic_version.version_num",
+    "schema_floor.revision",
+    "batch.cost_picos",
+    "batch.num_computed",
+    "batch.run_id",
+    "extraction_stage.name",
+    "file.filename",
+    "upload.filename",
+    "worker.running_lines",
+    "forecast.earliest_seconds",
+    "forecast.latest_seconds",
+}
+MEASURED_ANEW = ("ledger.", "serving_rate.", "queue_count.")
+"""Ledger entries are compared by their sums."""
+
+
+@pytest.mark.parametrize("revision", old_databases.REVISIONS)
+def test_sums_ids_and_keys_of_objects_are_what_they_were(old: Old, revision: str, empty_database: str) -> None:
+    engine = old(revision)
+    age(engine)
+    with engine.connect() as connection:
+        before, billed = contents(connection), bills(connection, "sum(cost_micros * 1000000.0 + cost_picos)")
+        ids = connection.scalars(text("SELECT id FROM ledger ORDER BY 1")).all()
+    upgrade(empty_database)
+    with engine.connect() as connection:
+        after = contents(connection)
+        assert bills(connection, "sum(cost_picos)") == billed
+        assert connection.scalars(text("SELECT id FROM ledger WHERE id > 0 ORDER BY 1")).all() == ids
+        assert connection.scalar(text("SELECT count(*) FROM ledger WHERE id < 0")) > 0, "what a division leaves over"
+    assert len(billed) > 5
+    kept = {name for name in before.keys() & after.keys() - CHANGED if not name.startswith(MEASURED_ANEW)}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert {"file.id", "file.object_key", "chunk.fence", "review.verdict", "browser_session.id"} - kept <= {
+        "browser_session.id"
+    }
+
+
+@pytest.mark.parametrize("revision", old_databases.REVISIONS)
+def test_what_was_noted_otherwise_is_noted_as_it_is_read_now(old: Old, revision: str, empty_database: str) -> None:
+    engine = old(revision)
+    with engine.connect() as connection:
+        stages = connection.execute(text(STAGES)).all()
+        runs = connection.execute(text("SELECT id, run_id FROM batch WHERE run_id IS NOT NULL ORDER BY 1")).all()
+    age(engine)
+    upgrade(empty_database)
+    with sessions(engine)() as session:
+        assert session.execute(text(STAGES)).all() == stages
+        assert session.execute(text("SELECT id, run_id FROM batch WHERE run_id IS NOT NULL ORDER BY 1")).all() == runs
+        assert session.scalar(text("SELECT count(*) FROM file WHERE deleted_at IS NOT NULL AND filename <> ''")) == 0
+        assert session.scalars(text("SELECT filename FROM upload")).all() == [""]
+        truncated = "SELECT sum(num_truncated) FROM"
+        assert session.scalar(text(f"{truncated} ledger")) == session.scalar(text(f"{truncated} batch"))
+        live = session.get_one(Batch, old_databases.LIVE_BATCH)
+        assert live.num_computed == live.num_completed > 0
+    with sessions(engine)() as session:
+        assert audit(session) == []
+
+
+STAGES = "SELECT extraction_id, number, name FROM extraction_stage ORDER BY 1, 2"
+
+
+def test_a_live_batch_is_answered_to_its_end(old: Old, empty_database: str, tmp_path: Path) -> None:
+    engine = old("0061")
+    upgrade(empty_database)
+    storage = Storage(tmp_path.as_uri())
+    with sessions(engine)() as session:
+        batch = session.get_one(Batch, old_databases.LIVE_BATCH)
+        finished = batch.num_completed
+        file = session.get_one(File, batch.input_file_id)
+        assert file.size_bytes == len(old_databases.live_input())
+        storage.put(file.object_key, old_databases.live_input())
+        reap(session, storage)
+        while ready := open_chunks(session):
+            answer_all(session, ready[0])
+        sweeps.finish_ready(session)
+        assert finalise(session, storage, batch.id) is BatchState.COMPLETED
+        assert (finished, batch.num_completed, batch.num_failed) == (68, 400, 0)
+        assert session.get_one(File, batch.output_file_id).size_bytes > 0
+    with sessions(engine)() as session:
+        assert audit(session) == []
+
+
+def open_chunks(session: Session) -> list[int]:
+    query = text("SELECT id FROM chunk WHERE batch_id = :id AND state = 'ready' ORDER BY id")
+    return list(session.scalars(query, {"id": old_databases.LIVE_BATCH}))
+
+
+def answer_all(session: Session, chunk_id: int) -> None:
+    claim = claiming.claim_chunk(session, chunk_id, worker_id="w1", lease=LEASE)
+    assert claim is not None
+    done = leasing.lines_done(session, claim)
+    left = [number for number in range(claim.first_line, claim.first_line + claim.num_lines) if number not in done]
+    leasing.flush(session, claim, [answer(claim, number) for number in left], flush_no=0, lease=LEASE)
+    leasing.complete(session, claim)
+    session.commit()
+
+
+KILLED = """
+import os, signal, sys
+from jobs.database import upgrade
+from migrations import bridge
+taken = bridge._sql
+def sql(step):
+    if step == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return taken(step)
+bridge._sql = sql
+upgrade(sys.argv[1])
+"""
+
+
+@pytest.mark.long
+def test_killed_at_each_step_it_goes_on(old: Old, empty_database: str, database_url: str, pg_dump: Path) -> None:
+    engine = old("0061")
+    age(engine)
+    with engine.connect() as connection:
+        billed = bills(connection, "sum(cost_micros * 1000000.0 + cost_picos)")
+    revisions = ["0061", *bridge.STEPS]
+    for before, step in zip(revisions[:-1], bridge.STEPS, strict=True):
+        command = [sys.executable, "-c", KILLED, empty_database, step]
+        killed = subprocess.run(command, cwd=Path(bridge.__file__).parents[2], check=False, env=os.environ)
+        assert killed.returncode == -signal.SIGKILL
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT version_num FROM alembic_version")) == before
+        assert not is_ready(engine)
+    upgrade(empty_database)
+    assert is_ready(engine)
+    arrange(empty_database)
+    assert dump(pg_dump, empty_database, "--schema-only") == dump(pg_dump, database_url, "--schema-only")
+    with engine.connect() as connection:
+        assert bills(connection, "sum(cost_picos)") == billed
+
+
+@pytest.mark.parametrize("revision", ["0001", "0036", "0060", "0061b", "0070", "006"])
+def test_a_revision_that_is_not_taken_over_is_told_what_to_do_and_stays(
+    old: Old, revision: str, empty_database: str, pg_dump: Path
+) -> None:
+    with old("0061").begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    before = dump(pg_dump, empty_database)
+    with pytest.raises(ServiceError, match=rf"{revision}.*0061.*0069.*`tokenmill db upgrade`") as refused:
+        upgrade(empty_database)
+    assert "\n" not in str(refused.value)
+    assert dump(pg_dump, empty_database) == before
+
+
+def test_an_extraction_that_older_code_has_begun_has_to_end_first(old: Old, empty_database: str, pg_dump: Path) -> None:
+    engine = old("0061")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE extraction_stage SET name = NULL"))
+    before = dump(pg_dump, empty_database)
+    with pytest.raises(ServiceError, match=old_databases.LIVE_EXTRACTION) as refused:
+        upgrade(empty_database)
+    assert old_databases.ENDED_EXTRACTION not in str(refused.value)
+    assert dump(pg_dump, empty_database) == before
+    with transaction(sessions(engine)) as session:
+        session.execute(text("UPDATE extraction SET state = 'cancelled'"))
+    assert upgrade(empty_database) == head_revision()
