@@ -19,14 +19,14 @@ class UsageObject(WireModel):
     model: str | None
     """Null also for work on documents, which no model does."""
     key_id: str | None
-    """Of the key that submitted the batches; also null for batches from before keys were noted."""
+    """Of the key that submitted the batches; also null for batches that no key submitted."""
     key: str | None
     """Its first characters."""
     batch_id: str | None
     lines: int
     """That have a result, failed ones included; work on documents is none of them."""
     truncated: int | None
-    """Of the lines: `max_tokens` or the context ended an answer; null where some are from before that was noted."""
+    """Of the lines: `max_tokens` or the context ended an answer."""
     input_tokens: int
     """Of prompts, cached ones included."""
     cached_tokens: int
