@@ -1,4 +1,4 @@
-"""What is kept from look to look, as JSON and back.
+"""What is kept from look to look, as JSON and back. What is not there reads as nothing known.
 
 Pure: no SQL.
 """
@@ -44,7 +44,7 @@ def state_of(row: Any) -> ModelState:
     measured = {name: float(counters.get(name, 0.0)) for name in _MEASURED}
     return ModelState(
         rate=Rate(
-            tokens_per_second=row.tokens_per_second if measured["evidence_seconds"] else None,
+            tokens_per_second=row.tokens_per_second,
             ended_ratio=row.token_ratio,
             is_saturated=row.is_saturated,
             **measured,
