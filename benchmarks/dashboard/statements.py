@@ -114,7 +114,7 @@ WORKERS = """
 """
 FORECASTS = """
     INSERT INTO forecast (batch_id, position, seconds)
-    SELECT id, n / 2, 60 + n, n % 100 FROM made WHERE state = 'in_progress'
+    SELECT id, n / 2, 60 + n FROM made WHERE state = 'in_progress'
 """
 PIPELINES = """
     INSERT INTO pipeline (id, tenant_id, name, definition)
@@ -156,8 +156,8 @@ EXTRACTIONS = """
     FROM collection CROSS JOIN generate_series(1, :extractions) AS number
 """
 STAGES = """
-    INSERT INTO extraction_stage (extraction_id, number, batch_id, num_lines, done_at)
-    SELECT extraction.id, number, made.id, 100, extraction.ended_at
+    INSERT INTO extraction_stage (extraction_id, number, name, batch_id, num_lines, done_at)
+    SELECT extraction.id, number, (ARRAY['read', 'ask', 'ground'])[number + 1], made.id, 100, extraction.ended_at
     FROM (SELECT id, tenant_id, ended_at, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
         FROM extraction) AS extraction
     CROSS JOIN generate_series(0, 2) AS number

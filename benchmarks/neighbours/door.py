@@ -35,7 +35,8 @@ _BODY_BYTES = 8 * 1024 * 1024 - 1024
 _MAKE_TENANT = """
     WITH made AS (INSERT INTO tenant (id, name) VALUES (%s, %s) RETURNING id),
     paid AS (INSERT INTO budget (tenant_id) SELECT id FROM made)
-    INSERT INTO api_key (id, tenant_id, key_hash, hint) SELECT %s, id, %s, %s FROM made RETURNING id
+    INSERT INTO api_key (id, tenant_id, key_hash, hint, scopes) SELECT %s, id, %s, %s, '{submit,read}' FROM made
+    RETURNING id
 """
 
 
