@@ -1,1 +1,1 @@
-"""Alembic's scripts: how the schema of `jobs.tables` came to be, step by step."""
+"""Alembic's scripts: the schema of `jobs.tables` from its baseline on, and the bridge from what was before."""
