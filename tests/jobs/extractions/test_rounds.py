@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import stages
@@ -14,7 +13,6 @@ from features.documents.advancing import Extractions
 from features.documents.extraction.course.document import NO_ROOM
 from features.documents.extraction.course.job import Passes
 from features.documents.extraction.scoring.records import UNANSWERED
-from features.documents.stages import STAGES, Stage
 from features.documents.tables import Extraction
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from jobs.settings import Settings
@@ -100,24 +98,6 @@ def test_a_document_that_a_round_has_no_room_for_says_so_and_is_covered_as_other
     records = records_of(session, storage, extraction)
     reasons = {reason for each in records[1]["evidence"] if each["review"] for reason in each["reasons"]}
     assert f"{UNANSWERED}: {NO_ROOM}" in reasons
-
-
-def test_stages_that_an_earlier_release_began_have_no_names_and_are_gone_on_with(
-    session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
-) -> None:
-    extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
-    for _stage in STAGES[: STAGES.index(Stage.GROUND_AGAIN)]:
-        extractions.advance(extraction.id)
-        answering.work_off()
-    session.execute(text("UPDATE extraction_stage SET name = NULL"))
-    session.commit()
-    run(extraction)
-    assert [name for name, _num_lines in begun_of(session, extraction)] == [
-        *("read", "ask", "ground"),
-        *(["ask_again", "ground_again"] * 3),
-    ]
-    (record,) = records_of(session, storage, extraction)
-    assert None not in record["fields"].values()
 
 
 def test_without_asking_again_the_first_answer_is_all_there_is(
