@@ -80,12 +80,6 @@ def test_answers_come_with_the_document_and_the_plan_that_they_are_of() -> None:
     assert again.again == rounds
 
 
-def test_the_one_round_of_an_earlier_release_is_read() -> None:
-    again = parse_request(GROUND_ENDPOINT, GROUND | {"again": {"1": {"text": "{}"}}})
-    assert isinstance(again, GroundRequest)
-    assert again.again == [{"1": {"text": "{}"}}]
-
-
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
