@@ -232,9 +232,9 @@ def test_what_is_looked_at_in_a_dropped_item_is_decided_with_it(
     assert counts(measured["fields"]["tags[]"]) == (0, 1, 0)
 
 
-@pytest.mark.parametrize("is_of_earlier_release", [False, True])
+@pytest.mark.parametrize("is_noted_late", [False, True])
 def test_items_of_a_document_are_read_without_the_records_of_others(
-    http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch, *, is_of_earlier_release: bool
+    http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch, *, is_noted_late: bool
 ) -> None:
     extraction_id = completed_extraction(
         http, deployment, SCHEMA, *(PAPER + f"\ntags: t{n}".encode() for n in range(3))
@@ -244,7 +244,7 @@ def test_items_of_a_document_are_read_without_the_records_of_others(
     with deployment.engine.begin() as connection:
         rows = text("SELECT count(*) FROM record_ranges WHERE extraction_id = :id")
         assert 1 <= connection.scalar(rows, {"id": extraction_id}) <= 3, "a small extraction has few rows"
-    if is_of_earlier_release:
+    if is_noted_late:
         with Session(deployment.engine) as session:
             as_superuser_do(session, f"DELETE FROM record_ranges WHERE extraction_id = '{extraction_id}'")
         assert http.get("/v1/reviews/items", params=of).status_code == 200

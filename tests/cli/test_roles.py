@@ -109,7 +109,7 @@ def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
 
 
 @pytest.mark.parametrize(("as_whom", "is_warned"), [(as_superuser, True), (as_owner, True), (as_service, False)])
-def test_a_login_of_the_release_before_serves_and_is_warned_of(
+def test_a_login_that_may_do_more_serves_and_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     database_url: str,

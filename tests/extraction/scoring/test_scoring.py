@@ -239,7 +239,7 @@ def test_a_calibration_is_the_same_after_it_was_stored() -> None:
             Calibration.from_json(text)
 
 
-def test_a_calibration_of_a_release_that_knew_fewer_features_scores_as_it_did() -> None:
+def test_a_calibration_with_fewer_features_scores_as_it_did() -> None:
     known = judged(300)
     calibration = fit(known)
     stored = json.loads(calibration.to_json())

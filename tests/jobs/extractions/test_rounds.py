@@ -44,7 +44,7 @@ def test_only_doubtful_documents_are_asked_again_and_their_tokens_are_counted(
     assert len(answering.asked) == 3
 
 
-def test_the_first_grounding_knows_of_no_rounds_as_in_earlier_releases(
+def test_the_first_grounding_knows_of_no_rounds(
     session: Session, storage: Storage, make_extraction: Any, run: Run
 ) -> None:
     extraction = run(make_extraction({"b.txt": PAPERS["b.txt"]}))

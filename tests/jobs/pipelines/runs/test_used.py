@@ -29,8 +29,8 @@ def test_what_a_run_used_is_found_by_the_run(
     make_batch(run_id=run.id, input_tokens=5, **during)  # of a step that was done anew
     make_batch(input_tokens=70, **during)
     make_batch(input_tokens=700)
-    by_older_release = make_batch(input_tokens=3, output_tokens=4, **during)
-    session.add(RunStep(run_id=run.id, step_no=0, name="fields", batch_id=by_older_release.id))
+    of_a_step = make_batch(run_id=run.id, input_tokens=3, output_tokens=4, **during)
+    session.add(RunStep(run_id=run.id, step_no=0, name="fields", batch_id=of_a_step.id))
     session.commit()
     session.refresh(run)
     statements.clear()
