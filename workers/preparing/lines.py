@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
-from jobs.accounts.prices import Prices, reading_price_micros
+from jobs.accounts.prices import Prices, reading_price_picos
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.chunks.reading_room import put_off_if_used_up
 from jobs.chunks.recording import LineResult
@@ -69,7 +69,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
     long_line_bytes = math.inf
 
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
-        prices = Prices(reading_micros=reading_price_micros(parts.services.settings))
+        prices = Prices(reading_micros=reading_price_picos(parts.services.settings))
         super().__init__(replace(claim, prices=prices), FailureMaker(claim.batch_id, code="worker_failure"))
         self._parts = parts
         self._open: set[int] = set()  # numbers of the lines that somebody waits for
