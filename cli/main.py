@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import os
 import sys
+from types import ModuleType
 
 _INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; the exit status is that of `cli.app.run`."""
+    loaded("cli.app").run()
+
+
+def loaded(module: str) -> ModuleType:
+    """Import a module; an interrupt meanwhile ends this process at once."""
     try:
         import signal
+        from importlib import import_module
 
         before = signal.getsignal(signal.SIGINT)
         if before is signal.default_int_handler:  # else it is ignored, as behind `nohup`, or somebody else's
             signal.signal(signal.SIGINT, _end_at_once)
-        from cli.app import run
-
+        imported = import_module(module)
         signal.signal(signal.SIGINT, before)
     except KeyboardInterrupt:
         _end_at_once()
-    run()
+    return imported
 
 
 def _end_at_once(*_: object) -> None:

@@ -22,26 +22,26 @@ The status is the domain's opinion; only the API turns it into an answer.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from tokenmill.errors import InputError, TokenmillError
 
-
-class TokenmillError(Exception):
-    """Base of everything raised on purpose; `str(error)` is one sentence for the user."""
-
-    status: ClassVar[int] = 500
-    code: str = "internal_error"
-
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        if code is not None:
-            self.code = code
-
-
-class InputError(TokenmillError):
-    status = 400
-    code = "invalid_request"
+__all__ = [
+    "AuthenticationError",
+    "ConflictError",
+    "FencedOutError",
+    "ForbiddenError",
+    "GoneError",
+    "InputError",
+    "LateError",
+    "LimitError",
+    "NotFoundError",
+    "OverBudgetError",
+    "RateLimitError",
+    "ServiceError",
+    "StorageFullError",
+    "TokenmillError",
+    "TooLargeError",
+    "UnservedError",
+]
 
 
 class AuthenticationError(InputError):

@@ -1,39 +1,34 @@
-"""The kinds of tables that Python has, as sources of rows, and the same kind again with more columns.
+"""The kinds of tables that Python has, carried to a process of ours, and the same kind again with more columns.
 
 Imports pandas and polars only where a table is theirs: then they are there.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from features.pipelines.rows.arrow_values import row_values
-from features.pipelines.rows.lines.table_shape import Shape
-from features.pipelines.rows.outputs.tables import arrow_fields
 from features.pipelines.rows.packages import needed
-from features.pipelines.rows.row_json import as_json, dumps
-from features.pipelines.rows.sources.files import Format
-from features.pipelines.rows.sources.source import Row, Source
 from jobs.errors import InputError
+from tokenmill.carried_rows import read_rows, write_rows
+from tokenmill.errors import InputError
+from tokenmill.packages import needed
 
-_DESCRIPTION = "the table"
-_BATCH_ROWS = 512
-
-Rows = Sequence[Mapping[str, Any]]
+ROWS, COLUMNS = "rows", "columns"
+"""How a table is carried: as rows of any values (`tokenmill.carried_rows`), or as columns with types (Arrow)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonTable:
     """A table that was given."""
 
-    source: Source
-    form: Format
-    """Which output its kind is like: Parquet where columns have types."""
-    extended: Callable[[Shape, Rows], Any]
-    """Make a table of its kind with the new columns, of which there are values for each row."""
+    form: str
+    write: Callable[[Path], None]
+    """Write its rows to a file. Raises InputError."""
+    extended: Callable[[Path], Any]
+    """Make a table of its kind with the new columns, which a file has for each row."""
 
 
 def table_of(given: Any) -> PythonTable:
@@ -60,27 +55,20 @@ def _list_of_dicts(given: list[Any]) -> PythonTable:
         if names := [name for name in row if not isinstance(name, str)]:
             raise InputError(f"row {number} has the key {names[0]!r}. Name every column by a text, such as with str().")
 
-    def extended(_shape: Shape, added: Rows) -> list[dict[str, Any]]:
-        return [{**row, **more} for row, more in zip(given, added, strict=True)]
+    def extended(added: Path) -> list[dict[str, Any]]:
+        return [{**row, **more} for row, more in zip(given, read_rows(added), strict=True)]
 
-    source = Source(
-        description=_DESCRIPTION,
-        columns=None,
-        schema=None,
-        read=lambda: _numbered(iter(given)),
-        identity=lambda: _digest(iter(given)),
-    )
-    return PythonTable(source=source, form=Format.JSONL, extended=extended)
+    return PythonTable(form=ROWS, write=lambda path: write_rows(path, given), extended=extended)
 
 
 def _arrow_table(given: Any) -> PythonTable:
-    def extended(shape: Shape, added: Rows) -> Any:
-        table = given
-        for column in (new := _new_columns(shape, added)).column_names:
+    def extended(added: Path) -> Any:
+        table, new = given, read_columns(added)
+        for column in new.column_names:
             table = table.append_column(new.schema.field(column), new.column(column))
         return table
 
-    return PythonTable(source=_arrow_source(given), form=Format.PARQUET, extended=extended)
+    return _with_types(given, extended)
 
 
 def _pandas_frame(given: Any) -> PythonTable:
@@ -90,9 +78,9 @@ def _pandas_frame(given: Any) -> PythonTable:
             "`frame.rename(columns=str)`."
         )
 
-    def extended(shape: Shape, added: Rows) -> Any:
+    def extended(added: Path) -> Any:
         pandas = needed("pandas", by="a DataFrame")
-        new = _new_columns(shape, added).to_pandas()
+        new = read_columns(added).to_pandas()
         new.index = given.index
         return pandas.concat([given, new], axis=1)
 
@@ -103,14 +91,13 @@ def _pandas_frame(given: Any) -> PythonTable:
             raise TypeError("periods, which `.astype(str)` makes texts")
         return arrow.Table.from_pandas(given[[name]], preserve_index=False).column(0)
 
-    table = _arrow_table_of(list(given.columns), column)
-    return PythonTable(source=_arrow_source(table), form=Format.PARQUET, extended=extended)
+    return _with_types(_arrow_table_of(list(given.columns), column), extended)
 
 
 def _polars_frame(given: Any) -> PythonTable:
-    def extended(shape: Shape, added: Rows) -> Any:
+    def extended(added: Path) -> Any:
         polars = needed("polars", by="a DataFrame")
-        return given.hstack(polars.from_arrow(_new_columns(shape, added)).get_columns())
+        return given.hstack(polars.from_arrow(read_columns(added)).get_columns())
 
     needed("pyarrow", by="a DataFrame")
 
@@ -119,26 +106,30 @@ def _polars_frame(given: Any) -> PythonTable:
             raise TypeError("objects of Python")
         return given.select([name]).to_arrow().column(0)
 
-    table = _arrow_table_of(list(given.columns), column)
-    return PythonTable(source=_arrow_source(table), form=Format.PARQUET, extended=extended)
+    return _with_types(_arrow_table_of(list(given.columns), column), extended)
 
 
 def _arrow_table_of(names: Sequence[str], column: Callable[[str], Any]) -> Any:
     """Put a DataFrame's columns together. Raises InputError that names one that Arrow has no type for."""
     arrow = needed("pyarrow", by="a DataFrame")
     _require_once(names)
-    found = {}
+    columns = {}
     for name in names:
         try:
-            found[name] = column(name)
+            columns[name] = column(name)
         except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            said = error.args[0] if isinstance(error, arrow.ArrowException) else error
-            reason = str(said).splitlines()[0].rstrip(".")
+            text = error.args[0] if isinstance(error, arrow.ArrowException) else error
+            reason = str(text).splitlines()[0].rstrip(".")
             raise InputError(
                 f"the column {name!r} of the DataFrame holds what a column of one type cannot: {reason}. Make its "
                 "values alike, or leave it out."
             ) from None
-    return arrow.table(found)
+    return arrow.table(columns)
+
+
+def _with_types(table: Any, extended: Callable[[Path], Any]) -> PythonTable:
+    _require_once(table.column_names)
+    return PythonTable(form=COLUMNS, write=lambda path: write_columns(path, table), extended=extended)
 
 
 def _require_once(names: Sequence[str]) -> None:
@@ -146,44 +137,15 @@ def _require_once(names: Sequence[str]) -> None:
         raise InputError(f"the table has the column {twice[0]!r} twice. Rename one.")
 
 
-def _arrow_source(table: Any) -> Source:
-    names = list(table.column_names)
-    _require_once(names)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-            yield from row_values(batch)
-
-    return Source(
-        description=_DESCRIPTION,
-        columns=names,
-        schema=table.schema,
-        read=lambda: _numbered(rows()),
-        identity=lambda: _digest(rows()),
-    )
+def write_columns(path: Path, table: Any) -> None:
+    """Write a pyarrow.Table. As a stream: a file of Arrow's has no room for a dictionary that changes."""
+    ipc = needed("pyarrow.ipc", by="a table with types")
+    with ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
 
 
-def _new_columns(shape: Shape, added: Rows) -> Any:
+def read_columns(path: Path) -> Any:
+    """Return a pyarrow.Table whose values stay in the file."""
     arrow = needed("pyarrow", by="a table with types")
-    return arrow.Table.from_pylist(list(added), schema=arrow.schema(arrow_fields(shape.typed)))
-
-
-def _numbered(rows: Iterator[Mapping[str, Any]]) -> Iterator[Row]:
-    return (Row(_DESCRIPTION, number, dict(values)) for number, values in enumerate(rows, start=1))
-
-
-def _digest(rows: Iterator[Mapping[str, Any]]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        try:
-            digest.update(dumps(dict(row), default=_known))
-        except TypeError:  # as of half a surrogate pair: the prompt says so, if it takes it
-            digest.update(repr(row).encode(errors="backslashreplace"))
-    return digest.hexdigest()
-
-
-def _known(value: Any) -> Any:
-    try:
-        return as_json(value)
-    except TypeError:
-        return repr(value)
+    with arrow.memory_map(str(path)) as content:
+        return arrow.ipc.open_stream(content).read_all()

@@ -14,6 +14,7 @@ from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answe
 from features.pipelines.rows.outputs.tables import TableWriter, arrow_fields, open_table
 from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources.files import Format
+from tokenmill.packages import needed
 
 _OWN = {
     "document": Kind.STRING,

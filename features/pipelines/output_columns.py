@@ -16,6 +16,7 @@ from features.pipelines.rows.outputs.tables import arrow_fields, require_writabl
 from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources import files
 from features.pipelines.spec import Definition, Format, Step
+from tokenmill.packages import needed
 
 ERROR_COLUMN = "error"
 

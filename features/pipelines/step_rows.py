@@ -13,6 +13,7 @@ from features.pipelines.rows.row_json import dumps, loads
 from jobs.batches.ordered_results import MAX_LINE_BYTES, OrderedResults
 from jobs.lines.reading import iter_lines
 from jobs.storage import Storage
+from tokenmill.row_json import dumps, loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

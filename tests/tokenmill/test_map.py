@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
@@ -18,9 +19,14 @@ from pydantic import BaseModel
 
 import tokenmill
 from cli.disk.input_scan import scan_input
+from cli.mapping.called import answer as answered_here
+from cli.mapping.carried import source_of
 from cli.places import place
 from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
+from features.pipelines.rows.sources.source import Source
+from tokenmill import mapping
+from tokenmill.row_json import dumps, loads
 from tokenmill.tables import table_of
 
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}, "stars": {"type": "integer"}}}
@@ -74,12 +80,26 @@ def answer(custom_id: str, text: str) -> dict[str, Any]:
     return {"custom_id": custom_id, "response": {"status_code": 200, "body": {"choices": [choice]}}}
 
 
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have calls answered where `monkeypatch` reaches."""
+    monkeypatch.setattr(mapping, "answered", lambda folder, call: answered_here(folder, loads(dumps(call))))
+
+
+def carried(rows: Any, folder: Path) -> Source:
+    """Return rows as the process has them that answers a call."""
+    table, path = table_of(rows), folder / "table"
+    table.write(path)
+    source, _ = source_of(path, table.form)
+    return source
+
+
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shop:
     shop = Shop()
     monkeypatch.delenv("TOKENMILL_BASE_URL", raising=False)
     monkeypatch.setenv("TOKENMILL_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(place, "this_machine", lambda *_args, **_options: shop)
+    in_this_process(monkeypatch)
     return shop
 
 
@@ -183,10 +203,12 @@ def test_an_interrupted_call_renders_its_rows_once(shop: Shop, tmp_path: Path) -
     assert shop.num_runs == 3
 
 
-def test_rows_that_are_read_again_are_the_same() -> None:
-    first, again = table_of(ROWS).source, table_of([dict(row) for row in ROWS]).source
-    assert first.identity() == again.identity() != table_of(ROWS[:2]).source.identity()
-    assert [row.values for row in first.read()] == [row.values for row in first.read()] == ROWS
+@pytest.mark.parametrize("kind", [list, pa.Table.from_pylist])
+def test_rows_that_are_read_again_are_the_same(kind: Callable[[Any], Any], tmp_path: Path) -> None:
+    same, fewer = (carried(kind(rows), tmp_path).identity() for rows in ([dict(row) for row in ROWS], ROWS[:2]))
+    source = carried(kind(ROWS), tmp_path)
+    assert source.identity() == same != fewer
+    assert [row.values for row in source.read()] == [row.values for row in source.read()] == ROWS
 
 
 @pytest.mark.parametrize(
@@ -207,10 +229,10 @@ def test_values_of_other_libraries_are_shown_and_come_back(value: Any, shown: st
     assert row["text"] is value
 
 
-def test_arrays_that_differ_in_their_middle_are_different_rows() -> None:
+def test_arrays_that_differ_in_their_middle_are_different_rows(tmp_path: Path) -> None:
     arrays = np.zeros((2, 10_000))
     arrays[1, 5_000] = 1
-    assert len({table_of([{"a": array}]).source.identity() for array in arrays}) == 2
+    assert len({carried([{"a": array}], tmp_path).identity() for array in arrays}) == 2
 
 
 def test_a_server_is_named_by_its_url_and_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

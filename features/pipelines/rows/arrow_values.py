@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
-from features.pipelines.rows.packages import needed
 from jobs.errors import InputError
-
-_FRACTION = re.compile(r"(\.[0-9]{6})")
+from tokenmill.arrow_scalars import is_finer_than_python, python_value
+from tokenmill.packages import needed
 
 
 def row_values(batch: Any) -> Iterator[dict[str, Any]]:
@@ -47,7 +44,7 @@ def _value(scalar: Any) -> Any:
     if not scalar.is_valid:
         return None
     if isinstance(scalar, arrow.TimestampScalar | arrow.Time64Scalar | arrow.DurationScalar):
-        value, rest = _python_value(scalar) if is_finer_than_python(scalar) else (scalar.as_py(), 0)
+        value, rest = python_value(scalar) if is_finer_than_python(scalar) else (scalar.as_py(), 0)
         return scalar if rest else value
     if isinstance(scalar, arrow.StructScalar):
         return {name: _value(one) for name, one in scalar.items()}
@@ -63,29 +60,3 @@ def _value_in_parts(scalar: Any) -> Any:
     if isinstance(scalar, arrow.ListScalar | arrow.LargeListScalar | arrow.FixedSizeListScalar):
         return [_value(one) for one in scalar.values]
     return scalar.as_py()
-
-
-def is_finer_than_python(value: Any) -> bool:
-    """Tell whether this is a scalar that counts nanoseconds."""
-    return type(value).__module__ == "pyarrow.lib" and getattr(getattr(value, "type", None), "unit", None) == "ns"
-
-
-def text_of(scalar: Any) -> str:
-    """Return one as Python would write it, with nine digits of its second."""
-    value, rest = _python_value(scalar)
-    if isinstance(value, timedelta):
-        text = str(value) if value.microseconds else f"{value}.000000"
-    else:
-        text = value.isoformat(timespec="microseconds")
-    return _FRACTION.sub(rf"\g<1>{rest:03d}", text)
-
-
-def _python_value(scalar: Any) -> tuple[Any, int]:
-    """Return the value up to its microsecond, and the nanoseconds beyond."""
-    arrow = needed("pyarrow", by="a table with types")
-    microseconds, rest = divmod(scalar.value, 1000)
-    if isinstance(scalar, arrow.TimestampScalar):
-        kind = arrow.timestamp("us", tz=scalar.type.tz)
-    else:
-        kind = arrow.time64("us") if isinstance(scalar, arrow.Time64Scalar) else arrow.duration("us")
-    return arrow.scalar(microseconds, kind).as_py(), rest

@@ -19,6 +19,7 @@ from jobs.settings import MIB
 from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch
+from tokenmill.row_json import loads
 
 _MAX_LINE_BYTES = 64 * MIB  # far above what an answer may have
 _CHECKED_EVERY = 100  # rows

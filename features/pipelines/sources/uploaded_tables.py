@@ -27,6 +27,7 @@ from jobs.errors import InputError, NotFoundError, TooLargeError
 from jobs.files import NewFile
 from jobs.settings import MIB, Settings
 from jobs.storage import Storage
+from tokenmill.row_json import dumps
 
 MAX_TABLE_BYTES = 32 * MIB
 """Of the file, which is held in memory."""

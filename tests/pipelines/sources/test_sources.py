@@ -23,6 +23,7 @@ from features.pipelines.rows.sources import formats
 from features.pipelines.rows.sources.files import Format
 from features.pipelines.rows.sources.reading import open_source
 from jobs.errors import InputError, ServiceError
+from tokenmill.row_json import dumps
 
 
 def rows(spec: object) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from features.pipelines.rows.row_json import dumps, loads
 from jobs.errors import InputError, ServiceError, TooLargeError
+from tokenmill.row_json import dumps, loads
 
 ROWS_COLUMN = "rows"
 COUNT_COLUMN = "num_rows"

@@ -12,6 +12,7 @@ from features.pipelines.rows.outputs.tables import arrow_fields, several_types, 
 from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources.files import Format
 from jobs.errors import InputError
+from tokenmill.packages import needed
 
 ERROR_COLUMN = "error"
 MAX_COLUMNS = 10_000

@@ -8,6 +8,7 @@ from typing import Any
 
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind
 from features.pipelines.rows.row_json import loads
+from tokenmill.row_json import loads
 
 TEXT_COLUMN = "answer"
 """What an answer without a schema becomes."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from features.pipelines.rows.packages import needed
 from jobs.errors import InputError
+from tokenmill.packages import needed
 
 MAX_SCHEMA_BYTES = 4 << 20
 _PARTS_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

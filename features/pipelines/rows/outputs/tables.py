@@ -17,6 +17,8 @@ from features.pipelines.rows.packages import needed
 from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.sources.files import Format
 from jobs.errors import InputError
+from tokenmill.packages import needed
+from tokenmill.row_json import dumps
 
 _GROUP_ROWS = 4096
 """Of Parquet: a row group; fewer where they are more than _GROUP_BYTES."""

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from features.pipelines.rows.packages import needed
 from jobs.errors import InputError, ServiceError
+from tokenmill.packages import needed
 
 _STORES = ("s3", "s3a", "gs", "az", "file")
 _MAGIC = re.compile(r"[*?\[]")

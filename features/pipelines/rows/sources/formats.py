@@ -17,6 +17,8 @@ from features.pipelines.rows.sources.files import SourceFile, readable
 from features.pipelines.rows.sources.row_groups import rows_at_once
 from features.pipelines.rows.sources.source import Row
 from jobs.errors import InputError
+from tokenmill.packages import needed
+from tokenmill.row_json import loads
 
 MAX_ROW_BYTES = 16 << 20
 MAX_COLUMNS = 16_384

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from features.pipelines.rows.row_json import loads
+from tokenmill.row_json import loads
 
 LENGTH = struct.Struct(">I")
 

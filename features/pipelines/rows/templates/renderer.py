@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from features.pipelines.rows.row_json import as_json, dumps
+from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.limits import Limits
 from features.pipelines.rows.templates.process import RendererDiedError, RenderingProcess
 from features.pipelines.rows.templates.template import Template
 from jobs.errors import InputError
+from tokenmill.row_json import as_shown, dumps
 
 _GROUP_ROWS = 64
 _GROUP_BYTES = 1 << 20
@@ -45,7 +46,7 @@ class RowError:
 class Renderer:
     """Use as a context manager, by one thread: inside, `render` may be called any number of times.
 
-    Values of a row are what `features.pipelines.rows.row_json` writes, but for bytes.
+    Values of a row are what `tokenmill.row_json` writes, but for bytes.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ def _encoded(context: Mapping[str, Any] | RowError, limits: Limits) -> bytes | R
     if isinstance(context, RowError):
         return context
     try:
-        row = dumps(dict(context), default=_shown)
+        row = dumps(dict(context), default=as_shown)
     except TypeError as error:
         problem = _unshown(context) or str(error)
         return RowError(message=f"the row holds what no prompt can show: {problem}")
@@ -163,17 +164,11 @@ def _encoded(context: Mapping[str, Any] | RowError, limits: Limits) -> bytes | R
     return row
 
 
-def _shown(value: Any) -> Any:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes, which are no text")
-    return as_json(value)
-
-
 def _unshown(values: Mapping[str, Any], *, level: int = 0) -> str | None:
     """Return the name of the first value that cannot be shown, and why."""
     for name, value in values.items():
         try:
-            dumps(value, default=_shown)
+            dumps(value, default=as_shown)
         except TypeError as error:
             inner = _unshown(value, level=level + 1) if isinstance(value, dict) and level < _NAMED_LEVELS else None
             return f"{name}.{inner}" if inner else f"{name}: {error.__cause__ or error}"

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from features.pipelines.rows.arrow_values import is_finer_than_python, text_of
+from tokenmill.arrow_scalars import is_finer_than_python, text_of
 
 MAX_DIGITS = 4300
 """Of an integer: Python reads no longer ones, whose reading takes time that grows with their square."""
@@ -29,6 +29,13 @@ _ZEROS = b"0" * (_SHORT_DIGITS + 1)
 _INT64 = range(-(1 << 63), 1 << 64)
 """What orjson writes."""
 _OPTIONS = orjson.OPT_NON_STR_KEYS
+
+
+class Unwritable:
+    """A value of another process, for which there was no form in JSON. No dataclass: orjson would write it."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
 def loads(raw: bytes, *, integer: Callable[[str], Any] = int) -> Any:
@@ -57,6 +64,8 @@ def _finite(digits: str) -> float:
 
 def as_json(value: Any) -> Any:
     """Return what JSON has a form for in place of a value that it has none for. Raises TypeError."""
+    if isinstance(value, Unwritable):
+        raise TypeError(value.reason)
     if is_finer_than_python(value):
         return text_of(value)
     if hasattr(value, "tolist"):  # numpy's scalars and arrays
@@ -70,6 +79,13 @@ def as_json(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
     raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def as_shown(value: Any) -> Any:
+    """Return the same for a prompt, in which bytes are no text. Raises TypeError."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("bytes, which are no text")
+    return as_json(value)
 
 
 def dumps(value: Any, *, default: Callable[[Any], Any] = as_json, sorts_keys: bool = False) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from jobs.errors import InputError
+from tokenmill.errors import InputError
 
 
 def needed(module: str, *, by: str) -> Any:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from features.pipelines.rows.row_json import dumps, loads
+from tokenmill.row_json import dumps, loads
 
 LONG = "123456789012345678901234567890"
 NOON = "2026-01-02T12:00:00"

@@ -1,0 +1,64 @@
+"""One call of `tokenmill.map` in a process of ours: a folder has the table, and gets the new columns or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cli.client import client_for
+from cli.extras import what_to_install
+from cli.mapping.carried import source_of, write_added
+from cli.mapping.job import Wanted, plan
+from cli.mapping.running import check_schema, compute, folder_of
+from cli.places import place
+from cli.places.options import say
+from cli.places.session import Place
+from cli.up_command import default_data_dir
+from jobs.errors import TokenmillError
+from tokenmill.mapping import ADDED, INTERRUPTED, TABLE, note_error
+
+Call = Mapping[str, Any]
+"""What `tokenmill.map` was given, but for the table."""
+
+
+def answer(folder: Path, call: Call) -> int:
+    """Answer a call; return the exit status."""
+    try:
+        _map(folder, call)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.Exit as ended:  # a signal ended the stack on this machine
+        return ended.exit_code
+    except (TokenmillError, OSError) as error:
+        return note_error(folder, error)
+    except ModuleNotFoundError as error:
+        sentence = what_to_install(error.name)
+        if sentence is None:
+            raise
+        return note_error(folder, TokenmillError(sentence))
+    return 0
+
+
+def _map(folder: Path, call: Call) -> None:
+    source, form = source_of(folder / TABLE, call["form"])
+    job = plan(source, Wanted(model="", **call["wanted"]), form)
+    where = _place(call)
+    job = replace(job, ask=replace(job.ask, model=where.model))
+    check_schema(job, where)
+    base = Path(call["data_dir"]) if call["data_dir"] else default_data_dir()
+    mapped = folder_of(job, where, base=base, output="")
+    with mapped.run.held():
+        rendered = compute(job, where, mapped, say=say)
+        write_added(folder / ADDED, call["form"], job.shape, mapped.rows(job, rendered))
+        mapped.remove()
+
+
+def _place(call: Call) -> Place:
+    if not call["base_url"]:
+        return place.this_machine(call["model"], say=say)
+    client = client_for(call["base_url"], call["api_key"])
+    return place.server(client, call["model"], window=call["window"], say=say)
