@@ -1,12 +1,13 @@
 """`tokenmill bench …`: measures the engine on this machine.
 
 Each benchmark reads its own options, since some run where there is no typer (docs/adr/0012). Here they are named, and
-loaded only when they run.
+loaded only when they run. Studies are part of a checkout; an installation measures itself with the others.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,15 @@ reads_its_own_options = app.command(
 @app.callback()
 def bench() -> None:
     """Group the measurements."""
+
+
+def _require_checkout(context: typer.Context, study: str) -> None:
+    """Raise InputError where the package of a study is not there, as in an installation."""
+    if find_spec(f"benchmarks.{study}") is None:
+        raise InputError(
+            f"`tokenmill bench {context.info_name}` is a study, which is part of a checkout of Tokenmill and not of an "
+            "installation. Run it in a checkout."
+        )
 
 
 @reads_its_own_options
@@ -86,6 +96,7 @@ def replay(context: typer.Context) -> None:
 
     `tokenmill bench replay --help` lists its commands: trace, study, day, eta, order, calibrate, validate.
     """
+    _require_checkout(context, "replay")
     from benchmarks.replay import main
 
     raise typer.Exit(main(context.args))
@@ -97,6 +108,7 @@ def peers(context: typer.Context) -> None:
 
     `tokenmill bench peers --help` lists its options; benchmarks/README.md says how to install the peers.
     """
+    _require_checkout(context, "peers")
     from benchmarks.peers.__main__ import main
 
     raise typer.Exit(main(context.args))
@@ -108,6 +120,7 @@ def gpu(context: typer.Context) -> None:
 
     `tokenmill bench gpu --help` lists its options; benchmarks/README.md says what each section measures.
     """
+    _require_checkout(context, "gpu")
     from benchmarks.gpu.__main__ import main
 
     raise typer.Exit(main(context.args))
@@ -119,6 +132,7 @@ def extraction(context: typer.Context) -> None:
 
     `tokenmill bench extraction --help` lists the parts.
     """
+    _require_checkout(context, "extraction")
     from benchmarks.extraction.__main__ import main
 
     raise typer.Exit(main(context.args))
@@ -145,6 +159,7 @@ def queue(context: typer.Context) -> None:
 
     `tokenmill bench queue --help` lists its options.
     """
+    _require_checkout(context, "work_queue")
     from benchmarks.work_queue.command import main
 
     raise typer.Exit(main(context.args))
@@ -156,6 +171,7 @@ def dashboard(context: typer.Context) -> None:
 
     `tokenmill bench dashboard --help` lists its options.
     """
+    _require_checkout(context, "dashboard")
     from benchmarks.dashboard.command import parse, run
     from cli.embedded.launcher import BenchLauncher
 
@@ -168,6 +184,7 @@ def chaos(context: typer.Context) -> None:
 
     `tokenmill bench chaos --help` lists its options.
     """
+    _require_checkout(context, "chaos")
     from benchmarks.chaos.command import parse, run
     from cli.embedded.launcher import BenchLauncher
     from jobs.settings import load_settings

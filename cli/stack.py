@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from cli.embedded.servers import URLS, Servers, chosen_environment, plan_servers
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
 from jobs.errors import InputError, NotFoundError
+from tokenmill.processes import command_of
 
 FIRST_TENANT = "default"
 _MODEL_READY_SECONDS = 3600.0  # a large model is loaded, or fetched from the hub first
@@ -259,7 +259,7 @@ def _role(
     return ChildSpec(
         name=name,
         command=[
-            *(sys.executable, "-m", "cli.main", role, "--ready-file", str(ready_file)),
+            *command_of("cli.main", role, "--ready-file", str(ready_file)),
             *("--start-file", str(data_dir.database_ready), *arguments),
         ],
         environment=environment,

@@ -24,25 +24,23 @@ from jobs.storage.prepared import PREFIX
 from jobs.telemetry.serving import serve
 
 ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+WHEEL = SETTINGS["hatch"]["build"]["targets"]["wheel"]
 NOT_SHIPPED = {"tests", "examples"}  # read from a checkout, not from an installation
+SHIPPED = {path.parent.name for path in ROOT.glob("*/*.py")} - NOT_SHIPPED
 
 
-def test_the_wheel_lists_every_package_of_the_checkout() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    listed = set(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
-    present = {path.parent.name for path in ROOT.glob("*/*.py")} - NOT_SHIPPED
-    assert listed == present
+def test_the_wheel_has_every_package_of_the_checkout_inside_the_one_that_users_import() -> None:
+    assert {path.partition("/")[0] for path in WHEEL["only-include"]} == SHIPPED
+    assert WHEEL["sources"] == {name: f"tokenmill/_packages/{name}" for name in SHIPPED - {"tokenmill"}}
 
 
 def test_mypy_looks_at_every_package_of_the_wheel_and_at_the_tests() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert set(settings["mypy"]["files"]) == {*settings["hatch"]["build"]["targets"]["wheel"]["packages"], "tests"}
+    assert set(SETTINGS["mypy"]["files"]) == {*SHIPPED, "tests"}
 
 
 def test_ruff_knows_every_package_of_the_checkout_as_ours() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    ours = {*settings["hatch"]["build"]["targets"]["wheel"]["packages"], *NOT_SHIPPED}
-    assert set(settings["ruff"]["lint"]["isort"]["known-first-party"]) == ours
+    assert set(SETTINGS["ruff"]["lint"]["isort"]["known-first-party"]) == SHIPPED | NOT_SHIPPED
 
 
 def test_transformers_builds_a_llama_with_our_kernels_folder_first_on_the_path() -> None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.pipelines.rows.packages import needed
-from jobs.errors import InputError
 from tokenmill.carried_rows import read_rows, write_rows
 from tokenmill.errors import InputError
 from tokenmill.packages import needed

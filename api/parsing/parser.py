@@ -15,7 +15,7 @@ from api.parsing.messages import Answer, Question, Refusal, read_message, write_
 from api.parsing.parsed import Body
 from jobs.errors import ServiceError
 
-_COMMAND = (sys.executable, "-m", "api.parsing.child")
+_COMMAND = (sys.executable, "-P", "-m", "api.parsing.child")
 _MOST_SECONDS = 30.0
 """For one body, and for the start of the process before the first one; then it is ended."""
 

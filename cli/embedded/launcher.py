@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from benchmarks.chaos.stack import Server
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.postgres import prepare_postgres
 from cli.embedded.valkey import prepare_valkey
+from tokenmill.processes import command_of
 
 _READY_SECONDS = 180.0
 
@@ -40,7 +40,7 @@ class BenchLauncher:
         return Child(
             ChildSpec(
                 name=log,
-                command=[sys.executable, "-m", "cli.main", name, "--ready-file", str(ready), *arguments],
+                command=command_of("cli.main", name, "--ready-file", str(ready), *arguments),
                 environment={**os.environ, **environment},
                 log_path=self._log(log),
                 is_ready=ready.exists,

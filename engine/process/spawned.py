@@ -48,7 +48,7 @@ class SpawnedChild:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.process.child", str(file_descriptor), str(os.getpid())],
+                [sys.executable, "-P", "-m", "engine.process.child", str(file_descriptor), str(os.getpid())],
                 pass_fds=(file_descriptor,),
                 env=environment,
                 stdin=subprocess.DEVNULL,

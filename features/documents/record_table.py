@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 from features.documents.extraction.fields.schema import FieldSchema
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answer_columns
 from features.pipelines.rows.outputs.tables import TableWriter, arrow_fields, open_table
-from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources.files import Format
 from tokenmill.packages import needed
 

@@ -13,7 +13,6 @@ from features.pipelines.rows.outputs.answers import TEXT_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answer_columns
 from features.pipelines.rows.outputs.kept_columns import nullable, restorers
 from features.pipelines.rows.outputs.tables import arrow_fields, require_writable
-from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources import files
 from features.pipelines.spec import Definition, Format, Step
 from tokenmill.packages import needed

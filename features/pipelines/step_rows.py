@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from features.pipelines.rows.row_json import dumps, loads
 from jobs.batches.ordered_results import MAX_LINE_BYTES, OrderedResults
 from jobs.lines.reading import iter_lines
 from jobs.storage import Storage

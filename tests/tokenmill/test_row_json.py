@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.pipelines.rows.row_json import dumps, loads
 from tokenmill.row_json import dumps, loads
 
 LONG = "123456789012345678901234567890"

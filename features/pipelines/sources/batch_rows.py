@@ -9,7 +9,6 @@ import orjson
 from sqlalchemy.orm import Session
 
 from features.pipelines.preparing import SourceRow, row_id
-from features.pipelines.rows.row_json import loads
 from jobs import files
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, NotFoundError

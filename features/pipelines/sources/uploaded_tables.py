@@ -17,7 +17,6 @@ from typing import Any
 import orjson
 
 from features.pipelines.rows.lines.requests import Ask, RequestLine, UnrenderedRow, request_lines, require_columns
-from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.sources.files import ALLOWED, SourceFile, format_of
 from features.pipelines.rows.sources.reading import source_of
 from features.pipelines.rows.sources.source import Source

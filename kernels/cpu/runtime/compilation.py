@@ -57,7 +57,7 @@ def compile_apart(function: Callable[[Any], None]) -> subprocess.Popen[bytes] | 
         return None
     paths = [str(_CPU_FOLDER.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        [sys.executable, "-c", _COMPILE, function.__module__, function.__name__],
+        [sys.executable, "-P", "-c", _COMPILE, function.__module__, function.__name__],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

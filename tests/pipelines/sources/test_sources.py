@@ -18,7 +18,6 @@ from obstore.store import from_url
 
 from benchmarks.s3_server import S3Server
 from features.pipelines.rows.outputs.tables import open_table
-from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.sources import formats
 from features.pipelines.rows.sources.files import Format
 from features.pipelines.rows.sources.reading import open_source

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from features.pipelines.rows.row_json import dumps, loads
 from jobs.errors import InputError, ServiceError, TooLargeError
 from tokenmill.row_json import dumps, loads
 

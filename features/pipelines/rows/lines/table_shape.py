@@ -9,7 +9,6 @@ from typing import Any
 from features.pipelines.rows.outputs.answers import TEXT_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind
 from features.pipelines.rows.outputs.tables import arrow_fields, several_types, size_of
-from features.pipelines.rows.packages import needed
 from features.pipelines.rows.sources.files import Format
 from jobs.errors import InputError
 from tokenmill.packages import needed

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind
-from features.pipelines.rows.row_json import loads
 from tokenmill.row_json import loads
 
 TEXT_COLUMN = "answer"

@@ -12,7 +12,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from features.pipelines.rows.packages import needed
 from jobs.errors import InputError
 from tokenmill.packages import needed
 

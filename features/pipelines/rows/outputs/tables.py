@@ -13,8 +13,6 @@ from typing import Any, BinaryIO, Protocol, Self
 import orjson
 
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind, require_narrow
-from features.pipelines.rows.packages import needed
-from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.sources.files import Format
 from jobs.errors import InputError
 from tokenmill.packages import needed

@@ -17,7 +17,6 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from features.pipelines.rows.packages import needed
 from jobs.errors import InputError, ServiceError
 from tokenmill.packages import needed
 

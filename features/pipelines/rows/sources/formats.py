@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from features.pipelines.rows.arrow_values import row_values
-from features.pipelines.rows.packages import needed
-from features.pipelines.rows.row_json import loads
 from features.pipelines.rows.sources.files import SourceFile, readable
 from features.pipelines.rows.sources.row_groups import rows_at_once
 from features.pipelines.rows.sources.source import Row

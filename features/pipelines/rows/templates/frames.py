@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable
 from typing import IO, Any
 
-from features.pipelines.rows.row_json import loads
 from tokenmill.row_json import loads
 
 LENGTH = struct.Struct(">I")

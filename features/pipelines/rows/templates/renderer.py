@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from features.pipelines.rows.row_json import dumps
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.limits import Limits
 from features.pipelines.rows.templates.process import RendererDiedError, RenderingProcess
