@@ -122,7 +122,7 @@ sliding window, and the sampling that a model's authors advise.
 As batches of `/v1/embeddings`: [embeddings.md](embeddings.md). In Python, beside `LLM`:
 
 ```python
-from engine import Embedder
+from tokenmill.engine import Embedder
 
 embedder = Embedder("all-MiniLM-L6-v2")  # a folder as sentence-transformers writes it, or a hub id
 found = embedder.embed(["a text", "another one"])
@@ -175,7 +175,7 @@ Everything else is refused by name: other decoders, those that see both sides, o
 A reranker reads a query and a document together and gives one score. As batches of `/v1/rerank`: [embeddings.md](embeddings.md#reranking). In Python:
 
 ```python
-from engine import Reranker
+from tokenmill.engine import Reranker
 
 reranker = Reranker("ms-marco-MiniLM-L6-v2")  # a folder as transformers writes it, or a hub id
 found = reranker.score("who pays?", ["a document", "another one"])
