@@ -58,6 +58,13 @@ def test_a_call_that_is_ended_leaves_no_process(server: socket.socket, number: s
         assert b"Traceback" not in caller.stderr.read()
 
 
+def test_an_import_brings_the_errors_alone() -> None:
+    script = "import sys; before = {*sys.modules}; import tokenmill; print(*sorted({*sys.modules} - before))"
+    imported = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [name for name in imported.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names]
+    assert names == ["tokenmill", "tokenmill.errors"]
+
+
 def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "command_of", lambda *_: [sys.executable, "-c", "import os; os._exit(3)"])
     with pytest.raises(tokenmill.TokenmillError, match="status 3"):
