@@ -192,7 +192,7 @@ BODIES = """
 import asyncio
 from api.parsing.parser import BodyParser
 from features.administration.http.tenants import CreateTenantBody
-parser = BodyParser()
+parser = BodyParser(most_seconds=120)
 print(asyncio.run(parser.parsed(CreateTenantBody, b'{"name": "acme"}', "application/json")).name)
 parser.close()
 """

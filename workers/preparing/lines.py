@@ -69,7 +69,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
     long_line_bytes = math.inf
 
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
-        prices = Prices(reading_micros=reading_price_picos(parts.services.settings))
+        prices = Prices(reading_picos=reading_price_picos(parts.services.settings))
         super().__init__(replace(claim, prices=prices), FailureMaker(claim.batch_id, code="worker_failure"))
         self._parts = parts
         self._open: set[int] = set()  # numbers of the lines that somebody waits for
