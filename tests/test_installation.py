@@ -229,7 +229,7 @@ def test_a_table_goes_through_a_whole_stack_from_a_users_process(
 
 def test_engine_and_documents_are_imported_beside_packages_of_other_names_alone(installation: Installation) -> None:
     script = """
-    for name in ("confined", "engine", "extraction", "kernels", "protocol"):
+    for name in ("confined", "engine", "features", "kernels", "protocol"):
         del sys.modules[name]
     sys.path.remove(os.path.dirname(__file__))
     sys.path.remove(os.environ["PYTHONPATH"])

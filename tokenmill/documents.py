@@ -1,6 +1,6 @@
 """Texts of documents and their passages, in a user's own process: `from tokenmill.documents import DocumentReader`.
 
-A process that has a package `confined` or `extraction` of its own cannot have them, too.
+A process that has a package `confined`, `features` or `protocol` of its own cannot have them, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOME = {
     "DocumentReader": "features.documents.extraction.documents.process.document_reader",
     "TokenCount": "features.documents.extraction.passages.token_count",
 }
-make_importable("confined", "extraction")
+make_importable("confined", "features", "protocol")
 
 
 def __getattr__(name: str) -> Any:
