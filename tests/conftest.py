@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.keeping.results import add_option, kept_results
+
 if TYPE_CHECKING:
     import psycopg
 
@@ -37,10 +39,15 @@ if importlib.util.find_spec("hypothesis") is not None:
     settings.load_profile("tokenmill")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Hear interrupts: a shell lets what it starts with `&` ignore them, and so would all that tests start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(kept_results(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ from tests.engine.builders import (
 )
 from tests.engine.tiny_models import TinyModel, TinyModels
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 PROMPT = [7, 8, POISON, 9]
 AFTER_ONE = greedy(6, allowed_token_ids=[POISON])

@@ -23,6 +23,8 @@ from engine.speculation.lookup_drafter import LookupDrafter
 from tests.engine.builders import FreeRows, new_request, runner_of
 from tests.engine.tiny_models import THROUGH_TRANSFORMERS, VARIANTS, TinyModel, answered
 
+pytestmark = pytest.mark.comparison
+
 MODELS = {**VARIANTS, **THROUGH_TRANSFORMERS}
 
 FACTORS: dict[str, tuple[Any, ...]] = {

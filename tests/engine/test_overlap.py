@@ -15,6 +15,8 @@ from tests.engine.builders import add_all, make_engine, new_request, run_to_end
 from tests.engine.simulated_engine import SimulatedEngine, expected_output
 from tests.engine.tiny_models import TinyModel, TinyModels
 
+pytestmark = pytest.mark.comparison
+
 
 @pytest.fixture
 def model(tiny_models: TinyModels) -> TinyModel:

@@ -22,7 +22,7 @@ from tests.engine.builders import GivenDrafter, new_request
 from tests.read_by_transformers import digest
 from tests.real_model import read_by_transformers, real_model
 
-pytestmark = [pytest.mark.real_model, pytest.mark.long]
+pytestmark = [pytest.mark.comparison, pytest.mark.real_model, pytest.mark.long]
 
 NUM_TOKENS = 20
 QUESTIONS = ["What is the capital of France?", "Name the three primary colors.", "Write a line about the sea."]

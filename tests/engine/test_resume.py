@@ -14,6 +14,8 @@ from engine.params import SamplingParams
 from tests.engine.builders import new_request
 from tests.engine.tiny_models import TinyModel, TinyModels
 
+pytestmark = pytest.mark.comparison
+
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 RANDOM = SamplingParams(seed=11, max_tokens=24, ignore_eos=True, top_p=0.9)
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed (it needs Linux)"
-)
+pytestmark = [
+    pytest.mark.comparison,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed (it needs Linux)"),
+]
 
 POINTERS = {
     torch.float32: "*fp32",

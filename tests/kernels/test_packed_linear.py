@@ -15,6 +15,8 @@ from kernels.cpu.gemm import panels, sums
 from kernels.errors import KernelInputError
 from kernels.packed_linear import PackedLinear, Product, best_product, can_multiply, padded_rows, products_for
 
+pytestmark = pytest.mark.comparison
+
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
 
 

@@ -20,6 +20,8 @@ from tests.engine.models.builders import build_family, check_run
 from tests.engine.models.families import RUNS, SMALLEST_LEAD, Family
 from tests.engine.tiny_models import TinyModel, greedy
 
+pytestmark = pytest.mark.comparison
+
 PROMPTS = [[5, 17, 100, 44, 9, 23, 71], [150, 3, 3, 8], [60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71], [199]]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}

@@ -23,9 +23,10 @@ from tests.engine.tiny_models import VARIANTS, save_tiny
 
 UNITS = [product for product in products_for(torch.bfloat16) if product.unit]
 
-pytestmark = pytest.mark.skipif(
-    not (UNITS and can_run()), reason="this CPU or system runs the layers of a decoder one by one"
-)
+pytestmark = [
+    pytest.mark.comparison,
+    pytest.mark.skipif(not (UNITS and can_run()), reason="this CPU or system runs the layers of a decoder one by one"),
+]
 
 BLOCK_SIZE = 4
 

@@ -15,7 +15,7 @@ from kernels.write_kv import write_kv
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, run_all, runner_of
 from tests.engine.tiny_models import VARIANTS, TinyModels
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 
 @pytest.mark.parametrize("name", VARIANTS)

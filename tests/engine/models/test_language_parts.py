@@ -17,6 +17,8 @@ from tests.engine.models.builders import check_run, generate_with_lead
 from tests.engine.models.families import RUNS, SMALLEST_LEAD, TINY
 from tests.engine.tiny_models import TinyModel
 
+pytestmark = pytest.mark.comparison
+
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
 _QWEN_SEES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64}
 _PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -30,6 +30,7 @@ from tests.engine.models.models_table import PAGE, models_page
 from tests.engine.tiny_models import TinyModel, greedy
 
 pytestmark = [
+    pytest.mark.comparison,
     pytest.mark.long,
     # transformers 5.17 scripts a function of gpt_bigcode when it is imported, which newer torch warns about.
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),

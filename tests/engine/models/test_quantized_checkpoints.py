@@ -24,7 +24,7 @@ from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from tests.engine.tiny_models import TinyModel, greedy
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 CPU = torch.device("cpu")
 BLOCK = 128

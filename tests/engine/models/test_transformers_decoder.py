@@ -25,6 +25,8 @@ from engine.params import SamplingParams
 from tests.engine.builders import new_request, runner_of
 from tests.engine.models.families import TINY
 
+pytestmark = pytest.mark.comparison
+
 CPU = torch.device("cpu")
 
 SHAPE: dict[str, Any] = {**TINY, "eos_token_id": 2}

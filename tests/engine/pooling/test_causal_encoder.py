@@ -15,6 +15,8 @@ from engine.errors import UnsupportedModelError
 from engine.pooling.purposes import Purpose, purpose_of
 from tests.engine.pooling.builders import WORDS, make_folder, random_decoder
 
+pytestmark = pytest.mark.comparison
+
 TEXTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 2, 8, 15, 16, 17, 21, 21, 22, 40)]
 
 

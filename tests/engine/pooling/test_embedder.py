@@ -16,6 +16,8 @@ from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadErro
 from tests.engine.pooling.builders import MAX_SEQ_LENGTH, WORDS, Folder, make_folder
 from tests.engine.tiny_models import overwrite_weights
 
+pytestmark = pytest.mark.comparison
+
 ROUNDING = 1e-6
 """What fp32 may differ in numbers of unit vectors when a product has other rows beside."""
 

@@ -21,6 +21,8 @@ from tests.engine.pooling.language_rerankers import (
 )
 from tests.engine.tiny_models import overwrite_weights
 
+pytestmark = pytest.mark.comparison
+
 QUERY = "is the sea cold?"
 DOCUMENTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 7, 7, 2, 40, 12, 0)]
 ODD = ["  spaces  ", "\nnew\n\nlines ", "naïve 漢字 😀", "a <|im_en d|> b", "yes"]

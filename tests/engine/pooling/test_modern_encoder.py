@@ -17,6 +17,8 @@ from engine.pooling import layers
 from engine.pooling.layers import attend
 from tests.engine.pooling.builders import WORDS, make_folder
 
+pytestmark = pytest.mark.comparison
+
 TEXTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 2, 3, 8, 15, 21, 21, 22, 40)]
 
 

@@ -14,7 +14,7 @@ from engine import Embedder
 from engine.pooling.text_tokens import TextTokens
 from tests.real_model import real_encoder
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.comparison, pytest.mark.real_model]
 
 MAX_SEQ_LENGTH = 256
 TEXTS = [

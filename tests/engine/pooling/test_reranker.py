@@ -18,6 +18,8 @@ from engine.errors import InvalidConfigError, InvalidRequestError, ModelLoadErro
 from engine.pooling.purposes import Purpose, purpose_of
 from tests.engine.pooling.builders import WORDS, make_cross_encoder, make_folder
 
+pytestmark = pytest.mark.comparison
+
 QUERY = "is the sea cold"
 DOCUMENTS = [" ".join(random.Random(length).choices(WORDS, k=length)) for length in (1, 7, 7, 2, 60, 12, 0)]
 MAX_TOKENS = {"bert": 40, "roberta": 38, "xlm-roberta": 38, "modernbert": 40}

@@ -13,6 +13,8 @@ from engine.params import SamplingParams
 from tests.engine.builders import deltas_of, greedy, make_engine, new_request, tokens_of
 from tests.engine.tiny_models import TinyModel, TinyModels
 
+pytestmark = pytest.mark.comparison
+
 
 def asking(count: int = 3, **extra: Any) -> SamplingParams:
     return SamplingParams(

@@ -28,6 +28,8 @@ from tests.engine.builders import (
 )
 from tests.engine.tiny_models import TinyModels
 
+pytestmark = pytest.mark.comparison
+
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.05}]
 EDITS: list[dict[str, Any]] = [
     {"frequency_penalty": 1.5, "presence_penalty": 0.5},

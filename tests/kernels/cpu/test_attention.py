@@ -19,7 +19,7 @@ from kernels.errors import KernelInputError
 from kernels.paged import LayerCache
 from kernels.paged_attention import paged_attention, paged_attention_reference
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[3]
 PAIRS = [(a, b) for a in (torch.float32, torch.bfloat16) for b in (torch.float32, torch.bfloat16)]

@@ -12,6 +12,8 @@ from kernels.errors import KernelInputError
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention, paged_attention_reference
 
+pytestmark = pytest.mark.comparison
+
 PAIRS = [(a, b) for a in (torch.float32, torch.bfloat16) for b in (torch.float32, torch.bfloat16)]
 BATCHES = {
     "decodes": [(1, 1), (1, 33), (1, 300), (1, 70), (1, 64)],

@@ -19,6 +19,8 @@ from kernels.cpu.gemm.host import Unit
 from kernels.cpu.gemm.panels import pack, pack_bias
 from kernels.cpu.runtime import amx
 
+pytestmark = pytest.mark.comparison
+
 ROWS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 128]
 ROOT = Path(__file__).resolve().parents[3]
 

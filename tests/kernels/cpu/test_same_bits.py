@@ -19,7 +19,7 @@ from kernels.cpu import row_ops
 from kernels.cpu.runtime import compilation
 from kernels.rms_norm import add_rms_norm, rms_norm
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[3]
 

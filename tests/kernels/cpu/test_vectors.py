@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from kernels.cpu.runtime import memory
 from kernels.cpu.runtime import vectors as v
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.comparison, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,0 +1,137 @@
+"""Which files a module of Python is made of: what it imports of ours, what that imports, and the data that they name.
+
+Rather a file too many than one too few: a text that spells a module or a path of ours counts as its use. The standard
+library alone, since this also runs where only torch and pytest are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_NO_DATA = {".py", ".md"}
+"""Suffixes of what modules read from beside them under no circumstances but by a name, which is seen."""
+_PATH = re.compile(r"\w[\w./-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A folder with packages, of which each module is read once."""
+
+    root: Path
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The names of the folders that have modules."""
+        return frozenset(path.parent.name for path in self.root.glob("*/*.py")) | self._namespaces()
+
+    def _namespaces(self) -> frozenset[str]:
+        return frozenset(path.parent.parent.name for path in self.root.glob("*/*/*.py"))
+
+    @cached_property
+    def _uses(self) -> dict[Path, frozenset[Path]]:
+        return {}
+
+    def closure(self, start: Path, *, unfollowed: frozenset[Path] = frozenset()) -> frozenset[Path]:
+        """Return every file that `start` is made of, itself too; what modules of `unfollowed` import is left out."""
+        found, waiting = {start}, [start]
+        while waiting:
+            path = waiting.pop()
+            if path.suffix == ".py" and path not in unfollowed:
+                new = self.uses(path) - found
+                found |= new
+                waiting += new
+        return frozenset(found)
+
+    def uses(self, path: Path) -> frozenset[Path]:
+        """Return the files that a module imports, names, or has beside it and that are no Python."""
+        if path not in self._uses:
+            node = ast.parse(path.read_bytes())
+            self._uses[path] = frozenset((*self._named_in(node, path.parent), *_neighbours(path.parent)))
+        return self._uses[path]
+
+    def _named_in(self, tree: ast.AST, folder: Path) -> Iterator[Path]:
+        nodes = list(ast.walk(tree))
+        inner = {id(node.left) for node in nodes if isinstance(node, ast.BinOp)}
+        prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield from self._module(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                yield from self._from(node, folder)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                yield from self._text(node.value, folder)
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and id(node) not in inner:
+                yield from self._text("/".join(_parts(node)), folder)
+
+    def _from(self, node: ast.ImportFrom, folder: Path) -> Iterator[Path]:
+        base = folder if node.level else self.root
+        for _ in range(node.level - 1):
+            base = base.parent
+        prefix = ".".join((*base.relative_to(self.root).parts, *(node.module or "").split("."))).strip(".")
+        for alias in node.names:
+            yield from self._module(f"{prefix}.{alias.name}")
+
+    def _module(self, name: str) -> Iterator[Path]:
+        """Yield the files that are run when a name is imported; of a name inside a module, the module's."""
+        parts = name.split(".")
+        if parts[0] not in self.packages:
+            return
+        for length in range(1, len(parts) + 1):
+            place = self.root.joinpath(*parts[:length])
+            yield from (path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file())
+
+    def _text(self, text: str, folder: Path) -> Iterator[Path]:
+        for match in _DOTTED.finditer(text):
+            named = list(self._module(match[0]))
+            yield from named if any(path.stem != "__init__" for path in named) else ()
+        if "import" in text:
+            yield from self._code(text, folder)
+        if "/" in text:
+            yield from self._path(text)
+        elif _NAME.fullmatch(text):
+            yield from (path for path in (self.root / text, folder / text) if path.is_file())
+
+    def _path(self, text: str) -> Iterator[Path]:
+        """Yield the file of a path below the root, or all files where it is a folder's."""
+        if _PATH.fullmatch(text):
+            yield from _files(self.root / text)
+
+    def _code(self, text: str, folder: Path) -> Iterator[Path]:
+        """Yield what a text imports that is a program itself, such as one for `python -c`."""
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return
+        yield from self._named_in(tree, folder)
+
+
+def _parts(node: ast.AST) -> list[str]:
+    """Return the texts of `ROOT / "a" / "b"`, in order."""
+    if isinstance(node, ast.BinOp):
+        return [*_parts(node.left), *_parts(node.right)]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Yield a file, or all below a folder."""
+    if place.is_file():
+        yield place
+    elif place.is_dir():
+        yield from (path for path in place.rglob("*") if path.is_file() and _is_ours(path))
+
+
+def _neighbours(folder: Path) -> Iterator[Path]:
+    yield from (path for path in folder.iterdir() if path.is_file() and path.suffix not in _NO_DATA and _is_ours(path))
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file is written by people and not by programs that run."""
+    return "__pycache__" not in path.parts and not any(part.startswith(".") for part in path.parts[-2:])

@@ -1,0 +1,82 @@
+"""What the result of a test depends on, in one number: its files, the packages that are installed, the processor."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+_CHOICES = ("CUDA_", "HF_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "TOKENMILL_", "TORCH", "TRITON_")
+"""Beginnings of the names of variables that choose how something is computed."""
+_PLACE = "TOKENMILL_KEPT_TESTS"
+_DRIVER = Path("/proc/driver/nvidia/version")
+_PROCESSOR = Path("/proc/cpuinfo")
+_OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features")
+
+
+def store_folder() -> Path:
+    """Return where results are kept: the folder that a variable names, or one of the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get(_PLACE) or cache / "tokenmill" / "kept-tests")
+
+
+class Digests:
+    """Makes digests of sets of files, of which each is read once."""
+
+    def __init__(self, root: Path, *more: str) -> None:
+        """Take further texts that every digest is of."""
+        self._root, self._more = root, more
+        self._of_files: dict[Path, str] = {}
+
+    def of(self, files: Iterable[Path]) -> str:
+        """Return the digest of files by their places and contents."""
+        whole = hashlib.sha256("\0".join(self._more).encode())
+        for path in sorted(files):
+            whole.update(f"\0{path.relative_to(self._root)}\0{self._of_file(path)}".encode())
+        return whole.hexdigest()
+
+    def _of_file(self, path: Path) -> str:
+        if path not in self._of_files:
+            self._of_files[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return self._of_files[path]
+
+
+def stamp_of(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a file is written; much sooner had than a digest."""
+    return tuple((str(path), *_times(path)) for path in sorted(files))
+
+
+def _times(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+def surroundings() -> str:
+    """Return what results depend on beside the files: Python, packages, processor, driver, chosen variables."""
+    return "\n".join((sys.version, platform.machine(), str(sys.flags), *_packages(), *_processor(), *_chosen()))
+
+
+@cache
+def _packages() -> tuple[str, ...]:
+    """Return names and versions of all packages, those that `scripts/real-model` puts aside too."""
+    places = [*sys.path, *(str(path) for path in Path(sys.prefix).iterdir() if path.is_dir())]
+    return tuple(sorted({f"{found.name} {found.version}" for found in distributions(path=places)}))
+
+
+def _processor() -> Iterator[str]:
+    lines = _PROCESSOR.read_text().splitlines() if _PROCESSOR.exists() else []
+    yield from sorted({line for line in lines if line.partition("\t")[0].strip() in _OF_A_PROCESSOR})
+    yield _DRIVER.read_text() if _DRIVER.exists() else "no driver"
+
+
+def _chosen() -> Iterator[str]:
+    names = (name for name in sorted(os.environ) if name.startswith(_CHOICES) and name != _PLACE)
+    yield from (f"{name}={os.environ[name]}" for name in names)

@@ -1,0 +1,235 @@
+"""Results that are kept between runs: a comparison that passed is not computed again while nothing it uses changed.
+
+A module that is marked `comparison` has a digest of all that it is made of; below it stand the names of its tests that
+passed. What failed, was skipped, read a file of ours that the digest does not have, or saw one of its files change is
+not kept. `--all` runs everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.keeping.closure import Tree
+from tests.keeping.digest import Digests, stamp_of, store_folder, surroundings
+
+KEPT = "kept"
+_DIGEST = "kept under"
+_DAYS = 30
+_HARMLESS = {"memory_folder", "request"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of comparisons as it was when the tests were collected."""
+
+    files: frozenset[Path]
+    digest: str
+    stamp: Any
+    passed: frozenset[str]
+    """Names of tests that have a result."""
+
+
+class Store:
+    """A folder with a file for each digest, whose lines are the names of tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, digest: str) -> frozenset[str]:
+        path = self._folder / digest
+        if not path.exists():
+            return frozenset()
+        path.touch()
+        return frozenset(path.read_text(encoding="utf-8").splitlines())
+
+    def add(self, digest: str, name: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / digest).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+
+    def drop_old(self) -> None:
+        """Remove what nobody has asked for in a month."""
+        before = time.time() - _DAYS * 86_400
+        for path in self._folder.glob("*"):
+            if path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
+
+
+_LISTENING: set[Reads] = set()
+
+
+@cache
+def _listen() -> None:
+    """Have this process tell of every file that it opens from now on; that cannot be undone."""
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if _LISTENING and event == "open" and isinstance(arguments[0], str | bytes):
+            for one in _LISTENING:
+                one.add(os.path.abspath(os.fsdecode(arguments[0])))
+
+    sys.addaudithook(hear)
+
+
+class Reads:
+    """Notes which files below a root are opened while a comparison runs; what is compiled counts as its source."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = f"{root}/"
+        self.paths: set[Path] = set()
+        _listen()
+
+    def start(self) -> None:
+        self.paths.clear()
+        _LISTENING.add(self)
+
+    def stop(self) -> bool:
+        """Return whether it had been started."""
+        was_on = self in _LISTENING
+        _LISTENING.discard(self)
+        return was_on
+
+    def add(self, path: str) -> None:
+        if path.startswith(self._root):
+            self.paths.add(Path(path))
+
+    def sources(self) -> Iterator[Path]:
+        yield from (source for path in self.paths if (source := _source_of(path.relative_to(self._root))) is not None)
+
+
+def _source_of(path: Path) -> Path | None:
+    """Return the file that people have written; None where what was opened is a program's own, as in a cache."""
+    if path.parts[0].startswith("."):
+        return None
+    if path.suffix == ".pyc":
+        return path.parents[1] / f"{path.name.partition('.')[0]}.py"
+    return None if "__pycache__" in path.parts else path
+
+
+@dataclass(eq=False)
+class KeptResults:
+    """The part of pytest that passes over comparisons whose result is kept, and keeps those of others."""
+
+    root: Path
+    runs_all: bool
+    options: str
+    """What pytest was told that may decide a result."""
+    is_worker: bool
+    tests: str = "tests"
+    """The folder whose conftest has servers for the whole suite: a test that asks for one hangs on all there is."""
+    store: Store = field(default_factory=lambda: Store(store_folder()))
+    num_kept: int = 0
+    _modules: dict[Path, Module] = field(default_factory=dict)
+    _outcomes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _reads: Reads | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        marked = {item.path for item in items if self._is_comparison(item)}
+        if not marked:
+            return
+        tree, everything = Tree(self.root), self.root / self.tests / "conftest.py"
+        digests = Digests(self.root, surroundings(), self.options)
+        for path in marked:
+            starts = [path, *self._conftests(path)]
+            closures = [tree.closure(start, unfollowed=frozenset({everything})) for start in starts]
+            files = frozenset(chain(*closures, [self.root / "pyproject.toml"]))
+            digest = digests.of(files)
+            self._modules[path] = Module(
+                files=files, digest=digest, stamp=stamp_of(files), passed=self.store.read(digest)
+            )
+        self._reads = Reads(self.root)
+
+    def _conftests(self, path: Path) -> Iterator[Path]:
+        yield from (folder / "conftest.py" for folder in path.parents if (folder / "conftest.py").is_file())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        module = self._module_of(item)
+        if module is None or self._reads is None:
+            return
+        if name_of(item) in module.passed and not self.runs_all:
+            item.user_properties.append((KEPT, True))
+            pytest.skip(KEPT)
+        self._reads.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            self._note_digest(item)
+
+    def _note_digest(self, item: pytest.Item) -> None:
+        """Let the report of the end say under which digest a result may be kept, where it may."""
+        module = self._module_of(item)
+        if module is None or self._reads is None or not self._reads.stop():
+            return
+        is_known = {self.root / path for path in self._reads.sources()} <= module.files
+        if is_known and stamp_of(module.files) == module.stamp:
+            item.user_properties.append((_DIGEST, [module.digest, name_of(item)]))
+
+    def _module_of(self, item: pytest.Item) -> Module | None:
+        return self._modules.get(item.path) if self._is_comparison(item) else None
+
+    def _is_comparison(self, item: pytest.Item) -> bool:
+        """Tell whether a result of a test may be kept: it is marked, and has no server of the whole suite's."""
+        return item.get_closest_marker("comparison") is not None and fixtures_of(item, self.tests) <= _HARMLESS
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.is_worker:
+            return
+        told: dict[str, Any] = dict(report.user_properties)
+        self.num_kept += KEPT in told and report.when == "setup"
+        self._outcomes[report.nodeid].add(report.outcome)
+        if report.when == "teardown" and self._outcomes.pop(report.nodeid) == {"passed"} and _DIGEST in told:
+            self.store.add(*told[_DIGEST])
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return (KEPT, "k", "KEPT") if report.skipped and KEPT in dict(report.user_properties) else None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.num_kept:
+            terminalreporter.write_line(
+                f"{self.num_kept} comparisons kept, since nothing they use changed; --all runs them"
+            )
+
+    def pytest_sessionfinish(self) -> None:
+        if not self.is_worker:
+            self.store.drop_old()
+
+
+def name_of(item: pytest.Item) -> str:
+    """Return the name that a test has in its module."""
+    return item.nodeid.partition("::")[2]
+
+
+def fixtures_of(item: pytest.Item, folder: str) -> set[str]:
+    """Return the fixtures of a test that a folder's own conftest has."""
+    found = item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
+    return {name for name, defined in found if any(one.baseid == folder for one in defined)}
+
+
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run comparisons too whose result of an earlier run is kept")
+
+
+def kept_results(config: pytest.Config, *, tests: str = "tests") -> KeptResults:
+    told = [config.getoption(name) for name in ("pythonwarnings", "override_ini", "assertmode")]
+    return KeptResults(
+        root=config.rootpath,
+        runs_all=bool(config.getoption("--all")),
+        options=repr(told),
+        is_worker=hasattr(config, "workerinput"),
+        tests=tests,
+    )
