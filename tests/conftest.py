@@ -127,7 +127,9 @@ def new_database(_postgres: Postgres, _administration: psycopg.Connection) -> Ca
     from jobs import partitions
     from jobs.access import SERVICE, arrange
     from jobs.database import connect, sessions, upgrade
+    from tests import compiled_statements
 
+    compiled_statements.share()
     url = _postgres.create_database("migrated")
     upgrade(url)
     assert arrange(url) is None
