@@ -86,6 +86,13 @@ def memory_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def session_folder() -> Iterator[Path]:
+    """The same for what lasts as long as all tests."""
+    with _folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
 def _postgres() -> Iterator[Postgres]:
     from cli.embedded.child import Child
     from cli.embedded.postgres import THROWAWAY_SETTINGS, prepare_postgres

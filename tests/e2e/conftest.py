@@ -7,8 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import openai
@@ -39,6 +39,8 @@ class Stack:
     base_url: str = ""
     api_key: str = ""
     process: subprocess.Popen[str] | None = None
+    export: str = ""
+    """The line that a user would paste into a shell."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -51,15 +53,27 @@ class Stack:
 
     def start(self) -> None:
         """Start and wait for the line that a user would paste into a shell."""
-        command = [*tokenmill(), "up", "--show-key", "--data-dir", str(self.data_dir), "--port", str(free_port())]
-        command += self.model
-        environment = {name: value for name, value in self.environment.items() if value}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        command = [*tokenmill(), "up", "--show-key", "--data-dir", str(self.data_dir), *self.model]
+        self.start_as(command, {name: value for name, value in self.environment.items() if value})
+
+    def start_as(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start by a command; its port is a free one, since other stacks run here."""
+        typed = [*command, "--port", str(free_port())]
+        self.process = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=dict(environment), cwd=ROOT)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()  # the fixture's timeout bounds it: the process ends when it fails
-        found = _EXPORT.match(line)
-        assert found, f"up printed {line!r}; logs: {self.logs()}"
+        self.export = self.process.stdout.readline()  # a timeout bounds it: the process ends when it fails
+        found = _EXPORT.match(self.export)
+        assert found, f"up printed {self.export!r}; logs: {self.logs()}"
         self.base_url, self.api_key = found.groups()
+
+    def of_tenant(self, name: str) -> Stack:
+        """Return the same stack as a new tenant has it."""
+        key = ""
+        for command in (("tenants", "create", name), ("keys", "create", name)):
+            done = self.run(*command, "--data-dir", str(self.data_dir))
+            assert done.returncode == 0, done.stderr
+            key = done.stdout.strip()
+        return replace(self, api_key=key, export=self.export.replace(self.api_key, key))
 
     def stop(self) -> int:
         assert self.process is not None
@@ -125,6 +139,22 @@ def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tupl
     stack = Stack(memory_folder, stack_settings, stack_model)
     try:
         stack.start()
+        yield stack
+    finally:
+        if stack.process is not None and stack.process.poll() is None:
+            stack.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_stack(session_folder: Path) -> Iterator[Stack]:
+    """The stack that `tokenmill up` starts without a word more; for tests that only need one, as a tenant of their own.
+
+    Whoever kills a part of it, or looks at what all tenants have, starts another.
+    """
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
+    stack = Stack(session_folder / "tokenmill")
+    try:
+        stack.start_as([*tokenmill(), "up"], clean | {"XDG_DATA_HOME": str(session_folder)})
         yield stack
     finally:
         if stack.process is not None and stack.process.poll() is None:

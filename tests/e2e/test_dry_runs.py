@@ -37,6 +37,11 @@ MAP_SCHEMA = {
 }
 
 
+@pytest.fixture(scope="module")
+def stack(shared_stack: Any) -> Any:
+    return shared_stack.of_tenant("dry-runs")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """What a dry run shows of a pass, or of all."""

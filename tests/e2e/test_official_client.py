@@ -28,6 +28,11 @@ REFUSED_EVERY = 200  # 10 well-formed lines whose body asks for what is not offe
 TIMEOUT_SECONDS = 240
 
 
+@pytest.fixture(scope="module")
+def stack(shared_stack: Any) -> Any:
+    return shared_stack.of_tenant("official-client")
+
+
 @dataclass
 class InputFile:
     """The lines, and what is expected of each."""
