@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from cli.loading import without_collections
 from jobs.errors import AuthenticationError, InputError, NotFoundError, ServiceError, TokenmillError
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def client_for(base_url: str, api_key: str | None) -> OpenAI:
 
 
 def make_client(base_url: str, api_key: str) -> OpenAI:
-    from openai import OpenAI
+    with without_collections():
+        from openai import OpenAI
 
     return OpenAI(base_url=base_url, api_key=api_key, timeout=_TIMEOUT_SECONDS, max_retries=2)
 

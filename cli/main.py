@@ -26,7 +26,10 @@ def loaded(module: str) -> ModuleType:
         before = signal.getsignal(signal.SIGINT)
         if before is signal.default_int_handler:  # else it is ignored, as behind `nohup`, or somebody else's
             signal.signal(signal.SIGINT, _end_at_once)
-        imported = import_module(module)
+        from cli.loading import without_collections
+
+        with without_collections():
+            imported = import_module(module)
         signal.signal(signal.SIGINT, before)
     except KeyboardInterrupt:
         _end_at_once()

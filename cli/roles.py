@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.loading import without_collections
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
@@ -160,8 +161,10 @@ def worker(
     if start_file is None:
         _check(settings)  # before seconds of loading a model
 
-    from workers.gpu_main import main
+    with without_collections():
+        from workers.gpu_main import main
 
+        gc.freeze()
     _touch_when_celery_is_ready(ready_file)
     main(
         settings,
@@ -199,8 +202,10 @@ def wants_json_log() -> bool:
 def _load_and_wait(*modules: str, start_file: Path | None) -> None:
     """Where a stack that starts makes its database meanwhile, load what the role needs, and wait for that."""
     if start_file is not None:
-        for module in modules:
-            import_module(module)
+        with without_collections():
+            for module in modules:
+                import_module(module)
+            gc.freeze()  # what is loaded stays: what is made from it until the role is ready needs no walk through it
         _wait_for(start_file)
 
 

@@ -71,12 +71,14 @@ def die_with_parent(parent_pid: int) -> None:
 def _load(config: EngineConfig, connection: Connection) -> Engine | None:
     try:
         resolve_model_path(config.model)  # a wrong path is reported at once, not after seconds of importing torch
+        gc.disable()  # until all is loaded: collections would walk modules and weights, a sixth of the time
         from engine.build import build_engine  # noqa: PLC0415 - torch loads here, where a failure can be reported
 
         engine = build_engine(config)
     except Exception as error:  # noqa: BLE001 - the edge of the process: every reason goes to the worker
         _send(connection, Fatal(_sentence(error)))
         return None
+    gc.enable()
     gc.collect()
     gc.freeze()  # weights and warm-up objects never die; collections must not walk them
     _send(connection, Ready(engine.info))
