@@ -83,7 +83,7 @@ class Feature:
     control: tuple[str, ...] = ()
     """Work of a control worker: `workers.control_work.ControlWork`."""
     purges: tuple[str, ...] = ()
-    """What a control worker ends: functions that return `workers.purging.Purges`."""
+    """What a control worker ends: functions that return a sequence of `jobs.purges.Purge`."""
     meters: Mapping[str, str] = field(default_factory=dict)
     """Meters by the role that keeps them."""
     on_event: tuple[str, ...] = ()

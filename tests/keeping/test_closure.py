@@ -69,7 +69,7 @@ def test_a_module_is_made_of_what_it_imports_and_names(text: str, files: set[str
     assert used(text) == files
 
 
-@pytest.mark.parametrize("module", ["test_matrix.py", "models/test_decoder.py", "models/test_models_table.py"])
+@pytest.mark.parametrize("module", ["test_matrix.py", "models/test_decoder.py"])
 def test_comparisons_of_the_engine_hang_on_its_code_and_on_no_other(module: str) -> None:
     found = {path.relative_to(ROOT) for path in Tree(ROOT).closure(ROOT / "tests" / "engine" / module)}
     assert {
