@@ -1,0 +1,55 @@
+"""Each surface of the service loads its own parts of the features, and none of the others' libraries."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.overview import commands
+from features import FEATURES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WEB, SQL, QUEUE, TENSORS = "fastapi", "sqlalchemy", "celery", "torch"
+
+LOADED = {
+    "the list of features": ("import features", {WEB, SQL, QUEUE, TENSORS}),
+    "tokenmill --help": (
+        "from typer.testing import CliRunner; from cli.app import app; CliRunner().invoke(app, ['--help'])",
+        {WEB, SQL, QUEUE, TENSORS},
+    ),
+    "the API": ("from features import parts; import api.app; parts('routers'); parts('pages')", {QUEUE, TENSORS}),
+    "a control worker": ("from features import parts; import workers.control; parts('control')", {WEB, TENSORS}),
+    "a dispatcher": ("import workers.dispatcher", {WEB, TENSORS}),
+    "a GPU worker": ("import workers.gpu_main", {WEB}),
+    "a prepare worker": ("import workers.preparing.main", {WEB, TENSORS}),
+    "migrations": ("from features import load_tables; load_tables()", {WEB, QUEUE, TENSORS}),
+}
+"""By surface: what its process imports, and the libraries that it must not have."""
+
+
+@pytest.mark.parametrize("surface", list(LOADED))
+def test_a_surface_loads_no_library_of_another(surface: str) -> None:
+    program, banned = LOADED[surface]
+    assert loaded_by(program, banned) == []
+
+
+def test_commands_of_features_load_where_no_server_is_installed() -> None:
+    modules = sorted({command.part.partition(":")[0] for command in commands()})
+    assert loaded_by("\n".join(f"import {module}" for module in modules), {WEB, SQL, QUEUE, TENSORS}) == []
+
+
+def loaded_by(program: str, libraries: set[str]) -> list[str]:
+    """Return which of these libraries a process has loaded after a program."""
+    program = f"{program}\nimport sys\nprint(*sorted(set({sorted(libraries)!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_every_feature_has_its_name() -> None:
+    names = [feature.name for feature in FEATURES]
+    assert len(set(names)) == len(names)
+    assert all((ROOT / "features" / name / "feature.py").is_file() for name in names)
