@@ -95,7 +95,7 @@ FLOORS = {
     ],
     "features": [
         ["feature"],
-        ["accounts", "administration", "batches", "dashboard", "files", "models", "operation", "pipelines", "webhooks"],
+        ["*"],
         ["documents"],
         ["retrieval"],
         ["__init__"],
