@@ -38,6 +38,7 @@ __all__ = [
     "RateLimitError",
     "ServiceError",
     "StorageFullError",
+    "StoreAwayError",
     "TokenmillError",
     "TooLargeError",
     "UnservedError",

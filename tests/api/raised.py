@@ -49,7 +49,7 @@ def _defined_by(statement: ast.stmt) -> Iterator[str]:
 
 @cache
 def _module(name: str) -> Module | None:
-    if name.partition(".")[0] not in ("api", "features", "jobs"):
+    if name.partition(".")[0] not in ("api", "features", "jobs", "tokenmill"):
         return None
     path = ROOT.joinpath(*name.split("."))
     file = next((found for found in (path.with_suffix(".py"), path / "__init__.py") if found.exists()), None)
