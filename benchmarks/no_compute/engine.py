@@ -95,3 +95,6 @@ class EchoEngine:
 
     def new_decisions(self) -> list[Decision]:
         return []
+
+    def running_request_ids(self) -> list[int]:
+        return list(self._running)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from benchmarks import no_compute
+from benchmarks.no_compute.engine import EchoEngine
 from engine.config import EngineConfig
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
+from engine.process import child
 from engine.process.parent import EngineProcess
 from engine.scheduling.request import NewRequest
 
@@ -31,6 +34,17 @@ def test_an_engine_process_echoes_prompts_and_loads_no_model(monkeypatch: pytest
 
     assert tokens == {(1, 0): [7, 8, 9, *info.eos_token_ids], (2, 0): [4], (2, 1): [4]}
     assert ends == {(1, 0): FinishReason.STOP, (2, 0): FinishReason.LENGTH, (2, 1): FinishReason.LENGTH}
+
+
+def test_the_engine_of_no_cost_has_all_that_its_process_asks_of_one() -> None:
+    tree = ast.parse(Path(child.__file__).read_text(encoding="utf-8"))
+    asked = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "engine"
+    }
+    assert {"step", "stats"} <= asked
+    assert {name for name in asked if not hasattr(EchoEngine, name)} == {"info"}  # which its instances have
 
 
 def _collect(
