@@ -36,7 +36,7 @@ exact bill is the ledger's (`tokenmill usage`). An engine counts steps and seque
 
 TRACES = """## Traces
 
-With `TOKENMILL_TRACES_URL` and the extra `otel` (`pip install 'tokenmill[otel]'`) API, dispatcher, control and GPU workers
+With `TOKENMILL_TRACES_URL` and the extra `otel` (`pip install 'tokenmill[otel]'`) API, dispatcher, control and the workers
 send spans to a collector, over OTLP/HTTP. A batch that an API with that setting accepts is one trace; where the caller
 sends `traceparent`, it goes on in the caller's. A pipeline's batch begins its own, where control workers have the setting.
 
@@ -48,7 +48,7 @@ sends `traceparent`, it goes on in the caller's. A pipeline's batch begins its o
 | `hint` | sent for a chunk, by the dispatcher | `chunk_id`, `is_sent` |
 | `chunk` | claimed … done or lost, by its worker | `batch_id`, `chunk_id`, `worker_id`, `tokens`, `is_done`; `claimed_by`: `hint`, after `hint_waited_seconds`, or `turn` |
 | `flush` | one transaction, repetitions included | `results` |
-| `line` | handed to the engine … answer made | `line_no`; of its sequences `arrived_at`, `started_at` … |
+| `line` | handed to what answers it … answer made | `line_no`; of an engine's sequences `arrived_at`, `started_at` … |
 
 A line has a span for a share of all (`TOKENMILL_TRACES_LINES`, a hundredth), the same ones whichever worker runs them.
 Prompts, outputs and the words of errors are in no span.
