@@ -61,7 +61,13 @@ def _times(path: Path) -> tuple[int, int]:
 
 def surroundings() -> str:
     """Return what results depend on beside the files: Python, packages, processor, driver, chosen variables."""
-    return "\n".join((sys.version, platform.machine(), str(sys.flags), *_packages(), *_processor(), *_chosen()))
+    return "\n".join((sys.version, platform.machine(), *_flags(), *_packages(), *_processor(), *_chosen()))
+
+
+def _flags() -> Iterator[str]:
+    """Yield what Python was started with, but for whether it writes compiled modules, which decides no result."""
+    names = ("optimize", "dev_mode", "utf8_mode", "hash_randomization", "bytes_warning", "int_max_str_digits")
+    yield from (f"{name}={getattr(sys.flags, name)}" for name in names)
 
 
 @cache

@@ -196,7 +196,7 @@ class KeptResults:
             self.store.add(*told[_DIGEST])
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        return (KEPT, "k", "KEPT") if report.skipped and KEPT in dict(report.user_properties) else None
+        return (KEPT, "k", "KEPT") if report.skipped and KEPT in dict(getattr(report, "user_properties", ())) else None
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.num_kept:

@@ -87,6 +87,11 @@ def test_a_result_is_kept_and_computed_again_on_request(project: Project) -> Non
     assert project.run("--all") == {"passed": 1}
 
 
+def test_a_module_that_is_skipped_as_a_whole_is_told(project: Project) -> None:
+    project.write("checks/test_other.py", "import pytest\npytest.skip('not here', allow_module_level=True)\n")
+    assert project.run("-v", "-rs") == {"passed": 1, "skipped": 1}
+
+
 def test_workers_keep_results_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert project.run("-n", "1") == {"passed": 1}
