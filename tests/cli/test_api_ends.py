@@ -187,8 +187,8 @@ def test_a_request_that_a_silent_store_keeps_does_not_keep_an_api_beyond_its_gra
 def _upload(serving: ApiProcess, key: str) -> None:
     try:
         upload(serving, key, b"0123456789")
-    except httpx.TransportError:
-        return  # it has ended
+    except (httpx.TransportError, httpx.HTTPStatusError):
+        return  # it has ended, and uvicorn may still have answered 500 for what it cut off
 
 
 @pytest.fixture
