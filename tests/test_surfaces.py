@@ -10,6 +10,7 @@ import pytest
 
 from cli.overview import commands
 from features import FEATURES
+from features.feature import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,6 +48,26 @@ def loaded_by(program: str, libraries: set[str]) -> list[str]:
     program = f"{program}\nimport sys\nprint(*sorted(set({sorted(libraries)!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split()
+
+
+KINDS = ("routers", "bodies", "lines", "pages", "control", "purges", "on_event", "stored_bytes", "on_tenant_end")
+
+
+def part_names() -> list[str]:
+    """Return every part that a feature names."""
+    listed = [name for feature in FEATURES for kind in KINDS for name in getattr(feature, kind)]
+    named = [name for feature in FEATURES for name in (*feature.services.values(), *feature.meters.values())]
+    return [*listed, *named, *(command.part for command in commands())]
+
+
+@pytest.mark.parametrize("name", part_names())
+def test_every_part_is_there(name: str) -> None:
+    assert resolve(name) is not None
+
+
+def test_services_of_features_have_names_of_their_own() -> None:
+    names = [name for feature in FEATURES for name in feature.services]
+    assert len(set(names)) == len(names)
 
 
 def test_every_feature_has_its_name() -> None:

@@ -60,7 +60,7 @@ class CreateExtraction:
         del wanted["idempotency_key"]
         wanted["plan"].pop("corpus", None)  # which the index decides
         if self.index_id is None:
-            del wanted["index_id"], wanted["top_k"]  # which belong together
+            del wanted["index_id"], wanted["top_k"]  # without an index, as the fingerprints of rows are
         return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -1,0 +1,209 @@
+"""Which package, and which room of a package, may import which: `test_architecture` holds every import to it."""
+
+from __future__ import annotations
+
+OURS = {
+    "api",
+    "benchmarks",
+    "cli",
+    "confined",
+    "engine",
+    "examples",
+    "features",
+    "jobs",
+    "kernels",
+    "migrations",
+    "protocol",
+    "tokenmill",
+    "workers",
+}
+WEB = {"fastapi", "starlette", "uvicorn"}
+SQL = {"sqlalchemy", "psycopg", "alembic"}
+QUEUE = {"celery", "kombu", "redis"}
+TENSORS = {"torch", "transformers", "triton"}
+
+FORBIDDEN = {
+    "protocol": (OURS - {"protocol"}) | WEB | SQL | QUEUE | TENSORS,
+    "kernels": (OURS - {"kernels"}) | WEB | SQL | QUEUE | {"transformers"},
+    "engine": (OURS - {"engine", "kernels", "protocol"}) | WEB | SQL | QUEUE,
+    "confined": (OURS - {"confined"}) | WEB | SQL | QUEUE | TENSORS,
+    "features": (OURS - {"api", "cli", "confined", "engine", "features", "jobs", "protocol", "tokenmill", "workers"})
+    | QUEUE
+    | TENSORS,
+    "jobs": (OURS - {"jobs", "migrations", "protocol", "tokenmill"}) | WEB | QUEUE | TENSORS,
+    "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
+    "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
+    "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
+    "tokenmill": (OURS - {"tokenmill"}) | WEB | SQL | QUEUE | TENSORS,
+    "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
+}
+
+# What a GPU machine may have: the standard library, ours, and these (llvmlite comes with numba,
+# huggingface_hub with transformers).
+BARE = {
+    "huggingface_hub",
+    "llvmlite",
+    "numba",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "triton",
+}
+# The files that may need more than the others of their package, and what.
+EXTRAS = {
+    "api/admission/rate_limits.py": {"redis"},  # and never to accept work: ADR 0016
+    "engine/device/energy.py": {"pynvml"},
+    "engine/grammars/grammar.py": {"llguidance"},
+    "engine/process/messages.py": {"msgspec"},
+    "tokenmill/console.py": {"cli"},  # in a process of our own, once our packages are on its path
+    "tokenmill/documents.py": {"features"},  # this and the next in a user's, which has asked for them
+    "tokenmill/engine.py": {"engine"},
+}
+
+# The floors of each package, lowest first: a room (a folder, or a file at the root) imports only rooms on lower floors.
+FLOORS = {
+    "engine": [
+        ["errors", "interrupts", "stats"],
+        ["outputs", "structured", "gguf", "detokenizer"],
+        ["config", "params", "tokenizer"],
+        ["intake", "prompts", "text", "scheduling"],
+        ["models", "child_output"],
+        ["device", "pooling", "speculation", "work"],
+        ["grammars", "step_loop"],
+        ["sampling"],
+        ["batch"],
+        ["pending", "warm_up"],
+        ["recorder", "runner"],
+        ["compute"],
+        ["core"],
+        ["build"],
+        ["llm", "process"],
+        ["__init__"],
+    ],
+    "features": [
+        ["feature"],
+        ["*"],
+        ["documents"],
+        ["retrieval"],
+        ["__init__"],
+    ],
+    "features.documents.extraction": [
+        ["errors"],
+        ["documents"],
+        ["fields"],
+        ["grounding"],
+        ["passages"],
+        ["retrieval"],
+        ["passes"],
+        ["scoring"],
+        ["course", "evaluation"],
+        ["report"],
+    ],
+    "features.pipelines.rows": [
+        ["arrow_values"],
+        ["templates"],
+        ["sources"],
+        ["outputs"],
+        ["lines"],
+    ],
+    "tokenmill": [
+        ["errors", "processes"],
+        ["packages", "prompts", "console", "importing"],
+        ["documents", "engine"],
+        ["arrow_scalars"],
+        ["row_json"],
+        ["carried_rows"],
+        ["tables"],
+        ["mapping"],
+        ["__init__", "__main__"],
+    ],
+    "kernels": [["errors", "paged"], ["cpu", "gpu"], ["write_kv", "rope", "packed_linear"], ["*"]],
+    "workers": [
+        [
+            "app",
+            "control_work",
+            "drain",
+            "engine_metrics",
+            "logs",
+            "kept_tokenizer",
+            "model_files",
+            "prompt_lengths",
+            "slots",
+        ],
+        ["template_renderer", "text_encoder"],
+        ["purging", "shown_logprobs", "special_tokens", "turns"],
+        ["structure", "tool_calls"],
+        ["chat_template", "engine_host", "hints"],
+        ["prompts", "control", "dispatcher"],
+        ["line_run"],
+        ["answers"],
+        ["chunks"],
+        ["pool"],
+        ["pooling", "preparing"],
+        ["gpu_main"],
+    ],
+    "jobs": [
+        ["counted", "errors", "ids", "states"],
+        ["database", "settings", "tables", "telemetry"],
+        [
+            "access",
+            "chores",
+            "claims",
+            "decisions",
+            "deletions",
+            "hooks",
+            "outcomes",
+            "pagination",
+            "partitions",
+            "purges",
+            "storage",
+            "uptime",
+        ],
+        ["lines"],
+        ["accounts"],
+        ["admin_log", "chunks", "files"],
+        ["forecasts", "served_models", "uploads"],
+        ["batches", "audit", "day_record", "metrics", "overview", "retention"],
+        ["graphs"],
+        ["courses"],
+    ],
+    "api": [
+        ["admission", "fields", "logs", "origins", "multipart", "ranges", "schemas", "scopes", "store"],
+        ["errors", "openapi", "submission_fields"],
+        ["middleware", "parsing", "uploads"],
+        ["services"],
+        ["auth"],
+        ["bodies", "door", "sessions", "spending"],
+        ["*"],
+        ["dashboard"],
+        ["app", "server"],
+    ],
+}
+
+UNTIL_FLOWS = {
+    "features/documents/collections/collection.py",  # a collection that an index is built of stays
+    "features/documents/http/creating.py",  # an extraction may ask of what an index finds
+    "features/documents/work.py",
+}
+"""Of documents, these import retrieval, which is above them: until both are recipes of one executor."""
+
+COMPOSERS = {
+    "api": {"app", "dashboard", "scopes"},
+    "workers": {"control", "dispatcher", "preparing", "purging"},
+    "jobs": set[str](),
+}
+"""The rooms that put features together, or iterate their list; all others of these packages know none."""
+
+MOST_MODULES = 25
+"""At one level of a package: more than that is a hall without walls."""
+
+DOORS = {"kernels.cpu": {"engine"}}
+"""Folders that these packages enter through their `__init__` alone."""
+
+LIBRARIES = {
+    "features/documents/extraction": {"confined", "features.documents.extraction", "protocol"},
+    "features/pipelines/rows": {"confined", "features.pipelines.rows", "jobs.errors", "tokenmill"},
+}
+"""Folders of features that may stand alone, and what of ours they import."""
