@@ -1,4 +1,4 @@
-"""Where the `tokenmill` command begins: loads all commands, and runs the one that was typed.
+"""Where the `tokenmill` command begins: loads the command line, which loads the command that was typed.
 
 Imports nothing that takes time, so that Ctrl-C is answered from the first moment on.
 """

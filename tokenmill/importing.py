@@ -53,4 +53,7 @@ def _place_of(name: str) -> str | None:
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None) or "made at runtime"
     spec = find_spec(name)
-    return None if spec is None else spec.origin
+    if spec is None or spec.origin is not None:
+        return None if spec is None else spec.origin
+    folders = spec.submodule_search_locations or ()  # of a package without an __init__
+    return next((str(path) for folder in folders for path in sorted(Path(folder).glob("*.py"))), None)

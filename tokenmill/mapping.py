@@ -10,67 +10,117 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
 
 from tokenmill.errors import InputError, TokenmillError
 from tokenmill.processes import command_of
-from tokenmill.row_json import dumps
 from tokenmill.tables import PythonTable
 
 TABLE, ADDED, ERROR = "table", "added", "error.json"
 """Files of a call: what it was given, its new columns, and why there are none."""
+TAKEN = b"taken\n"
+"""What the caller says once it has the new columns."""
 INTERRUPTED = 130
 """The exit status of a process that was interrupted."""
+
+T = TypeVar("T")
 
 
 def mapped(table: PythonTable, call: Mapping[str, Any]) -> Any:
     """Return a table with the columns of its answers. Raises what `tokenmill.map` does."""
+    content = encoded({**call, "form": table.form})
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as name:
         folder = Path(name)
         table.write(folder / TABLE)
-        status = answered(folder, {**call, "form": table.form})
-        if status != 0:
-            _fail(folder, status)
-        return table.extended(folder / ADDED)
+        with Answering(folder, content) as answering:
+            if not answering.are_columns_there():
+                _fail(folder, answering.status())
+            extended = table.extended(folder / ADDED)
+            answering.take()
+        return extended
 
 
-def answered(folder: Path, call: Mapping[str, Any]) -> int:
-    """Have a process of ours answer a call; return its exit status.
+def encoded(call: Mapping[str, Any]) -> bytes:
+    """Return a call as one line of JSON. Raises InputError for an argument that JSON does not have."""
+    arguments = {**call, **call["wanted"]}
+    del arguments["wanted"]
+    for name, value in arguments.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"{name} cannot be handed to the process that computes the answers: {error}. Give texts, finite "
+                "numbers, lists and dicts of these.",
+                param=name,
+            ) from None
+    return json.dumps(call, allow_nan=False).encode() + b"\n"
 
-    It is in a group of its own, so that a terminal's Ctrl-C reaches it once, through this process.
+
+class Answering:
+    """A process of ours that answers one call, for the length of a block.
+
+    It is in a group of its own, so that a terminal's Ctrl-C reaches it once, through this process. It keeps what was
+    computed until the caller has taken the new columns: interrupted before, the same call goes on from there.
     """
-    command = command_of("cli.mapping.child", str(folder), str(os.getpid()))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0) as process:
+
+    def __init__(self, folder: Path, content: bytes) -> None:
+        self._is_interrupted = False
+        self._ready, ready = os.pipe()
         try:
-            _hand_over(process, dumps(call))
-            return _ended(process)
-        except BaseException:  # such as from a handler of the user's for a signal
-            process.terminate()
-            raise
+            command = command_of("cli.mapping.child", str(folder), str(os.getpid()), str(ready))
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0, pass_fds=(ready,))
+        finally:
+            os.close(ready)
+        self._content = content
 
+    def __enter__(self) -> Self:
+        return self
 
-def _hand_over(process: subprocess.Popen[bytes], content: bytes) -> None:
-    assert process.stdin is not None
-    try:
-        process.stdin.write(content)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it has ended, which its status tells
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:  # such as from a handler of the user's for a signal
+            self._process.terminate()
+        os.close(self._ready)
+        self._process.__exit__(kind, error, at)
 
+    def are_columns_there(self) -> bool:
+        """Hand the call over and wait until there are new columns; False where the process ends without."""
+        self._write(self._content)
+        return bool(self._uninterrupted(lambda: os.read(self._ready, 1))) and not self._is_interrupted
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for its end. Each interrupt is handed on: the first asks it to stop, the second to stop at once."""
-    is_interrupted = False
-    while True:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            is_interrupted = True
-            process.send_signal(signal.SIGINT)
-        else:
-            return INTERRUPTED if is_interrupted else status
+    def take(self) -> None:
+        """Say that the columns were taken, and wait for the end of the process."""
+        self._write(TAKEN)
+        self.status()
+
+    def status(self) -> int:
+        """Wait for the end of the process; return its exit status."""
+        self._close()
+        status = self._uninterrupted(self._process.wait)
+        return INTERRUPTED if self._is_interrupted else status
+
+    def _uninterrupted(self, wait: Callable[[], T]) -> T:
+        """Wait. Each interrupt is handed on: the first asks the process to stop, the second to stop at once."""
+        while True:
+            try:
+                return wait()
+            except KeyboardInterrupt:
+                self._is_interrupted = True
+                self._process.send_signal(signal.SIGINT)
+
+    def _write(self, content: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended, which its status tells
+            self._process.stdin.write(content)
+            self._process.stdin.flush()
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
 
 def note_error(folder: Path, error: TokenmillError | OSError) -> int:
@@ -83,7 +133,7 @@ def note_error(folder: Path, error: TokenmillError | OSError) -> int:
             "code": error.code,
         }
     else:
-        noted = {"errno": error.errno, "text": error.strerror or str(error), "path": error.filename}
+        noted = {"errno": error.errno, "text": error.strerror or str(error), "paths": [error.filename, error.filename2]}
     (folder / ERROR).write_text(json.dumps(noted, default=str))
     return 1
 
@@ -98,6 +148,9 @@ def _fail(folder: Path, status: int) -> NoReturn:
             f"the process that computes the answers has ended (status {status}). Its last words are on standard error."
         ) from None
     if "errno" in noted:
-        raise OSError(noted["errno"], noted["text"], noted["path"])
+        path, other = noted["paths"]
+        if noted["errno"] is None:
+            raise OSError(noted["text"])
+        raise OSError(noted["errno"], noted["text"], path, None, other)
     kind = InputError if noted["is_input"] else TokenmillError
     raise kind(noted["text"], param=noted["param"], code=noted["code"])

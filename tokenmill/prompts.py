@@ -12,8 +12,10 @@ from tokenmill.errors import InputError
 
 def prompt_of(prompt: str | Path) -> str:
     """Return the text of a template. Raises InputError where its file cannot be read."""
-    if not isinstance(prompt, Path):
+    if isinstance(prompt, str):
         return prompt
+    if not isinstance(prompt, Path):
+        raise InputError(f"the prompt is of type {type(prompt).__name__}. Give a text or a Path.", param="prompt")
     try:
         return prompt.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

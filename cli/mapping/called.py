@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ Call = Mapping[str, Any]
 """What `tokenmill.map` was given, but for the table."""
 
 
-def answer(folder: Path, call: Call) -> int:
-    """Answer a call; return the exit status."""
+def answer(folder: Path, call: Call, *, is_taken: Callable[[], bool]) -> int:
+    """Answer a call; return the exit status.
+
+    `is_taken` tells the caller of the new columns and returns whether it has them; until then the run is kept.
+    """
     try:
-        _map(folder, call)
+        _map(folder, call, is_taken)
     except KeyboardInterrupt:
         return INTERRUPTED
     except typer.Exit as ended:  # a signal ended the stack on this machine
@@ -43,7 +46,7 @@ def answer(folder: Path, call: Call) -> int:
     return 0
 
 
-def _map(folder: Path, call: Call) -> None:
+def _map(folder: Path, call: Call, is_taken: Callable[[], bool]) -> None:
     source, form = source_of(folder / TABLE, call["form"])
     job = plan(source, Wanted(model="", **call["wanted"]), form)
     where = _place(call)
@@ -54,7 +57,8 @@ def _map(folder: Path, call: Call) -> None:
     with mapped.run.held():
         rendered = compute(job, where, mapped, say=say)
         write_added(folder / ADDED, call["form"], job.shape, mapped.rows(job, rendered))
-        mapped.remove()
+        if is_taken():
+            mapped.remove()
 
 
 def _place(call: Call) -> Place:

@@ -14,6 +14,7 @@ from features.pipelines.rows.outputs.tables import arrow_fields
 from features.pipelines.rows.sources.files import Format
 from features.pipelines.rows.sources.source import Row, Source
 from tokenmill.carried_rows import read_rows, write_rows
+from tokenmill.errors import InputError
 from tokenmill.packages import needed
 from tokenmill.row_json import as_json, dumps
 from tokenmill.tables import COLUMNS, read_columns, write_columns
@@ -70,8 +71,11 @@ def _numbered(rows: Iterator[Mapping[str, Any]]) -> Iterator[Row]:
 
 def _digest(rows: Iterator[Mapping[str, Any]]) -> str:
     digest = hashlib.sha256()
-    for row in rows:
-        digest.update(dumps(row, default=_known))
+    for number, row in enumerate(rows, start=1):
+        try:
+            digest.update(dumps(row, default=_known))
+        except TypeError as error:
+            raise InputError(f"row {number} of the table cannot be read: {error}") from None
     return digest.hexdigest()
 
 

@@ -1,34 +1,55 @@
-"""Where the process of one call of `tokenmill.map` begins: FOLDER PARENT-ID, and the call on standard input."""
+"""Where the process of one call of `tokenmill.map` begins: FOLDER PARENT-ID READY, and the call on standard input.
+
+It writes to the descriptor READY once there are new columns; a second line of input says that they were taken.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from cli.main import loaded
+from tokenmill.mapping import TAKEN
 
 _PR_SET_DEATH_SIGNAL = 1
+_TERMINATED = 143
 
 
-def main(folder: str, parent_id: str) -> int:
+def main(folder: str, parent_id: str, ready: str) -> int:
     """Answer the call; return the exit status."""
     _stop_with(int(parent_id))
-    call = json.load(sys.stdin.buffer)
-    status: int = loaded("cli.mapping.called").answer(Path(folder), call)
+    call = json.loads(sys.stdin.buffer.readline())
+
+    def is_taken() -> bool:
+        os.write(int(ready), b"1")
+        return sys.stdin.buffer.readline() == TAKEN
+
+    os.set_inheritable(int(ready), False)
+    status: int = loaded("cli.mapping.called").answer(Path(folder), call, is_taken=is_taken)
     return status
 
 
 def _stop_with(parent_id: int) -> None:
     """Have this process stop, in order, when the one that called ends without a goodbye."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGTERM))
     if os.getppid() != parent_id:  # it ended before the line above
-        os._exit(1)
+        sys.exit(_TERMINATED)
+
+
+def _run(folder: str, parent_id: str, ready: str) -> int:
+    try:
+        return main(folder, parent_id, ready)
+    finally:
+        if os.getppid() != int(parent_id):  # nobody else removes the table
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(_run(*sys.argv[1:]))

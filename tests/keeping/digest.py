@@ -11,10 +11,14 @@ from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
-_CHOICES = ("CUDA_", "HF_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "TOKENMILL_", "TORCH", "TRITON_")
+_CHOICES = (
+    *("ATEN_", "CUDA_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NUMBA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("TOKENMILL_", "TORCH", "TRITON_"),
+)
 """Beginnings of the names of variables that choose how something is computed."""
 _PLACE = "TOKENMILL_KEPT_TESTS"
 _DRIVER = Path("/proc/driver/nvidia/version")
+_DEVICES = Path("/proc/driver/nvidia/gpus")
 _PROCESSOR = Path("/proc/cpuinfo")
 _OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features")
 
@@ -80,7 +84,9 @@ def _packages() -> tuple[str, ...]:
 def _processor() -> Iterator[str]:
     lines = _PROCESSOR.read_text().splitlines() if _PROCESSOR.exists() else []
     yield from sorted({line for line in lines if line.partition("\t")[0].strip() in _OF_A_PROCESSOR})
+    yield f"{len(os.sched_getaffinity(0))} cores"
     yield _DRIVER.read_text() if _DRIVER.exists() else "no driver"
+    yield from sorted(path.read_text() for path in _DEVICES.glob("*/information"))
 
 
 def _chosen() -> Iterator[str]:

@@ -8,10 +8,12 @@ not kept. `--all` runs everything.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -26,6 +28,7 @@ from tests.keeping.digest import Digests, stamp_of, store_folder, surroundings
 KEPT = "kept"
 _DIGEST = "kept under"
 _DAYS = 30
+_DIGESTS = re.compile("[0-9a-f]{64}")
 _HARMLESS = {"memory_folder", "request"}
 
 
@@ -62,8 +65,9 @@ class Store:
         """Remove what nobody has asked for in a month."""
         before = time.time() - _DAYS * 86_400
         for path in self._folder.glob("*"):
-            if path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another session may drop it, too
+                if _DIGESTS.fullmatch(path.name) and path.stat().st_mtime < before:
+                    path.unlink()
 
 
 _LISTENING: set[Reads] = set()
@@ -130,6 +134,8 @@ class KeptResults:
     store: Store = field(default_factory=lambda: Store(store_folder()))
     num_kept: int = 0
     _modules: dict[Path, Module] = field(default_factory=dict)
+    _hang_on_more: set[Path] = field(default_factory=set)
+    """Modules of which a test read a file that no digest has: a later one may use what it read, as of a fixture."""
     _outcomes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _reads: Reads | None = None
 
@@ -175,8 +181,9 @@ class KeptResults:
         module = self._module_of(item)
         if module is None or self._reads is None or not self._reads.stop():
             return
-        is_known = {self.root / path for path in self._reads.sources()} <= module.files
-        if is_known and stamp_of(module.files) == module.stamp:
+        if not {self.root / path for path in self._reads.sources()} <= module.files:
+            self._hang_on_more.add(item.path)
+        if item.path not in self._hang_on_more and stamp_of(module.files) == module.stamp:
             item.user_properties.append((_DIGEST, [module.digest, name_of(item)]))
 
     def _module_of(self, item: pytest.Item) -> Module | None:

@@ -180,6 +180,14 @@ def test_what_hangs_on_more_than_its_digest_is_not_kept(project: Project, body: 
     assert project.run()["passed"] >= 1
 
 
+def test_what_a_fixture_of_a_module_read_is_heard_for_all_that_use_it(project: Project) -> None:
+    fixture = "@pytest.fixture(scope='module')\ndef read(): return Path('unnamed', 'read' + '.txt').read_text()\n"
+    project.test(fixture + "def test_one(read): assert not read\ndef test_two(read): assert not read\n")
+    assert project.run() == {"passed": 3}
+    project.write("unnamed/read.txt", "changed")
+    assert project.run()["failed"] == 2
+
+
 def test_a_test_that_is_not_marked_is_never_kept(project: Project) -> None:
     project.write("checks/test_it.py", FILES["checks/test_it.py"].replace("pytest.mark.comparison", "[]"))
     assert [project.run(), project.run()] == [{"passed": 1}, {"passed": 1}]
@@ -187,9 +195,13 @@ def test_a_test_that_is_not_marked_is_never_kept(project: Project) -> None:
 
 def test_results_that_nobody_asked_for_in_a_month_are_dropped(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.add("old", "test_a")
-    store.add("new", "test_b")
-    os.utime(tmp_path / "old", (0, 0))
+    old, new, other = "0" * 64, "1" * 64, tmp_path / "mine.txt"
+    store.add(old, "test_a")
+    store.add(new, "test_b")
+    other.touch()
+    for path in (tmp_path / old, other):
+        os.utime(path, (0, 0))
     store.drop_old()
-    assert not store.read("old")
-    assert store.read("new") == {"test_b"}
+    assert not store.read(old)
+    assert store.read(new) == {"test_b"}
+    assert other.exists()

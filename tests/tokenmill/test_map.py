@@ -26,7 +26,6 @@ from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
 from features.pipelines.rows.sources.source import Source
 from tokenmill import mapping
-from tokenmill.row_json import dumps, loads
 from tokenmill.tables import table_of
 
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}, "stars": {"type": "integer"}}}
@@ -80,9 +79,27 @@ def answer(custom_id: str, text: str) -> dict[str, Any]:
     return {"custom_id": custom_id, "response": {"status_code": 200, "body": {"choices": [choice]}}}
 
 
+class AnsweringHere(mapping.Answering):
+    """A call that is answered in this process."""
+
+    def __init__(self, folder: Path, content: bytes) -> None:
+        self._folder, self._call = folder, json.loads(content)
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def are_columns_there(self) -> bool:
+        self._status = answered_here(self._folder, self._call, is_taken=lambda: True)
+        return self._status == 0
+
+    def take(self) -> None: ...
+
+    def status(self) -> int:
+        return self._status
+
+
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have calls answered where `monkeypatch` reaches."""
-    monkeypatch.setattr(mapping, "answered", lambda folder, call: answered_here(folder, loads(dumps(call))))
+    monkeypatch.setattr(mapping, "Answering", AnsweringHere)
 
 
 def carried(rows: Any, folder: Path) -> Source:
