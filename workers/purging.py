@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -45,11 +45,16 @@ class Purging:
 
     def run(self) -> None:
         """Purge once, step by step; one that fails is tried again the next time."""
-        of_features = [
-            purge for purges in parts("purges") for purge in purges(self._sessions, self._storage, self._settings)
-        ]
-        for purge in (*self._own(), *of_features):
+        for purge in (*self._own(), *self._of_features()):
             self._try(purge.what, purge.step if purge.chore is None else partial(self._in_turn, purge.chore, purge))
+
+    def _of_features(self) -> Iterator[Purge]:
+        """Yield what features end, one after the other: one that cannot say it stops no other."""
+        for purges in parts("purges"):
+            try:
+                yield from purges(self._sessions, self._storage, self._settings)
+            except Exception:
+                log.exception("purging failed what=%s", purges.__module__)
 
     def _own(self) -> Sequence[Purge]:
         maker, storage, settings = self._sessions, self._storage, self._settings

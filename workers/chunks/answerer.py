@@ -90,7 +90,10 @@ class Ended(Generic[L]):
 
 
 class ChunkLines(ABC, Generic[L]):
-    """The lines of one claimed chunk at an answerer. All methods are called from the chunk's thread."""
+    """The lines of one claimed chunk at an answerer.
+
+    All methods are called from the chunk's thread, but `prepare` of a long line: from one beside it.
+    """
 
     fingerprint: str | None = None
     """Of the model whose output for unfinished lines is kept for the next worker; None: nothing is kept."""
@@ -98,6 +101,7 @@ class ChunkLines(ABC, Generic[L]):
     """Lines of so many bytes take long to prepare."""
     group_lines: int = GROUP_LINES
     group_seconds: float = GROUP_SECONDS
+    may_put_off: bool = False
 
     def __init__(self, claim: ClaimedChunk, failures: FailureMaker) -> None:
         self.claim = claim
@@ -108,7 +112,7 @@ class ChunkLines(ABC, Generic[L]):
 
     @abstractmethod
     def prepare(self, raw: RawLine, *, is_wanted: Callable[[], bool], room: Room) -> L:
-        """Make a line ready to be submitted. Raises BodyError where it cannot be run.
+        """Make a line ready to be submitted. Raises BodyError where it cannot be run; anything else fails it for good.
 
         Soon after `is_wanted` says so it raises Unwanted. `room` is held while much memory is needed.
         """
@@ -136,13 +140,16 @@ class ChunkLines(ABC, Generic[L]):
         """Return what is entered while the chunk runs."""
         return nullcontext()
 
-    def begin(self, session: Session, claim: ClaimedChunk) -> str | None:
-        """Note that lines are submitted from now on, so that a lost lease counts against them.
+    def put_off(self, session: Session, claim: ClaimedChunk) -> str | None:
+        """Put the chunk off before anything of it is read, and return why; None where it is to run.
 
-        Or put the chunk off, and return why. Raises FencedOutError.
+        Asked where `may_put_off`. Raises FencedOutError.
         """
-        leasing.start(session, claim)
         return None
+
+    def begin(self, session: Session, claim: ClaimedChunk) -> None:
+        """Note that lines are submitted from now on: a lost lease counts against them. Raises FencedOutError."""
+        leasing.start(session, claim)
 
     def admit(self, lines: Sequence[L]) -> Sequence[bool]:
         """Return which lines there is room for now; they hold it until `leave`."""

@@ -54,8 +54,10 @@ class ChunkFeeder(Generic[L]):
 
     def feed(self) -> None:
         """Hand over every line but the copies of others, holding the lease on the way. Raises Abandoned."""
+        if self._lines.may_put_off and (reason := self._lease.run(self._lines.put_off)) is not None:
+            raise Abandoned(reason)
         content = self._ends.read_content(self._claim, self._services.storage)
-        done, kept = self._begin()
+        done, kept = self._lease.run(self._begin)
         for raw in self._claim.split(content):
             if raw.line_no not in done and (raw.line_no in kept or not self._copies.hold(raw)):
                 self._feed_line(raw, kept.get(raw.line_no))
@@ -107,26 +109,15 @@ class ChunkFeeder(Generic[L]):
         self._ends.give_back_if_drained()
         return True
 
-    def _begin(self) -> tuple[set[int], Mapping[int, Output]]:
+    def _begin(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], Mapping[int, Output]]:
         """Begin the chunk; return the lines that have a result, and the output that others of them have so far.
 
         Before any line is looked at: one that ends the worker must be told from the others of its chunk.
         """
-        reason = None
-
-        def begin(session: Session, claim: ClaimedChunk) -> tuple[set[int], Mapping[int, Output]]:
-            nonlocal reason
-            reason = self._lines.begin(session, claim)
-            if reason is not None:
-                return set(), {}
-            fingerprint = self._lines.fingerprint
-            kept = {} if fingerprint is None else checkpoints.read(session, claim, model_fingerprint=fingerprint)
-            return leasing.lines_done(session, claim), kept
-
-        found = self._lease.run(begin)
-        if reason is not None:
-            raise Abandoned(reason)
-        return found
+        self._lines.begin(session, claim)
+        fingerprint = self._lines.fingerprint
+        kept = {} if fingerprint is None else checkpoints.read(session, claim, model_fingerprint=fingerprint)
+        return leasing.lines_done(session, claim), kept
 
     def _feed_line(self, raw: RawLine, output: Output | None) -> None:
         assert raw.content is not None, "validation refused over-long lines"

@@ -107,7 +107,8 @@ class ChunkResults(Generic[L]):
                 traces.note("line", parent=parent, began_at=began_at, events=ended.events(), line_no=line_no)
 
     def give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
-        """Fail one line for a fault of ours."""
+        """Fail one line for a fault of ours, whatever may still be computed of it."""
+        self._chunk.submitted.drop(line_no)
         log.error("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no, exc_info=error)
         self._hold(self._failures.fault(line_no, custom_id, error=error))
 

@@ -74,6 +74,7 @@ class PoolLines(ChunkLines[PoolLine]):
         self.group_lines = parts.services.settings.flush_results
         self._open: set[int] = set()  # numbers of the lines of the group that is computed
         self._broken: set[int] = set()  # and of those whose rows were broken, and which are for another worker
+        self._is_computing = False
         self._moved_at = 0.0
         self._microseconds = 0
 
@@ -93,7 +94,7 @@ class PoolLines(ChunkLines[PoolLine]):
         self, lines: Sequence[tuple[PoolLine, Output | None]], on_end: Callable[[Ended[PoolLine]], None]
     ) -> Mapping[int, Exception]:
         self._open = {line.line_no for line, _ in lines}
-        self._moved_at = self._monotonic()
+        self._is_computing, self._moved_at = True, self._monotonic()
         broken_before = {line.line_no for line, output in lines if output is not None}
         compute = partial(self._compute, [line for line, _ in lines], broken_before, on_end)
         threading.Thread(target=compute, name="compute", daemon=True).start()
@@ -102,17 +103,23 @@ class PoolLines(ChunkLines[PoolLine]):
     def _compute(
         self, lines: Sequence[PoolLine], broken_before: set[int], on_end: Callable[[Ended[PoolLine]], None]
     ) -> None:
-        outcomes: Mapping[int, LineResult | Exception]
+        outcomes: Mapping[int, LineResult | Exception] = {}
+        reasons: list[str] = []
         try:
-            outcomes = self._outcomes(lines, broken_before)
+            outcomes = self._outcomes(lines, broken_before, reasons.append)
         except Unwanted:
-            return
+            lines = ()
         except Exception as error:  # noqa: BLE001 - told to the chunk, which records it
             outcomes = {line.line_no: error for line in lines}
+        self._is_computing = False
         for line in lines:
             on_end(Ended.by(line, outcomes[line.line_no]))
+        for reason in reasons:  # last: a chunk that is given back keeps what broke for the next worker
+            self._parts.services.drain.take_out(reason)
 
-    def _outcomes(self, lines: Sequence[PoolLine], broken_before: set[int]) -> Mapping[int, LineResult | Exception]:
+    def _outcomes(
+        self, lines: Sequence[PoolLine], broken_before: set[int], on_broken: Callable[[str], None]
+    ) -> Mapping[int, LineResult | Exception]:
         """Return a result for each line, or why another worker is to compute it. Raises Unwanted."""
         asker = Asker(
             batch_id=self.claim.batch_id,
@@ -120,7 +127,9 @@ class PoolLines(ChunkLines[PoolLine]):
             priority=ENGINE_PRIORITY[Priority(self.claim.priority)],
         )
         answers = self._parts.answers
-        found = answers.answer(lines, asker=asker, is_wanted=self._is_wanted, broken_before=broken_before)
+        found = answers.answer(
+            lines, asker=asker, is_wanted=self._is_wanted, on_broken=on_broken, broken_before=broken_before
+        )
         self._microseconds += found.microseconds
         self._broken.update(found.broken)
         away = ServiceError("the model gives no numbers for some lines, which are for another worker")
@@ -135,11 +144,11 @@ class PoolLines(ChunkLines[PoolLine]):
 
     def drop_all(self) -> Mapping[int, Output]:
         self._open.clear()
-        return {line_no: [] for line_no in self._broken}
+        return {line_no: [] for line_no in list(self._broken)}  # a group may still be computed
 
     @property
     def is_wedged(self) -> bool:
-        return bool(self._open) and self._monotonic() - self._moved_at > STALL_SECONDS
+        return self._is_computing and self._monotonic() - self._moved_at > STALL_SECONDS
 
     def pop_microseconds(self) -> int:
         microseconds, self._microseconds = self._microseconds, 0

@@ -56,6 +56,7 @@ class _Work:
 
     asker: Asker
     is_wanted: Callable[[], bool]
+    on_broken: Callable[[str], None]
     seconds: float = 0.0
 
     @property
@@ -71,13 +72,10 @@ class PoolAnswers:
         model: PoolModel[Any],
         *,
         name: str,
-        on_broken: Callable[[str], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_broken(reason)` is called when the model gives one line after the other no numbers."""
         self._model = model
         self._name = name
-        self._on_broken = on_broken
         self._num_broken_in_a_row = 0
         self._monotonic = monotonic
         self._turns = PieceTurns()
@@ -90,14 +88,16 @@ class PoolAnswers:
         *,
         asker: Asker,
         is_wanted: Callable[[], bool],
+        on_broken: Callable[[str], None],
         broken_before: Collection[int] = (),
     ) -> Answered:
         """Return the results of lines. A line that cannot be computed fails alone. Raises Unwanted.
 
         A line whose rows are broken is computed once more after the model was read anew, but for those by whose number
-        that is known of another worker: their next such end is their last, too.
+        that is known of another worker: their next such end is their last, too. `on_broken(reason)` is called where the
+        model gives one line after the other no numbers: this worker is to be taken out, once the lines are told of.
         """
-        work = _Work(asker=asker, is_wanted=is_wanted)
+        work = _Work(asker=asker, is_wanted=is_wanted, on_broken=on_broken)
         with self.running.including(asker.batch_id, len(lines)):
             outcomes, broken = self._answer_anew(lines, work, broken_before)
         return Answered(outcomes=outcomes, microseconds=round(work.seconds * 1e6), broken=broken)
@@ -138,18 +138,18 @@ class PoolAnswers:
             log.warning(
                 "line broke, what was computed is no numbers batch_id=%s line_no=%s", work.batch_id, line.line_no
             )
-        is_out = self._count_broken(result is None for result in answers)
+        is_out = self._count_broken((result is None for result in answers), work)
         outcomes = {line.line_no: one for line, one in zip(lines, answers, strict=True) if one is not None}
         return outcomes, broken, is_out
 
-    def _count_broken(self, are_broken: Iterable[bool]) -> bool:
+    def _count_broken(self, are_broken: Iterable[bool], work: _Work) -> bool:
         """Count those in a row, of whatever chunk; tell whether they are so many that the worker is out."""
         is_out = False
         with self._lock:
             for is_broken in are_broken:
                 self._num_broken_in_a_row = self._num_broken_in_a_row + 1 if is_broken else 0
                 if self._num_broken_in_a_row == MAX_IN_A_ROW:
-                    self._on_broken(f"the model gave {MAX_IN_A_ROW} lines in a row no numbers: NaN or infinite")
+                    work.on_broken(f"the model gave {MAX_IN_A_ROW} lines in a row no numbers: NaN or infinite")
                     is_out = True
             if is_out:
                 self._num_broken_in_a_row = 0
@@ -161,7 +161,7 @@ class PoolAnswers:
             with self._turn(work):
                 self._model.reload()
         except EngineError as error:
-            self._on_broken(f"the model was broken and cannot be read anew: {error}")
+            work.on_broken(f"the model was broken and cannot be read anew: {error}")
             return False
         return True
 

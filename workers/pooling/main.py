@@ -72,7 +72,7 @@ def main(
     services = Services(
         sessions=sessions, hold_sessions=hold_sessions, storage=storage, settings=settings, meters=meters, traces=traces
     )
-    answers = PoolAnswers(loaded, name=model, on_broken=services.drain.take_out)
+    answers = PoolAnswers(loaded, name=model)
     answerer = PoolAnswerer(PoolParts(services=services, model=loaded, answers=answers))
     log.info("model ready purpose=%s max_tokens=%d", purpose, loaded.max_tokens)
     sys.exit(serve_chunks(answerer, services, model=model, worker_id=new_id("worker")))

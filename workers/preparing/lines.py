@@ -1,4 +1,4 @@
-"""The lines of one chunk that readers of documents answer, in turns of some seconds. Knows no lease."""
+"""The lines of one chunk that readers of documents answer, in turns of some seconds."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
     """Hands lines to the pool, as many at once as it has threads."""
 
     long_line_bytes = math.inf
+    may_put_off = True
 
     def __init__(self, claim: ClaimedChunk, parts: PrepareParts) -> None:
         prices = Prices(reading_picos=reading_price_picos(parts.services.settings))
@@ -79,15 +80,17 @@ class DocumentLines(ChunkLines[DocumentLine]):
         self._num_answered = 0
         self._microseconds = 0  # of these
 
-    def begin(self, session: Session, claim: ClaimedChunk) -> str | None:
-        """Put a chunk off whose tenant has had all the reading of the day, and return why.
-
-        Its lines are not noted as begun: what they hold can end a reader, which is that line's error, and never the
-        worker. So however often workers are killed, that is held against no document.
-        """
+    def put_off(self, session: Session, claim: ClaimedChunk) -> str | None:
+        """Put a chunk off whose tenant has had all the reading of the day."""
         seconds = self._parts.services.settings.tenant_reading_seconds_per_day
         is_put_off = put_off_if_used_up(session, claim, default_seconds=seconds)
         return "its tenant has had all the reading of the day" if is_put_off else None
+
+    def begin(self, session: Session, claim: ClaimedChunk) -> None:
+        """Note nothing: what lines hold can end a reader, which is that line's error, and never the worker.
+
+        So however often workers are killed, that is held against no document.
+        """
 
     def prepare(self, raw: RawLine, *, is_wanted: Callable[[], bool], room: Room) -> DocumentLine:
         return DocumentLine(raw)

@@ -80,7 +80,7 @@ class Desk:
             meters=Meters(WORKER),
             monotonic=monotonic,
         )
-        answers = PoolAnswers(model, name=MODEL, on_broken=services.drain.take_out)
+        answers = PoolAnswers(model, name=MODEL)
         return PoolLines(claim, PoolParts(services=services, model=model, answers=answers)), services
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:

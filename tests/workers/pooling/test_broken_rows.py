@@ -98,6 +98,24 @@ def test_lines_that_break_one_after_the_other_go_to_another_worker_which_knows_o
     assert [found[name]["response"]["status_code"] for name in ("c0", "c1", "c3")] == [200, 200, 200]
 
 
+def test_a_worker_is_out_once_the_chunk_knows_what_broke(
+    desk: Desk, embedder: Embedder, lengths: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the chunk is given back while the model is read anew, and the next worker knows nothing of it."""
+    drain, were_out = Drain(), []
+
+    class Watching(Breaking):
+        def reload(self) -> None:
+            were_out.append(drain.is_out)
+            super().reload()
+
+    texts = ["sea", "the sea", "the sea is", "the sea is cold"]
+    desk.submit([line(number, one) for number, one in enumerate(texts)])
+    monkeypatch.setattr(answers, "MAX_IN_A_ROW", 3)
+    assert not desk.run_next(embedder=Watching(embedder, at_lengths=map(lengths, texts[1:])), drain=drain)
+    assert (were_out, drain.is_out) == ([False], True)
+
+
 def test_a_model_that_cannot_be_read_anew_takes_its_worker_out(
     desk: Desk, embedder: Embedder, lengths: Callable[[str], int]
 ) -> None:

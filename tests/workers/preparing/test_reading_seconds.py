@@ -19,6 +19,7 @@ from jobs.chunks.recording import LineResult
 from jobs.forecasts.outlooks import outlooks
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
 from jobs.states import BudgetUnit, BudgetWindow
+from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing.documents import DocumentAnswers
@@ -146,6 +147,18 @@ def test_beyond_the_limit_of_the_day_lines_wait_and_say_so_until_it_is_raised(
     assert preparer.run_next()
     assert len(library.bodies(batch_id)) == 1
     assert library.rows(f"SELECT reading_limit_seconds FROM batch WHERE id = '{batch_id}'") == [(None,)]
+
+
+def test_a_chunk_that_is_put_off_is_not_read(
+    library: Library, preparer: Preparer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(library, 2 * A_SECOND)
+    limit(library, 2)
+    library.read({"a.txt": b"text"})
+    reads: list[str] = []
+    monkeypatch.setattr(Storage, "read_whole_range", lambda _self, key, *_: reads.append(key))
+    assert not preparer.run_next()
+    assert reads == []
 
 
 def test_the_day_before_does_not_count(library: Library, preparer: Preparer) -> None:
