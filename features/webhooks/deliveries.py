@@ -89,7 +89,8 @@ def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int
 def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState:
     """Note what came of a request, and give the delivery up; return its state. Raises FencedOutError.
 
-    Locks the endpoint before the delivery, as whoever deletes or disables one does.
+    Locks the endpoint before the delivery, as deleting or disabling it does. An answer that comes after the claim is
+    over changes nothing of the endpoint either: the next try does.
     """
     is_success = answer.is_success
     failing_since = _note_health(session, claimed.endpoint_id, is_success=is_success)

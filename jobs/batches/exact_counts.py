@@ -27,6 +27,8 @@ MAX_COUNTING = 2
 KEPT = timedelta(days=1)
 """For how long a count is found, finished or not."""
 
+COUNTS = Claims(InputCount, [CountState.COUNTING], ends_with_state=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCount:
@@ -37,9 +39,6 @@ class NewCount:
     model: str
     priority: AskedPriority
     completion_window: str
-
-
-COUNTS = Claims(InputCount, [CountState.COUNTING], ends_with_state=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,7 +190,6 @@ def _named(session: Session, batch: Batch, written: _Written | None, *, title: s
 
 _OPEN_CHUNK = text("SELECT EXISTS (SELECT FROM chunk WHERE batch_id = :batch_id AND state = ANY(:states))")
 
-
 _SIZES = text("""
     SELECT line_no, octet_length(line) FROM result
     WHERE batch_day = :day AND batch_id = :batch_id AND line_no > :after

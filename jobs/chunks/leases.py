@@ -5,14 +5,12 @@ They are made in `claiming`, and end in `lease_ends`: who gives one up says in w
 
 from __future__ import annotations
 
-from jobs.claims.claims import Claims
+from jobs.claims.claims import HeldRows
 from jobs.claims.statements import ClaimColumns
-from jobs.states import ChunkState
 from jobs.tables import Chunk
 
-LEASES = Claims(
+LEASES = HeldRows(
     Chunk,
-    [ChunkState.LEASED],
     columns=ClaimColumns(fence="fence", owner="worker_id", until="lease_until"),
     ends_with_state=True,
 )

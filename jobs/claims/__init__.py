@@ -1,4 +1,5 @@
 """Fenced claims: which worker has a row, and until when; and work that is done under one.
 
-Every table whose rows are claimed uses these: chunks, batches, runs, extractions, indexes, counts, uploads, deliveries.
+Every table whose claims have a fence uses these: chunks, batches, runs, extractions, indexes, input counts, uploads
+and deliveries.
 """

@@ -46,54 +46,31 @@ class Claim:
         return {"id": self.id, "fence": self.fence, "owner": self.owner, "state": self.state}
 
 
-class Claims(Generic[Row]):
-    """The claims on the rows of one table."""
+class HeldRows(Generic[Row]):
+    """The rows of one table that workers have: a claim is renewed, asked for and used."""
 
     def __init__(
         self,
         table: type[Row],
-        states: Collection[str],
         *,
         columns: ClaimColumns = CLAIM_COLUMNS,
         lock: Callable[[Session, Any], Row | None] | None = None,
         ends_with_state: bool = False,
     ) -> None:
-        """Rows in one of `states` can be claimed; `lock` returns one, fresh and locked until the transaction ends.
+        """`lock` returns a row, fresh and locked until the transaction ends.
 
         Where a claim `ends_with_state`, it is over once its row has moved on.
         """
         self.kind = table.__tablename__
         self.sql = ClaimSql(self.kind, columns, ends_with_state=ends_with_state)
-        self._table = table
-        self._states = list(states)
         self.columns = columns
+        self._table = table
         self._lock = lock or self._lock_row
         self._ends_with_state = ends_with_state
-        update = f"UPDATE {self.kind} SET"
-        # It waits for whoever has the row locked: a dispatcher that notes a hint does not have it, a worker claims it.
-        self._claim = text(f"""
-            {update} {self.sql.taken}
-            WHERE id = (
-                SELECT id FROM {self.kind}
-                WHERE id = :id AND state = ANY(CAST(:states AS text[])) AND {self.sql.is_free}
-                FOR NO KEY UPDATE
-            )
-            RETURNING {columns.fence} AS fence, state
-        """)
-        self._renew = text(f"{update} {self.sql.renewed} WHERE {self.sql.is_held} RETURNING state")
+        renewal = f"UPDATE {self.kind} SET {self.sql.renewed}"
+        self._renew = text(f"{renewal} WHERE {self.sql.is_held} RETURNING state")
         self._confirm = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} AND NOT {self.sql.is_over}")
         self._hold = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} FOR NO KEY UPDATE")
-        self._give_up = text(f"{update} {self.sql.given_up} WHERE {self.sql.is_held}")
-        self._put_off = text(f"{update} {self.sql.put_off} WHERE {self.sql.is_held} RETURNING id")
-
-    def claim(self, session: Session, row_id: str, *, lease: timedelta) -> Claim | None:
-        """Take a row that nobody has, or None."""
-        owner = new_owner()
-        values = {"id": row_id, "owner": owner, "states": self._states, "lease": lease}
-        taken = session.execute(self._claim, values).one_or_none()
-        if taken is None:
-            return None
-        return Claim(id=row_id, state=taken.state, owner=owner, fence=taken.fence)
 
     def renew(self, session: Session, held: Held, *, lease: timedelta) -> str:
         """Let a claim last for `lease` from now on; return the row's state. Raises FencedOutError where it is over."""
@@ -113,18 +90,6 @@ class Claims(Generic[Row]):
         if row is None or not self._is_held(row, held.guard):
             raise self.over(held)
         return row
-
-    def give_up(self, session: Session, held: Held) -> None:
-        """Let others take the row, unless they have it already."""
-        session.execute(self._give_up, held.guard)
-
-    def put_off(self, session: Session, held: Held, *, pause: timedelta) -> None:
-        """Give the row up, to be taken by nobody before `pause` is over. Raises FencedOutError."""
-        self._require(session, self._put_off, held, pause=pause)
-
-    def free(self, row: Row) -> None:
-        """Let others take a row that `lock` has returned."""
-        self.columns.free(row)
 
     def over(self, held: Held) -> FencedOutError:
         """Return what says that a claim is over."""
@@ -149,6 +114,57 @@ class Claims(Generic[Row]):
     def _lock_row(self, session: Session, row_id: Any) -> Row | None:
         query = select(self._table).where(self._table.__table__.c.id == row_id).with_for_update(key_share=True)
         return session.scalar(query, execution_options={"populate_existing": True})
+
+
+class Claims(HeldRows[Row]):
+    """The rows of one table that a worker may take, and give up to the others."""
+
+    def __init__(
+        self,
+        table: type[Row],
+        states: Collection[str],
+        *,
+        columns: ClaimColumns = CLAIM_COLUMNS,
+        lock: Callable[[Session, Any], Row | None] | None = None,
+        ends_with_state: bool = False,
+    ) -> None:
+        """Rows in one of `states` can be claimed; the rest as for `HeldRows`."""
+        super().__init__(table, columns=columns, lock=lock, ends_with_state=ends_with_state)
+        self._states = list(states)
+        update = f"UPDATE {self.kind} SET"
+        # It waits for whoever has the row locked: a dispatcher that notes a hint does not have it, a worker claims it.
+        self._claim = text(f"""
+            {update} {self.sql.taken}
+            WHERE id = (
+                SELECT id FROM {self.kind}
+                WHERE id = :id AND state = ANY(CAST(:states AS text[])) AND {self.sql.is_free}
+                FOR NO KEY UPDATE
+            )
+            RETURNING {columns.fence} AS fence, state
+        """)
+        self._give_up = text(f"{update} {self.sql.given_up} WHERE {self.sql.is_held}")
+        self._put_off = text(f"{update} {self.sql.put_off} WHERE {self.sql.is_held} RETURNING id")
+
+    def claim(self, session: Session, row_id: str, *, lease: timedelta) -> Claim | None:
+        """Take a row that nobody has, or None."""
+        owner = new_owner()
+        values = {"id": row_id, "owner": owner, "states": self._states, "lease": lease}
+        taken = session.execute(self._claim, values).one_or_none()
+        if taken is None:
+            return None
+        return Claim(id=row_id, state=taken.state, owner=owner, fence=taken.fence)
+
+    def give_up(self, session: Session, held: Held) -> None:
+        """Let others take the row, unless they have it already."""
+        session.execute(self._give_up, held.guard)
+
+    def put_off(self, session: Session, held: Held, *, pause: timedelta) -> None:
+        """Give the row up, to be taken by nobody before `pause` is over. Raises FencedOutError."""
+        self._require(session, self._put_off, held, pause=pause)
+
+    def free(self, row: Row) -> None:
+        """Let others take a row that `lock` has returned."""
+        self.columns.free(row)
 
 
 def new_owner() -> str:

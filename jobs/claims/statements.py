@@ -25,7 +25,7 @@ class ClaimColumns:
     def free(self, row: object) -> None:
         """Let others take a locked row."""
         setattr(row, self.owner, None)
-        setattr(row, self.until, None)
+        setattr(row, self.until, None if self.until_of_free == "NULL" else literal_column(self.until_of_free))
 
 
 CLAIM_COLUMNS = ClaimColumns()

@@ -90,7 +90,7 @@ class ClaimedWork(Generic[Row]):
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a short transaction that writes nothing."""
+        """Open a short transaction without the row."""
         self.check()
         with transaction(self._maker) as session:
             yield session

@@ -50,7 +50,7 @@ class Outlook:
     position: int | None = None
     """How many batches have their next chunk before it; 0 for one that workers are at."""
     running_lines: int = 0
-    """Lines that are in an engine now; None where a worker of its model does not report them."""
+    """Lines that are in an engine now."""
     waits_for: str | None = None
     """A sentence."""
     budget_warning: str | None = None

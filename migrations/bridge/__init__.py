@@ -26,23 +26,30 @@ _LOCK_TIMEOUT = "5s"
 
 def begins_at(revision: str) -> bool:
     """Tell whether a database at this revision is taken over: one of before, or one that was cut off."""
-    return revision in STEPS[:-1] or (revision.isdecimal() and FIRST <= revision <= LAST)
+    is_of_before = revision.isdecimal() and len(revision) == len(LAST) and FIRST <= revision <= LAST
+    return is_of_before or revision in STEPS[:-1]
 
 
 def cross(connection: Connection) -> None:
     """Take the steps that are left. Raises ServiceError, before anything is changed, for what it cannot take over."""
     with connection.begin():
+        _lock(connection)
         _require_named_stages(connection)
-        connection.execute(text("UPDATE schema_floor SET revision = :own"), {"own": BASELINE})
+        connection.execute(text("UPDATE schema_floor SET revision = greatest(revision, :own)"), {"own": BASELINE})
     for step in STEPS:
         with connection.begin():
             _take(connection, step)
 
 
-def _take(connection: Connection, step: str) -> None:
+def _lock(connection: Connection) -> None:
+    """Let nobody else migrate until the transaction ends."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_FOR_OTHERS}'"))
     connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('migrations', 0))"))
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
+
+
+def _take(connection: Connection, step: str) -> None:
+    _lock(connection)
     if connection.execute(_REVISION).scalar_one() >= step:
         return
     connection.execute(text(_sql(step)))

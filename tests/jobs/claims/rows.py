@@ -26,7 +26,7 @@ from jobs.batches.lost_leases import reap_expired
 from jobs.chunks import claiming, leasing
 from jobs.chunks.leases import LEASES
 from jobs.chunks.leasing import ClaimedChunk
-from jobs.claims.claims import Claims, Held
+from jobs.claims.claims import Claims, Held, HeldRows
 from jobs.errors import FencedOutError
 from jobs.ids import new_id
 from jobs.tables import Batch, Chunk, InputCount, Tenant, Upload
@@ -38,7 +38,7 @@ from tests.jobs.webhooks.builders import add_endpoint
 LEASE = timedelta(minutes=1)
 MakeBatch = Callable[..., Batch]
 
-CLAIMS: dict[str, tuple[Claims[Any], str]] = {
+CLAIMS: dict[str, tuple[HeldRows[Any], str]] = {
     "validation": (VALIDATIONS, "in_progress"),
     "finalisation": (FINALISATIONS, "completed"),
     "extraction": (EXTRACTIONS, "completed"),
@@ -61,7 +61,7 @@ class Row:
     maker: sessionmaker[Session]
 
     @property
-    def claims(self) -> Claims[Any]:
+    def claims(self) -> HeldRows[Any]:
         return CLAIMS[self.kind][0]
 
     def take(self, worker: str = "worker_1") -> Held | None:
@@ -78,6 +78,7 @@ class Row:
             if isinstance(held, ClaimedChunk):
                 _release(session, held)
             else:
+                assert isinstance(self.claims, Claims)
                 self.claims.give_up(session, held)
 
     def renew(self, held: Held) -> None:
@@ -141,6 +142,7 @@ def _take(session: Session, row: Row, worker: str) -> Held | None:
     if row.kind == "chunk":
         reap_expired(session, lease=LEASE)
         return claiming.claim_chunk(session, row.id, worker_id=worker, lease=LEASE)
+    assert isinstance(row.claims, Claims)
     return row.claims.claim(session, row.id, lease=LEASE)
 
 

@@ -74,7 +74,9 @@ def test_no_statement_outside_of_claims_takes_or_renews_a_row() -> None:
     writes = re.compile(
         r"fence = [\w.]*fence \+ 1|(claimed_until|lease_until) <?=|(claimed_by|claim_fence|worker_id) == "
     )
-    files = [path for package in ("jobs", "workers", "api", "cli") for path in (ROOT / package).rglob("*.py")]
+    files = [
+        path for package in ("api", "cli", "features", "jobs", "workers") for path in (ROOT / package).rglob("*.py")
+    ]
     assert [str(path.relative_to(ROOT)) for path in files if writes.search(path.read_text(encoding="utf-8"))] == []
 
 
