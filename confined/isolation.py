@@ -21,7 +21,7 @@ from typing import Any
 from confined import call_filter, landlock
 
 _ROOT = Path(__file__).resolve().parents[1]
-_OURS = ("confined", "extraction", "jobs", "pipelines", "tokenmill")
+_OURS = ("confined", "features", "jobs", "protocol", "tokenmill")
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 _FONTS = ("/usr/share/fonts", "/usr/share/X11/fonts", "/usr/local/share/fonts")  # where PDFium finds substitutes
 _PR_SET_DEATH_SIGNAL, _PR_SET_DUMPABLE = 1, 4

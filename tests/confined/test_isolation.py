@@ -9,11 +9,13 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain
 
 import pytest
 
 from confined.call_filter import compiled
 from confined.calls import rules_of
+from tests.floors import LIBRARIES
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filters are Linux'")
 ALLOW, REFUSE, ABSENT = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
@@ -48,6 +50,14 @@ from confined.isolation import confine, seal
 seal()
 confine(1 << 30, parent_id=os.getppid())
 os.abort()
+"""
+
+IMPORTS = """
+import sys
+from importlib import import_module
+from confined.isolation import seal
+seal()
+import_module(sys.argv[1])
 """
 
 ORPHAN = """
@@ -147,3 +157,10 @@ def test_the_filter_refuses_the_calls_of_another_machine() -> None:
 
 def test_a_machine_whose_numbers_are_not_known_has_no_filter() -> None:
     assert rules_of("riscv64", OWN) is None
+
+
+@LINUX
+@pytest.mark.parametrize("name", sorted(set(chain(*LIBRARIES.values()))))
+def test_a_sealed_process_imports_what_confined_code_is_made_of(name: str) -> None:
+    command = [sys.executable, "-c", IMPORTS, name]
+    subprocess.run(command, check=True, timeout=60)
