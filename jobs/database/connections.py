@@ -67,14 +67,23 @@ def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDL
     settings = {**_SESSION_SETTINGS, "idle_in_transaction_session_timeout": f"{idle_seconds}s"}
     own = {name: value for name, value in settings.items() if name not in str(url.query.get("options", ""))}
     event.listen(engine, "connect", partial(_set_up, own))
+    event.listen(engine, "connect", partial(_note_pool, engine))
     event.listen(engine, "begin", partial(_begin_pooled, own))
-    event.listen(engine, "checkin", _note_rest)
+    event.listen(engine, "checkin", partial(_rest, engine))
     event.listen(engine, "checkout", partial(_check_rested, engine))
     return engine
 
 
-def _note_rest(_connection: Any, record: Any) -> None:
-    record.info["rests_since"] = time.monotonic()
+def _note_pool(engine: Engine, _connection: Any, record: Any) -> None:
+    record.info["pool"] = engine.pool
+
+
+def _rest(engine: Engine, _connection: Any, record: Any) -> None:
+    """Note since when a connection rests; close it if its engine was disposed of meanwhile, whose old pool keeps it."""
+    if record.info["pool"] is engine.pool:
+        record.info["rests_since"] = time.monotonic()
+    else:
+        record.invalidate()
 
 
 def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:

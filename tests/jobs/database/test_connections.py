@@ -38,6 +38,17 @@ def test_a_connection_that_the_server_has_closed_is_replaced_at_once(
     engine.dispose()
 
 
+def test_a_connection_in_use_closes_when_it_is_given_back_after_its_engine_was_disposed_of(database_url: str) -> None:
+    engine = database.connect(database_url, connections=1)
+    with engine.connect() as connection:
+        driver_connection: Any = connection.connection.driver_connection
+        engine.dispose()
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    assert driver_connection.closed
+    assert _backend(engine) == _backend(engine)
+    engine.dispose()
+
+
 def _pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the connections that are asked whether they live, from now on."""
     pings, do_ping = list[object](), engine.dialect.do_ping
