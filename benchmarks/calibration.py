@@ -19,7 +19,7 @@ from benchmarks.simulation.simulator import SimulationResult, Simulator
 from benchmarks.workload import WorkloadRequest
 from engine.build import build_engine
 from engine.config import EngineConfig, SchedulerConfig
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 from engine.scheduling.step_load import StepLoad, load_of

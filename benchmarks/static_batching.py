@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.build import build_engine
 from engine.config import Admission, EngineConfig, Speculation
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.admission import Gate
 from engine.scheduling.blocks import num_blocks_for

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.build import build_engine
     from engine.config import EngineConfig
-    from engine.core import Engine
     from engine.errors import (
         BrokenRowError,
         EngineBroken,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from engine.llm import LLM
+    from engine.loop.core import Engine
     from engine.outputs import CompletionOutput, Logprob, RequestOutput
     from engine.params import SamplingParams
     from engine.pooling.embedder import Embedder, Embeddings
@@ -42,7 +42,7 @@ _HOME = {
     "CompletionOutput": "outputs",
     "Embedder": "pooling.embedder",
     "Embeddings": "pooling.embedder",
-    "Engine": "core",
+    "Engine": "loop.core",
     "EngineBroken": "errors",
     "EngineConfig": "config",
     "EngineDied": "errors",

@@ -5,22 +5,22 @@ Configuration goes down only: nothing that is made here tells another part what 
 
 from __future__ import annotations
 
-from engine.compute import ModelCompute, StepRunner
 from engine.config import EngineConfig
-from engine.core import Engine, EngineParts
 from engine.device.choice import ResolvedConfig, choose_device, resolve, wanted_dtype
 from engine.device.energy import EnergyMeter
 from engine.grammars.compiler import GrammarCompiler
 from engine.grammars.grammar import GrammarTokens
 from engine.grammars.waiting import GrammarQueue
+from engine.loop.compute import ModelCompute, StepRunner
+from engine.loop.core import Engine, EngineParts
+from engine.loop.recorder import Recorder
+from engine.loop.runner import Runner
+from engine.loop.step_loop import StepLoop
 from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
-from engine.recorder import Recorder
-from engine.runner import Runner
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.request import Matcher
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.drafter import make_drafter
-from engine.step_loop import StepLoop
 from kernels.cpu import begin_to_compile_attention
 from kernels.write_kv import preferred_cache_dtype
 

@@ -17,8 +17,8 @@ from engine.child_output import ChildOutput, RequestProgress
 from engine.config import EngineConfig
 from engine.detokenizer import text_of_token
 from engine.errors import EngineBroken, EngineForked, InvalidParamsError, InvalidRequestError
-from engine.intake import check_prompt_token_ids
 from engine.interrupts import HeldInterrupts, held_interrupts
+from engine.loop.intake import check_prompt_token_ids
 from engine.models.paths import resolve_model_path
 from engine.outputs import CompletionOutput, FinishReason, Logprob, RequestOutput, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams

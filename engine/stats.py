@@ -181,7 +181,7 @@ class SpeculationCounters:
 
 @dataclass(slots=True)
 class WorkCounters:
-    """Arithmetic and traffic of all steps, estimated from shapes (engine/work.py).
+    """Arithmetic and traffic of all steps, estimated from shapes (engine/loop/work.py).
 
     Floats, because they outgrow every integer that a message can hold. The integers of the other parts do not: at 10^9
     a second they would need 292 years.

@@ -17,7 +17,7 @@ from benchmarks.make_model import OptShape, Shape, write_config
 from benchmarks.make_workload import Lengths, random_requests
 from benchmarks.static_batching import Batching, batching_of, load_engine
 from engine.config import EngineConfig, LoadFormat
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 from engine.stats import EngineStats

@@ -15,9 +15,9 @@ from benchmarks.gpu.roofline import attention_bytes, decode_step_bytes, figures_
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.sections import Row
 from benchmarks.gpu.timing import copy_bandwidth, device_name, product_rate, seconds_per_call
+from engine.loop.runner import load_model
 from engine.models.config import load_model_config
 from engine.models.step_model import StepTensors, new_cache
-from engine.runner import load_model
 from kernels.gpu import attention as paged_attention_triton
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 from kernels.paged_attention import paged_attention

@@ -15,7 +15,7 @@ from benchmarks.gpu.roofline import decode_step_bytes, figures_of, idle_share
 from benchmarks.gpu.scale import Load, Scale
 from benchmarks.gpu.sections import Row
 from benchmarks.gpu.timing import release_memory
-from engine.core import Engine
+from engine.loop.core import Engine
 
 _UNCOUNTED_STEPS = 3
 

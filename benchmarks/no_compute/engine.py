@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.no_compute import NUM_SEATS, STEP_SECONDS, TOKENS_A_STEP
 from engine.config import EngineConfig
-from engine.intake import EngineInfo
+from engine.loop.intake import EngineInfo
 from engine.outputs import FinishReason, TokenDelta
 from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest

@@ -19,6 +19,7 @@ from benchmarks.simulation.cost import CostModel
 from benchmarks.simulation.latency import LatencyHistogram
 from benchmarks.simulation.sequences import SimulatedRequest, SimulatedSequence
 from engine.config import SchedulerConfig
+from engine.loop.step_loop import StepLoop
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.plan import StepPlan
@@ -26,7 +27,6 @@ from engine.scheduling.request import Request
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_load import load_of
 from engine.stats import CacheCounters, SchedulerCounters
-from engine.step_loop import StepLoop
 
 _KNOWN_LENGTH = SamplingParams(ignore_eos=True)
 _OPEN_LENGTH = SamplingParams()

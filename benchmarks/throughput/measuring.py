@@ -11,7 +11,7 @@ from benchmarks.static_batching import Batching, load_engine
 from benchmarks.throughput.report import ThroughputReport, make_report
 from benchmarks.workload import WorkloadRequest
 from engine.config import EngineConfig
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest

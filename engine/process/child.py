@@ -35,7 +35,7 @@ from engine.process.messages import (
 from engine.process.outbox import Outbox
 
 if TYPE_CHECKING:
-    from engine.core import Engine
+    from engine.loop.core import Engine
     from engine.scheduling.request import NewRequest
 
 HEARTBEAT_SECONDS = 0.9

@@ -10,7 +10,7 @@ from array import array
 import msgspec
 
 from engine.config import EngineConfig
-from engine.intake import EngineInfo
+from engine.loop.intake import EngineInfo
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest

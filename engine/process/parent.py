@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineStartError
-from engine.intake import EngineInfo, already_running
+from engine.loop.intake import EngineInfo, already_running
 from engine.process.messages import (
     Abort,
     AbortChildren,

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.static_batching import Batching, StaticScheduler, batching_of, load_engine
 from engine.config import EngineConfig, Speculation
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.outputs import TokenDelta
 from engine.params import SamplingParams
 from tests.engine.builders import new_request, runner_of

@@ -7,10 +7,10 @@ from typing import Any
 
 from engine.build import build_engine
 from engine.config import EngineConfig, Speculation
-from engine.core import Engine
+from engine.loop.core import Engine
+from engine.loop.runner import Runner
 from engine.outputs import FinishReason, TokenDelta
 from engine.params import SamplingParams
-from engine.runner import Runner
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import NewRequest, Sequence
 from engine.stats import SpeculationCounters

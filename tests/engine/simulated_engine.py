@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from engine.config import Admission, PolicyName, SchedulerConfig
+from engine.loop.step_loop import StepLoop
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool, sha256_digest
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Request, Sequence
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap import SwapSpace
-from engine.step_loop import StepLoop
 
 
 @dataclass

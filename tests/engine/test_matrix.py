@@ -16,7 +16,7 @@ import pytest
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.swap import SwapRule
 from engine.speculation.lookup_drafter import LookupDrafter

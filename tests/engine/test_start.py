@@ -13,8 +13,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from engine import build, runner
+from engine import build
 from engine.config import EngineConfig
+from engine.loop import runner
 from engine.models.decoder import Decoder
 from engine.sampling.sampler import sample
 

@@ -119,7 +119,7 @@ def test_a_worker_without_a_broker_helps_itself(
 BREAK_THE_ENGINE = """
 import os, sys
 if "engine.process.child" in sys.orig_argv:
-    from engine.core import Engine
+    from engine.loop.core import Engine
     Engine.step = lambda self: os._exit(13)
 """
 

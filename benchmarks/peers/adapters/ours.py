@@ -10,8 +10,8 @@ from typing import Any
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.device.memory import available_cpu_bytes
+from engine.loop.core import Engine
 from engine.params import SamplingParams
 from engine.scheduling.request import NewRequest
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import runner
 from engine.device.memory import allocating
 from engine.errors import InvalidConfigError
+from engine.loop import runner
 from tests.engine.builders import make_engine
 from tests.engine.tiny_models import VARIANTS, TinyModel, save_tiny
 

@@ -8,8 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from engine.core import Engine
 from engine.llm import LLM
+from engine.loop.core import Engine
 from engine.outputs import RequestOutput, TokenDelta
 from engine.params import SamplingParams
 from engine.stats import EngineStats

@@ -12,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
+from engine.loop.core import Engine
 from tests.engine.builders import run_all
 from tests.engine.models.families import TINY, Family, Refusal, Run
 from tests.engine.tiny_models import TinyModel

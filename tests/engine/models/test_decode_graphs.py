@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.models.decode_graphs import Compute, DecodeGraphs, graph_sizes
 from engine.models.decoder import Decoder
 from tests.engine.builders import make_engine, run_all, runner_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.outputs import TokenDelta
 from engine.scheduling.decisions import Reason
 from tests.engine.builders import GivenDrafter, deltas_of, greedy, make_engine, new_request, tokens_of

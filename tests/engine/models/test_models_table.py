@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine import runner
 from engine.errors import UnsupportedModelError
+from engine.loop import runner
 from engine.models.step_model import StepModel
 from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import (

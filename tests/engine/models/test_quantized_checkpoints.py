@@ -16,10 +16,10 @@ from transformers.quantizers import quantizer_finegrained_fp8
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError, UnsupportedModelError
+from engine.loop.runner import load_model
 from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
 from engine.models.dequantize import dequantize_fp8, dequantize_mxfp4
 from engine.models.quantization import Quantization, QuantMethod, Scaled
-from engine.runner import load_model
 from tests.engine.models.builders import build_family, check_run, engine_of_run
 from tests.engine.models.families import QUANTIZED, RUNS, SMALLEST_LEAD, Quantized
 from tests.engine.tiny_models import TinyModel, greedy

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.build import build_engine
 from engine.config import EngineConfig
-from engine.core import Engine
 from engine.errors import InvalidConfigError, ModelLoadError, UnsupportedModelError
+from engine.loop.core import Engine
 from engine.models import transformers_decoder
 from engine.models.config import CheckpointConfig, ModelConfig, load_model_config
 from engine.models.step_model import new_cache

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from engine.config import ModelImpl
 from engine.errors import ModelLoadError
+from engine.loop.runner import load_model
 from engine.models.config import load_model_config
 from engine.models.weights import Checkpoint
-from engine.runner import load_model
 from tests.engine.builders import make_engine, run_all
 from tests.engine.tiny_models import TinyModel, overwrite_weights, save_tiny
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine import intake
-from engine.core import Engine
 from engine.errors import InvalidParamsError
+from engine.loop import intake
+from engine.loop.core import Engine
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams
 from engine.speculation.lookup_drafter import LookupDrafter

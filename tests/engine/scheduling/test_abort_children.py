@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.core import Engine
+from engine.loop.core import Engine
 from engine.outputs import FinishReason
 from engine.params import SamplingParams
 from tests.engine.builders import make_engine, new_request

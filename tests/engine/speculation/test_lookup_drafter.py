@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine.config import SchedulerConfig
+from engine.loop.step_loop import StepLoop
 from engine.params import SamplingParams
 from engine.scheduling.blocks import BlockPool
 from engine.scheduling.plan import StepPlan
@@ -19,7 +20,6 @@ from engine.scheduling.scheduler import Scheduler
 from engine.speculation.draft_value import Acceptance, Candidate, SpeculationCost, choose_counts
 from engine.speculation.lookup_drafter import LookupDrafter
 from engine.speculation.prompt_lookup import PromptLookup
-from engine.step_loop import StepLoop
 
 _Model = Callable[[list[int]], int]
 

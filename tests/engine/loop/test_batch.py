@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.batch import build_arrays
+from engine.loop.batch import build_arrays
 from engine.scheduling.plan import StepPlan
 from tests.engine.sampling.builders import seated
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.compute import StepRunner
 from engine.device.choice import ResolvedConfig
 from engine.device.energy import EnergyMeter
 from engine.errors import InvalidRequestError
 from engine.grammars import output as grammar_output
 from engine.grammars.waiting import GrammarQueue
-from engine.intake import EngineInfo, already_running, check_output_so_far, check_weight, resolve_max_tokens
+from engine.loop.compute import StepRunner
+from engine.loop.intake import EngineInfo, already_running, check_output_so_far, check_weight, resolve_max_tokens
+from engine.loop.pending import PendingTokens
+from engine.loop.recorder import Recorder
+from engine.loop.step_loop import StepLoop
 from engine.outputs import FinishReason, TokenDelta
-from engine.pending import PendingTokens
-from engine.recorder import Recorder
 from engine.scheduling.decisions import Decision
 from engine.scheduling.request import NewRequest, Request, Sequence, derive_seed
 from engine.scheduling.scheduler import Scheduler
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
-from engine.step_loop import StepLoop
 
 _GRAMMAR_WAIT_SECONDS = 0.02
 """How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import StepArrays, build_arrays
 from engine.config import LoadFormat
 from engine.device.choice import ResolvedConfig
 from engine.device.host_cache import HostCache, seconds_per_block
@@ -21,17 +20,18 @@ from engine.device.memory import allocating, available_cpu_bytes, block_bytes, g
 from engine.device.transfer import upload, upload_together
 from engine.errors import InvalidConfigError
 from engine.grammars.masks import MaskWriter, RowMasks
+from engine.loop.batch import StepArrays, build_arrays
+from engine.loop.pending import PendingTokens
+from engine.loop.warm_up import powers_of_two, prompt_step, rows_of_every_kind
+from engine.loop.work import WorkCounter
 from engine.models.config import CheckpointConfig, ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.step_model import KvCache, StepModel, StepTensors, new_cache
-from engine.pending import PendingTokens
 from engine.sampling.sampler import Samples, sample
 from engine.sampling.scoring import prompt_parts
 from engine.sampling.table import SamplingTable
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.swap import SwapRule, SwapSpace
-from engine.warm_up import powers_of_two, prompt_step, rows_of_every_kind
-from engine.work import WorkCounter
 from kernels.paged import PagedStep
 from kernels.write_kv import preferred_cache_dtype
 

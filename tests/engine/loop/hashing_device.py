@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.batch import StepArrays, build_arrays
 from engine.config import EngineConfig
 from engine.grammars.waiting import Compiled
+from engine.loop.batch import StepArrays, build_arrays
+from engine.loop.pending import PendingTokens
 from engine.outputs import TokenLogprobs
 from engine.params import SamplingParams
-from engine.pending import PendingTokens
 from engine.sampling.scoring import prompt_parts
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
@@ -145,7 +145,7 @@ class HashedSamples:
 
 
 class HashingRunner:
-    """In place of engine.runner.Runner, with its methods; the log-probability of a token is reported as its `rank`."""
+    """Stand-in for engine.loop.runner.Runner; the log-probability of a token is reported as its `rank`."""
 
     work = SimpleNamespace(observe=lambda plan: None, num_operations=0.0, num_read_bytes=0.0, num_written_bytes=0.0)
 

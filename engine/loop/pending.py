@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.batch import StepArrays
 from engine.device.transfer import upload
+from engine.loop.batch import StepArrays
 from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
 

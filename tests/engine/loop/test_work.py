@@ -8,15 +8,15 @@ import pytest
 
 from engine.build import build_engine
 from engine.config import EngineConfig
+from engine.loop.recorder import Recorder
+from engine.loop.work import WorkCounter
 from engine.models.step_model import ModelSizes
 from engine.outputs import FinishReason, SequenceTimes, TokenDelta
 from engine.params import SamplingParams
 from engine.process.messages import Progress, decode_from_engine, encode
-from engine.recorder import Recorder
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.stats import BOUNDS_SECONDS, EngineStats, Histogram
-from engine.work import WorkCounter
 from tests.engine.builders import new_request
 from tests.engine.simulated_engine import SimulatedEngine
 from tests.engine.tiny_models import TinyModels

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.batch import StepArrays
 from engine.grammars.masks import RowMasks
+from engine.loop.batch import StepArrays
 from engine.sampling.edits import edits_of_every_kind
 from engine.sampling.table import SamplingRows, neutral_rows
 from engine.scheduling.blocks import NULL_BLOCK

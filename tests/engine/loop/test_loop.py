@@ -15,12 +15,12 @@ import torch
 import engine.config as config_module
 from benchmarks.static_batching import StaticScheduler
 from engine.build import assemble
-from engine.compute import StepRunner
 from engine.config import Admission, EngineConfig, PolicyName, Speculation
-from engine.core import Engine
 from engine.device.choice import resolve
 from engine.errors import InvalidRequestError
-from engine.intake import resolve_max_tokens
+from engine.loop.compute import StepRunner
+from engine.loop.core import Engine
+from engine.loop.intake import resolve_max_tokens
 from engine.models.config import CheckpointConfig
 from engine.outputs import FinishReason, TokenDelta, TokenLogprobs
 from engine.params import SamplingParams

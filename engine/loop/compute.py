@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from engine.loop.pending import PendingTokens
+from engine.loop.recorder import Recorder
+from engine.loop.work import WorkCounter
 from engine.outputs import TokenDelta
-from engine.pending import PendingTokens
-from engine.recorder import Recorder
 from engine.sampling.sampler import Samples
 from engine.scheduling.plan import StepPlan
 from engine.scheduling.request import Sequence
 from engine.scheduling.swap import SwapSpace
-from engine.work import WorkCounter
 
 
 class StepRunner(Protocol):
-    """What the engine asks of whoever computes steps: engine/runner.py, or a fake in a test."""
+    """What the engine asks of whoever computes steps: engine/loop/runner.py, or a fake in a test."""
 
     @property
     def num_kv_blocks(self) -> int:
