@@ -1,1 +1,1 @@
-"""Measurements that users can repeat: throughput on a workload, and the models to measure with."""
+"""Measure an installation: throughput on a workload, a running service, and the record of a day for `lab` to replay."""

@@ -1,13 +1,12 @@
 """`tokenmill bench …`: measures the engine on this machine.
 
 Each benchmark reads its own options, since some run where there is no typer (docs/adr/0012). Here they are named, and
-loaded only when they run. Studies are part of a checkout; an installation measures itself with the others.
+loaded only when they run. Studies, in `lab`, are part of a checkout; an installation measures itself with the others.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,8 @@ import typer
 from cli.transactions import DataDirOption, admin_transaction
 from jobs.counted import counted
 from jobs.errors import InputError
+
+_LAB = Path(__file__).resolve().parent.parent / "lab"
 
 app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)
 reads_its_own_options = app.command(
@@ -28,9 +29,9 @@ def bench() -> None:
     """Group the measurements."""
 
 
-def _require_checkout(context: typer.Context, study: str) -> None:
-    """Raise InputError where the package of a study is not there, as in an installation."""
-    if find_spec(f"benchmarks.{study}") is None:
+def _require_checkout(context: typer.Context) -> None:
+    """Raise InputError where there are no studies, as in an installation."""
+    if not _LAB.is_dir():
         raise InputError(
             f"`tokenmill bench {context.info_name}` is a study, which is part of a checkout of Tokenmill and not of an "
             "installation. Run it in a checkout."
@@ -64,7 +65,7 @@ def record(
 
     Batches with their tenants, classes, deadlines and lengths in tokens; no prompts and no answers.
     """
-    from benchmarks.days.day import write_day
+    from benchmarks.day import write_day
     from jobs import day_record
 
     first, last = _moment("--from", start), _moment("--to", end)
@@ -96,8 +97,8 @@ def replay(context: typer.Context) -> None:
 
     `tokenmill bench replay --help` lists its commands: trace, study, day, eta, order, calibrate, validate.
     """
-    _require_checkout(context, "replay")
-    from benchmarks.replay import main
+    _require_checkout(context)
+    from lab.replay import main
 
     raise typer.Exit(main(context.args))
 
@@ -106,10 +107,10 @@ def replay(context: typer.Context) -> None:
 def peers(context: typer.Context) -> None:
     """Run ours and every installed peer on the same token ids, one after the other, and print the ratios.
 
-    `tokenmill bench peers --help` lists its options; benchmarks/README.md says how to install the peers.
+    `tokenmill bench peers --help` lists its options; lab/README.md says how to install the peers.
     """
-    _require_checkout(context, "peers")
-    from benchmarks.peers.__main__ import main
+    _require_checkout(context)
+    from lab.peers.__main__ import main
 
     raise typer.Exit(main(context.args))
 
@@ -118,10 +119,10 @@ def peers(context: typer.Context) -> None:
 def gpu(context: typer.Context) -> None:
     """Measure everything on one GPU against its roofline: kernels, decode steps, whole loads, transformers.
 
-    `tokenmill bench gpu --help` lists its options; benchmarks/README.md says what each section measures.
+    `tokenmill bench gpu --help` lists its options; lab/README.md says what each section measures.
     """
-    _require_checkout(context, "gpu")
-    from benchmarks.gpu.__main__ import main
+    _require_checkout(context)
+    from lab.gpu.__main__ import main
 
     raise typer.Exit(main(context.args))
 
@@ -132,8 +133,8 @@ def extraction(context: typer.Context) -> None:
 
     `tokenmill bench extraction --help` lists the parts.
     """
-    _require_checkout(context, "extraction")
-    from benchmarks.extraction.__main__ import main
+    _require_checkout(context)
+    from lab.extraction.__main__ import main
 
     raise typer.Exit(main(context.args))
 
@@ -159,8 +160,8 @@ def queue(context: typer.Context) -> None:
 
     `tokenmill bench queue --help` lists its options.
     """
-    _require_checkout(context, "work_queue")
-    from benchmarks.work_queue.command import main
+    _require_checkout(context)
+    from lab.work_queue.command import main
 
     raise typer.Exit(main(context.args))
 
@@ -171,9 +172,9 @@ def dashboard(context: typer.Context) -> None:
 
     `tokenmill bench dashboard --help` lists its options.
     """
-    _require_checkout(context, "dashboard")
-    from benchmarks.dashboard.command import parse, run
+    _require_checkout(context)
     from cli.embedded.launcher import BenchLauncher
+    from lab.dashboard.command import parse, run
 
     raise typer.Exit(run(parse(context.args), BenchLauncher))
 
@@ -184,10 +185,10 @@ def chaos(context: typer.Context) -> None:
 
     `tokenmill bench chaos --help` lists its options.
     """
-    _require_checkout(context, "chaos")
-    from benchmarks.chaos.command import parse, run
+    _require_checkout(context)
     from cli.embedded.launcher import BenchLauncher
     from jobs.settings import load_settings
+    from lab.chaos.command import parse, run
 
     arguments = parse(context.args)
     raise typer.Exit(run(arguments, BenchLauncher, lease_seconds=load_settings().lease_seconds))

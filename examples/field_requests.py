@@ -15,7 +15,6 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.extraction.pdf_writer import write_pdf
 from examples.document_layouts import LAYOUTS, Facts, Kind, money, shown_date
 from examples.documents import Split, draw_facts
 from examples.harms import Harm, Harms, draw_harms, harm_lines, harm_page, harmed_gold
@@ -23,6 +22,7 @@ from examples.paper_layouts import TRAINED
 from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
+from lab.extraction.pdf_writer import write_pdf
 
 _PAPER_SHARE, _MAIL_SHARE = 0.6, 0.2
 _UNNUMBERED_SHARE = 0.15

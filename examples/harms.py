@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from benchmarks.extraction.pdf_writer import PdfPage, Picture, Words
 from examples.document_layouts import SYMBOLS, Facts, Kind, money, shown_date
 from examples.documents import draw_facts
+from lab.extraction.pdf_writer import PdfPage, Picture, Words
 
 
 class Harm(StrEnum):

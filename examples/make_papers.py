@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.extraction.pdf_writer import write_pdf
 from examples.documents import draw_facts
 from examples.field_requests import gold, mail_of, shown
 from examples.harms import Harms, draw_harms, harm_page, harmed_gold
 from examples.paper_layouts import HELD_OUT
+from lab.extraction.pdf_writer import write_pdf
 
 _MAIL_EVERY = 5
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.extraction.pdf_writer import PdfPage, Words
 from examples.document_layouts import Extra, Facts, Kind, money, shown_date, shown_total
+from lab.extraction.pdf_writer import PdfPage, Words
 
 LEFT, MIDDLE, RIGHT = 56.0, 300.0, 440.0
 _TOP, _LEADING = 70.0, 16.0

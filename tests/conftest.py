@@ -25,8 +25,8 @@ from tests.keeping.results import add_option, kept_results
 if TYPE_CHECKING:
     import psycopg
 
-    from benchmarks.s3_server import S3Server
     from cli.embedded.postgres import Postgres
+    from lab.s3_server import S3Server
 
 NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "jobs", "workers"]
 collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is None else []
@@ -221,7 +221,7 @@ def valkey_url() -> Iterator[str]:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """An S3 that answers, refuses or hangs as it is told; this process finds it under `s3.url`."""
-    from benchmarks.s3_server import s3_server
+    from lab.s3_server import s3_server
 
     with s3_server() as server:
         for name, value in server.environment.items():

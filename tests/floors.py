@@ -12,6 +12,7 @@ OURS = {
     "features",
     "jobs",
     "kernels",
+    "lab",
     "migrations",
     "protocol",
     "tokenmill",
@@ -33,7 +34,8 @@ FORBIDDEN = {
     "jobs": (OURS - {"jobs", "migrations", "protocol", "tokenmill"}) | WEB | QUEUE | TENSORS,
     "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
-    "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
+    "benchmarks": {"api", "cli", "lab", "workers", "typer", "click"} | WEB | QUEUE,
+    "lab": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
     "tokenmill": (OURS - {"tokenmill"}) | WEB | SQL | QUEUE | TENSORS,
     "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
 }

@@ -82,7 +82,8 @@ def unknown_words(command: Any, words: list[str]) -> list[str]:
     if not hasattr(command, "commands"):
         known = options_of(command)
         if command.context_settings.get("ignore_unknown_options"):  # a benchmark reads its own, or hands them on
-            known = known | read_in("benchmarks") | options_of(TREE.commands["extract"].commands[":documents"])
+            known = known | read_in("benchmarks") | read_in("lab")
+            known = known | options_of(TREE.commands["extract"].commands[":documents"])
         return unknown_options(words, known)
     if not words or words[0].startswith("-"):
         return []
@@ -105,6 +106,6 @@ def test_what_is_not_there_is_found() -> None:
     assert problems("tokenmill batch list|make") == ["make"]
     assert problems("tokenmill extract papers --schemes s.json") == ["--schemes"]
     assert problems("tokenmill bench peers --tests") == ["--tests"]
-    assert problems("python -m benchmarks.make_model build/S --shapes S") == ["--shapes"]
-    assert problems("python -m benchmarks.nothing --help") == ["benchmarks.nothing"]
+    assert problems("python -m lab.make_model build/S --shapes S") == ["--shapes"]
+    assert problems("python -m lab.nothing --help") == ["lab.nothing"]
     assert problems("bash scripts/nothing") == ["scripts/nothing"]

@@ -26,7 +26,7 @@ from jobs.telemetry.serving import serve
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 WHEEL = SETTINGS["hatch"]["build"]["targets"]["wheel"]
-NOT_SHIPPED = {"tests", "examples"}  # read from a checkout, not from an installation
+NOT_SHIPPED = {"tests", "examples", "lab"}  # read from a checkout, not from an installation
 SHIPPED = {path.parent.name for path in ROOT.glob("*/*.py")} - NOT_SHIPPED
 
 
@@ -35,8 +35,8 @@ def test_the_wheel_has_every_package_of_the_checkout_inside_the_one_that_users_i
     assert WHEEL["sources"] == {name: f"tokenmill/_packages/{name}" for name in SHIPPED - {"tokenmill"}}
 
 
-def test_mypy_looks_at_every_package_of_the_wheel_and_at_the_tests() -> None:
-    assert set(SETTINGS["mypy"]["files"]) == {*SHIPPED, "tests"}
+def test_mypy_looks_at_every_package_of_the_wheel_at_the_studies_and_at_the_tests() -> None:
+    assert set(SETTINGS["mypy"]["files"]) == {*SHIPPED, "lab", "tests"}
 
 
 def test_ruff_knows_every_package_of_the_checkout_as_ours() -> None:

@@ -56,7 +56,7 @@ def _check_comparable(model: str, requests: list[WorkloadRequest]) -> None:
     if is_gguf(Path(model)):
         raise WorkloadError(
             f"--compare: transformers needs a model folder, {model} is a GGUF file; "
-            f"`python -m benchmarks.make_model OUT --weights {model}` writes one."
+            f"`python -m lab.make_model OUT --weights {model}` writes one."
         )
     if any(request.json_schema is not None for request in requests):
         raise WorkloadError("--compare: transformers keeps no output to a JSON schema, and the workload has some.")

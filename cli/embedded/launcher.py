@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.chaos.stack import Server
 from cli.embedded.child import Child, ChildSpec
 from cli.embedded.postgres import prepare_postgres
 from cli.embedded.valkey import prepare_valkey
+from lab.chaos.stack import Server
 from tokenmill.processes import command_of
 
 _READY_SECONDS = 180.0

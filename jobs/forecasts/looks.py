@@ -1,7 +1,7 @@
 """One look at a model's queue: how fast its workers are now, and when each batch ends, between which moments.
 
 Pure: what is seen goes in, what is to be kept and told comes out; no SQL, no clock. A benchmark drives it as the
-dispatcher does (`benchmarks/eta.py`).
+dispatcher does (`lab/eta.py`).
 """
 
 from __future__ import annotations

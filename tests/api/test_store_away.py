@@ -11,10 +11,10 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs.accounts.keys import create_key
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
+from lab.s3_server import Mood, S3Server
 
 CONTENT = b"0123456789"
 

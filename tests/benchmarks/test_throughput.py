@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.make_model import make_model
 from benchmarks.throughput.__main__ import main
 from benchmarks.throughput.report import ThroughputReport, render, speedups
 from benchmarks.workload import WorkloadError, read_workload
 from engine.device.energy import EnergyMeter
+from lab.make_model import make_model
 from tests.engine.tiny_shape import TINY_SHAPE
 
 

@@ -19,13 +19,13 @@ import httpx
 import psycopg
 import pytest
 
-from benchmarks.s3_server import Mood, S3Server
 from cli.embedded.sockets import free_port
 from jobs import served_models
 from jobs.accounts.keys import create_key
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from jobs.lines.endpoints import LineKind
+from lab.s3_server import Mood, S3Server
 
 pytestmark = pytest.mark.long
 

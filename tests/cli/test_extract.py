@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from cli.extracting.known import read_known
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.passes.examples import FROM_AN_EXAMPLE
 from jobs.chunks.recording import LineResult
 from jobs.errors import ConflictError, InputError
+from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
 from tests.cli.killed import wait_for
 from tests.cli.service import ROOT, Service, chatted, failed, run
 

@@ -13,13 +13,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from benchmarks.extraction.long_documents import make_document
-from benchmarks.extraction.pdf_writer import write_pdf
-from benchmarks.extraction.wide import wide_schema
 from examples.documents import draw_facts
 from examples.paper_layouts import HELD_OUT
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.records import UNANSWERED
+from lab.extraction.long_documents import make_document
+from lab.extraction.pdf_writer import write_pdf
+from lab.extraction.wide import wide_schema
 
 pytestmark = pytest.mark.long
 

@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 from sqlalchemy.orm import Session
 
-from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from features.pipelines import stores
 from jobs.accounts.keys import authenticate, create_key
 from jobs.database import connect
+from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
 from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, Window, chromium, open_window
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]

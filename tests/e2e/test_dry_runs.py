@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.extraction.long_documents import make_document
 from examples.make_papers import write_papers
+from lab.extraction.long_documents import make_document
 from tests.tutorial import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

@@ -25,6 +25,7 @@ OURS = (
     "features",
     "jobs",
     "kernels",
+    "lab",
     "protocol",
     "scripts",
     "workers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.make_model import Shape
+from lab.make_model import Shape
 
 TINY_SHAPE = Shape(
     hidden_size=32,

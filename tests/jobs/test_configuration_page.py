@@ -10,8 +10,8 @@ from jobs.storage import Storage
 from jobs.storage.connection import ENVIRONMENT, FROM_ENVIRONMENT
 from tests.jobs.configuration_page import PAGE, PREFIX, ROOT, configuration_page, variables
 
-SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "features", "jobs", "kernels", "migrations"]
-SOURCES += ["protocol", "scripts", "tokenmill", "workers"]
+SOURCES = ["api", "benchmarks", "cli", "confined", "deploy", "engine", "features", "jobs", "kernels", "lab"]
+SOURCES += ["migrations", "protocol", "scripts", "tokenmill", "workers"]
 
 
 def test_the_page_is_what_the_generator_writes() -> None:

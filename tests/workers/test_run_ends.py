@@ -13,13 +13,13 @@ from typing import IO, Any
 import pytest
 from sqlalchemy import select
 
-from benchmarks.s3_server import Mood, S3Server
 from features.pipelines import lifecycle, publishing, stores
 from features.pipelines.external import folder
 from features.pipelines.external.opening import open_store
 from jobs.errors import StoreAwayError
 from jobs.states import RunState
 from jobs.tables import Batch
+from lab.s3_server import Mood, S3Server
 from tests.workers.run_builders import House, step
 
 pytestmark = pytest.mark.long

@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle
 from jobs.chunks import claiming, fleet, leasing
@@ -21,6 +20,7 @@ from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch, Tenant
+from lab.s3_server import Mood, S3Server
 from workers.control import Control
 from workers.dispatcher import Dispatcher
 

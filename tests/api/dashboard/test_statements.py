@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 from api.dashboard.live import Look
 from api.dashboard.pages import batches, overview
 from api.dashboard.recent import Recent
-from benchmarks.dashboard import pages
-from benchmarks.dashboard.pages import Paths
-from benchmarks.dashboard.rows import Filled, Sizes, fill
 from features.documents import stages
 from features.documents.tables import Extraction, ExtractionStage
 from jobs.forecasts import outlooks
 from jobs.overview.listing import BatchFilter
 from jobs.tables import Batch, BatchStage, Budget
+from lab.dashboard import pages
+from lab.dashboard.pages import Paths
+from lab.dashboard.rows import Filled, Sizes, fill
 from tests.api.browser import Browser
 
 Browse = Callable[[str | None], Browser]

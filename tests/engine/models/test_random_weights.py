@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.make_model import OPT_13B, OptShape, Shape, make_model, write_config
 from engine.build import build_engine
 from engine.config import EngineConfig, LoadFormat
 from engine.errors import InvalidConfigError
 from engine.models.random_weights import RandomWeights
 from engine.params import SamplingParams
+from lab.make_model import OPT_13B, OptShape, Shape, make_model, write_config
 from tests.engine.builders import new_request
 from tests.engine.tiny_shape import TINY_SHAPE
 

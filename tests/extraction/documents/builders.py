@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects
+from lab.extraction.pdf_writer import PdfPage, frame, pdf_objects
 
 _PADDING = bytes.fromhex("28BF4E5E4E758A4164004E56FFFA01082E2E00B6D0683E802F0CA9FE6453697A")
 _KEY_BYTES = 5

@@ -10,13 +10,13 @@ from email.message import EmailMessage
 
 import pytest
 
-from benchmarks.extraction import worst_files
-from benchmarks.extraction.pages import make_pdf
-from benchmarks.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.process.document_reader import DocumentReader
 from features.documents.extraction.documents.process.reading_process import ReadingProcess
 from features.documents.extraction.errors import DocumentCode, DocumentError
+from lab.extraction import worst_files
+from lab.extraction.pages import make_pdf
+from lab.extraction.pdf_writer import PdfPage, frame, pdf_objects, write_pdf
 from tests.extraction.documents import builders
 from tests.extraction.documents.office_files import blank_word_file, changed, sheets_file, slides_file, word_file
 

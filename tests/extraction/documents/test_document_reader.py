@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from benchmarks.extraction.pages import make_pdf
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import PARSERS, parse
 from features.documents.extraction.documents.process.document_reader import DocumentReader
 from features.documents.extraction.documents.process.reading_process import ReaderDiedError, ReadingProcess
 from features.documents.extraction.errors import DocumentCode, DocumentError
+from lab.extraction.pages import make_pdf
 from tests.extraction.documents import builders
 
 PDF = make_pdf(3, seed=1)

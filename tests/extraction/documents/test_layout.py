@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.extraction.pages import make_pdf
-from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.readers.pdf import read_pdf
+from lab.extraction.pages import make_pdf
+from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
 
 TABLE = [("Item", "Price"), ("Pens", "12.00"), ("Paper and ink", "7.50")]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pypdfium2
 import pytest
 
-from benchmarks.extraction.pdf_writer import PdfPage, Picture, Words, write_pdf
 from features.documents.extraction.documents.process.document_reader import DocumentReader
 from features.documents.extraction.errors import DocumentCode, DocumentError
+from lab.extraction.pdf_writer import PdfPage, Picture, Words, write_pdf
 
 pytest.importorskip("rapidocr", reason="the extra [ocr] is not installed")
 pytestmark = pytest.mark.long

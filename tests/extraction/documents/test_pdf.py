@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.extraction.pages import make_pdf
-from benchmarks.extraction.pdf_writer import PdfPage, Words, frame, pdf_objects, write_pdf
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.documents.readers.pdf import opened
 from features.documents.extraction.documents.runs import Box
 from features.documents.extraction.errors import DocumentCode, DocumentError
+from lab.extraction.pages import make_pdf
+from lab.extraction.pdf_writer import PdfPage, Words, frame, pdf_objects, write_pdf
 from tests.extraction.documents import builders
 
 

@@ -9,8 +9,8 @@ from functools import cache
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from benchmarks.extraction.alignment import generated_text
 from features.documents.extraction.documents.document import Heading
+from lab.extraction.alignment import generated_text
 
 _TOKEN = re.compile(r"\w{1,4}|[^\w\s]")
 

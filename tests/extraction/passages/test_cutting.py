@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.extraction.alignment import generated_text
 from features.documents.extraction.documents.document import Heading
 from features.documents.extraction.errors import PassageError
 from features.documents.extraction.grounding.spans import Span
 from features.documents.extraction.passages.cutting import WINDOW_CHARACTERS, Cutter, by_windows
 from features.documents.extraction.passages.passage import joined_spans
+from lab.extraction.alignment import generated_text
 from tests.extraction.passages.builders import count, with_headings
 
 TEXTS = st.text(alphabet="ab .,\n#ßé漢🙂-\t", max_size=600)

@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.extraction.alignment import generated_text
-from benchmarks.extraction.pdf_writer import PdfPage, Words, write_pdf
 from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import record_of
 from features.documents.extraction.course.job import ExtractJob, plan
@@ -23,6 +21,8 @@ from features.documents.extraction.passes.examples import Example
 from features.documents.extraction.passes.excerpts import Showing, Window, pieces_of, spread, words_of
 from features.documents.extraction.passes.likeness import choose_examples
 from features.documents.extraction.passes.prompts import Request
+from lab.extraction.alignment import generated_text
+from lab.extraction.pdf_writer import PdfPage, Words, write_pdf
 from tests.extraction.passages.builders import count
 
 SCHEMA = {

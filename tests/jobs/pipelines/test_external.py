@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.s3_server import Mood, S3Server
 from features.pipelines.external.folder import LocalFolder
 from features.pipelines.external.opening import open_store
 from features.pipelines.external.store import BESIDE, ExternalStore, StoreRefusedError
 from features.pipelines.patterns import matches, prefix_of
 from jobs.errors import InputError, ServiceError, StoreAwayError
+from lab.s3_server import Mood, S3Server
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs import deletions, files, partitions
 from jobs.accounts import tenants
 from jobs.batches.results import read_finished_lines
@@ -19,6 +18,7 @@ from jobs.errors import GoneError, NotFoundError
 from jobs.retention import purging
 from jobs.storage import Storage
 from jobs.tables import Batch, Deletion, File, Result, Tenant, Upload
+from lab.s3_server import Mood, S3Server
 
 Make = Callable[..., Any]
 MONTH = timedelta(days=30)

@@ -16,7 +16,6 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.s3_server import S3Server
 from jobs import files
 from jobs.access import standing_of
 from jobs.accounts.tenants import create_tenant
@@ -30,6 +29,7 @@ from jobs.storage.access import MARKER
 from jobs.storage.connection import unlisted_uploads
 from jobs.storage.store_owner import MARK
 from jobs.tables import Deletion, File, Tenant
+from lab.s3_server import S3Server
 from tests.jobs.configuration_page import PAGE
 
 Make = Callable[..., Any]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs.errors import NotFoundError, ServiceError
 from jobs.settings import MIB
 from jobs.storage import Storage
+from lab.s3_server import Mood, S3Server
 
 RETRIES = 2
 

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs.errors import NotFoundError, ServiceError
 from jobs.storage import Storage, store_marker, store_owner
 from jobs.storage.access import MARKER
 from jobs.tables import File
+from lab.s3_server import Mood, S3Server
 
 AWAY = [Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE, Mood.FORBID, Mood.REFUSE]
 

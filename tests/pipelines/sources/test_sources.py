@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import from_url
 
-from benchmarks.s3_server import S3Server
 from features.pipelines.rows.outputs.tables import open_table
 from features.pipelines.rows.sources import formats
 from features.pipelines.rows.sources.files import Format
 from features.pipelines.rows.sources.reading import open_source
 from jobs.errors import InputError, ServiceError
+from lab.s3_server import S3Server
 from tokenmill.row_json import dumps
 
 

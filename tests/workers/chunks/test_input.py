@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from benchmarks.s3_server import Mood, S3Server
 from jobs.chunks import deferring
 from jobs.errors import ServiceError
 from jobs.storage import Storage, store_marker
 from jobs.tables import Batch
+from lab.s3_server import Mood, S3Server
 from tests.workers.chunks.builders import CHUNKS, RESULTS, Bench, FakeHost, MakeLine, SubmitLines
 
 

@@ -9,12 +9,12 @@ import psutil
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from benchmarks.extraction.pages import make_pdf
 from jobs.audit.audit import audit
 from jobs.batches.finalisation import finalise_batch
 from jobs.settings import Settings
 from jobs.states import BatchState
 from jobs.storage import Storage
+from lab.extraction.pages import make_pdf
 from tests.database_roles import as_prepare
 from tests.workers.preparing.builders import Library
 from tests.workers.role_processes import WAIT_SECONDS, RoleProcess, Watch, dispatching, ended, hasty_settings, stored_in

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from benchmarks.extraction.pages import make_pdf
 from features.documents.extraction.documents.document import Document
 from features.pipelines import stores
 from jobs.accounts import tenants
@@ -15,6 +14,7 @@ from jobs.batches import lifecycle
 from jobs.errors import ServiceError
 from jobs.lines.document_bodies import READ_ENDPOINT
 from jobs.storage import Storage
+from lab.extraction.pages import make_pdf
 from tests.extraction.documents.builders import endless_page, with_password
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
 from tests.workers.run_builders import House

@@ -1,1 +1,0 @@
-"""Everything that is to be measured on one GPU, in one command: `python -m benchmarks.gpu`."""

@@ -1,0 +1,25 @@
+"""What the demo model answers, from the bare engine: through the stack the same prompts must have the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.llm import LLM
+from engine.params import SamplingParams
+from lab.chaos.expected import MAX_TOKENS, Answer
+
+
+class DemoAnswers:
+    """The bare engine in this process. Calls from several threads come one after the other."""
+
+    def __init__(self, model_folder: str) -> None:
+        self._llm = LLM(model_folder)
+
+    def of(self, prompts: Sequence[str]) -> dict[str, Answer]:
+        """Return the answers to prompts, the likeliest token at each place."""
+        outputs = self._llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
+        found = [output.outputs[0] for output in outputs]
+        return {
+            prompt: Answer(text=each.text, num_tokens=len(each.token_ids))
+            for prompt, each in zip(prompts, found, strict=True)
+        }

@@ -1,0 +1,216 @@
+"""What is under test: the embedded servers behind proxies, and every role as a process, started again when it dies."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import psycopg
+
+from jobs import served_models
+from jobs.accounts import keys, tenants
+from jobs.database import connect, sessions, transaction, upgrade
+from jobs.errors import ServiceError
+from jobs.states import AskedPriority
+from lab import no_compute
+from lab.chaos.proxy import Proxy
+from lab.own_stack import free_port
+from lab.s3_server import S3Server
+
+MODEL = "echo"
+MODEL_FOLDER = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
+_EACH = 2
+"""Control workers and dispatchers, as where one must not be missed."""
+_PAUSE_SECONDS = 0.3
+_STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
+"""Of an engine: a line is answered in a fifth of a second or so, and faults come in the midst of it."""
+_AMPLE_TOKENS = 10**12
+"""A limit that no run reaches: lines of a tenant with one are covered before they run."""
+
+
+class Process(Protocol):
+    """One that is started so that it dies with us, as `cli.embedded.child.Child`."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def is_running(self) -> bool: ...
+    def start(self) -> None: ...
+    def wait_until_ready(self) -> None: ...
+    def send(self, signal_: signal.Signals) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server of the embedded stack, that listens on a unix socket."""
+
+    process: Process
+    socket: Path
+    folder: Path
+
+
+class Launcher(Protocol):
+    """Plans processes whose files lie in one folder; starts none."""
+
+    def postgres(self) -> Server: ...
+    def valkey(self) -> Server: ...
+    def role(self, name: str, *arguments: str, log: str, environment: Mapping[str, str]) -> Process: ...
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A process that is started again when it has died, unless it is held down."""
+
+    name: str
+    process: Process
+    start_at: float | None = None
+    is_down: bool = False
+
+    def tend(self, now: float) -> None:
+        """Start it again if that is due."""
+        if self.process.is_running or self.is_down:
+            return
+        if self.start_at is None:
+            self.start_at = now + _PAUSE_SECONDS
+        elif now >= self.start_at:
+            self.start_at = None
+            with suppress(ServiceError):  # an old server that has not ended yet: it is tried again
+                self.process.start()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Stack:
+    """All of it, running. `tend` has to be called all the time, from the thread that started it."""
+
+    postgres: Kept
+    valkey: Kept
+    valkey_folder: Path
+    roles: Mapping[str, Kept]
+    workers: Sequence[Kept]
+    proxies: Mapping[str, Proxy]
+    s3: S3Server
+    database_url: str
+    """Past the proxy."""
+    base_url: str
+    keys: Sequence[str] = ()
+    """Of its tenants; the second one has a limit."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of its roles."""
+
+    def tend(self) -> None:
+        """Start again what has died."""
+        now = time.monotonic()
+        for kept in (self.postgres, self.valkey, *self.roles.values(), *self.workers):
+            kept.tend(now)
+
+    def query(self, sql: str, *values: object) -> list[Any]:
+        """Return rows. Raises psycopg.Error while Postgres is down."""
+        with psycopg.connect(self.database_url, autocommit=True, connect_timeout=2) as connection:
+            cursor = connection.execute(sql, values)
+            return [] if cursor.description is None else cursor.fetchall()
+
+    def engine_of(self, worker: Kept) -> psutil.Process | None:
+        """Return a worker's engine process, None where it has none now."""
+        with suppress(psutil.Error):
+            for child in children_of(worker.process.pid):
+                if "engine.process.child" in child.cmdline():
+                    return child
+        return None
+
+
+def children_of(pid: int | None) -> list[psutil.Process]:
+    """Return a process's children, of whichever of its threads; psutil would look at every process of the machine."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError, psutil.Error):  # it has ended meanwhile
+            found += [psutil.Process(int(child)) for child in children.read_text().split()]
+    return found
+
+
+@contextmanager
+def running_stack(
+    launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int, computes: bool
+) -> Iterator[Stack]:
+    """Start everything and wait until it is ready; stop it. Where it `computes`, workers have their own engine."""
+    with ExitStack() as closing:
+        postgres, valkey = launcher.postgres(), launcher.valkey()
+        for server in (postgres, valkey):
+            server.process.start()
+            closing.callback(server.process.stop)
+            server.process.wait_until_ready()
+        proxies = {name: Proxy(server.socket) for name, server in (("postgres", postgres), ("valkey", valkey))}
+        for proxy in proxies.values():
+            closing.callback(proxy.close)
+        database_url = f"postgresql://tokenmill@/tokenmill?host={postgres.socket.parent}"
+        port = free_port()
+        environment = {
+            **s3.environment,
+            "TOKENMILL_STORAGE_URL": s3.url,
+            "TOKENMILL_DATABASE_URL": f"postgresql://tokenmill@127.0.0.1:{proxies['postgres'].port}/tokenmill",
+            "TOKENMILL_REDIS_URL": f"redis://127.0.0.1:{proxies['valkey'].port}/0",
+            "TOKENMILL_WEBHOOK_NETWORKS": "127.0.0.1/32",
+        }
+        secrets = _prepare_database(database_url)
+        roles = {
+            log: launcher.role(name, *arguments, log=log, environment=environment)
+            for log, name, arguments in (
+                ("api", "api", ("--port", str(port))),
+                *((f"control-{number}", "control", ()) for number in range(_EACH)),
+                *((f"dispatch-{number}", "dispatch", ()) for number in range(_EACH)),
+            )
+        }
+        engine = {} if computes else _no_compute(num_seats)
+        workers = [
+            launcher.role("worker", "--model", MODEL, log=f"worker-{number}", environment={**environment, **engine})
+            for number in range(num_workers)
+        ]
+        for process in (*roles.values(), *workers):
+            process.start()
+            closing.callback(process.kill)
+        for process in (*roles.values(), *workers):
+            process.wait_until_ready()
+        yield Stack(
+            postgres=Kept("postgres", postgres.process),
+            valkey=Kept("valkey", valkey.process),
+            valkey_folder=valkey.folder,
+            roles={name: Kept(name, process) for name, process in roles.items()},
+            workers=[Kept(f"worker-{number}", process) for number, process in enumerate(workers)],
+            proxies=proxies,
+            s3=s3,
+            database_url=database_url,
+            base_url=f"http://127.0.0.1:{port}",
+            keys=secrets,
+            environment=environment,
+        )
+
+
+def _no_compute(num_seats: int) -> Mapping[str, str]:
+    return no_compute.environment(step_seconds=_STEP_SECONDS, tokens_a_step=_TOKENS_A_STEP, num_seats=num_seats)
+
+
+def _prepare_database(database_url: str) -> list[str]:
+    """Make the schema, the model and two tenants; return their keys."""
+    with psycopg.connect(database_url.replace("/tokenmill?", "/postgres?"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE tokenmill")
+    upgrade(database_url)
+    engine = connect(database_url)
+    try:
+        with transaction(sessions(engine)) as session:
+            served_models.put_model(session, MODEL, str(MODEL_FOLDER))
+            secrets = []
+            for name, limit_tokens in (("unlimited", None), ("limited", _AMPLE_TOKENS)):
+                tenant = tenants.create_tenant(
+                    session, name, limit_tokens=limit_tokens, best_priority=AskedPriority.URGENT
+                )
+                secrets.append(keys.create_key(session, tenant.id)[1])
+        return secrets
+    finally:
+        engine.dispose()

@@ -1,0 +1,38 @@
+"""Measure a part of extraction on documents and texts made from a seed.
+
+python -m lab.extraction alignment [--texts 200] [--seed 0]
+python -m lab.extraction corpus [--documents 50000] [--processes 2] [--seed 0]
+python -m lab.extraction documents [--pages 300] [--turns 5] [--files 10000] [--seed 0]
+python -m lab.extraction embeddings --model FOLDER [--texts 400] [--turns 5] [--num-threads 2] [--seed 0]
+python -m lab.extraction fields [--documents 200] [--known 400] [--harmed 0.2] [--seed 0] [options of extract]
+python -m lab.extraction kills [--documents 2000] [--broken 0.05] [--kills 5] [--run server] [--seed 0]
+python -m lab.extraction long_documents [--documents 3] [--pages 300] [--seed 0] [options of extract]
+python -m lab.extraction retrieval FILE [--model FOLDER] [--language english] [--num-threads 1]
+python -m lab.extraction wide [--documents 3] [--fields 369] [--max-tokens 384] [--seed 0] [options of extract]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+_PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval", "wide")
+"""Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the part that is named, with the options that follow; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tokenmill bench extraction", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=_PARTS)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    part = importlib.import_module(f"lab.extraction.{parser.parse_args(arguments[:1]).part}")
+    exit_code: int = part.main(arguments[1:])
+    return exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

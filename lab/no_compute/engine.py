@@ -1,0 +1,100 @@
+"""An engine that answers each prompt with its own tokens and the end, some a step, and computes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.loop.intake import EngineInfo
+from engine.outputs import FinishReason, TokenDelta
+from engine.scheduling.decisions import Decision
+from engine.scheduling.request import NewRequest
+from engine.stats import EngineStats
+from lab.no_compute import NUM_SEATS, STEP_SECONDS, TOKENS_A_STEP
+
+
+class EchoEngine:
+    """What `engine.process.child` needs of an engine; max_tokens may end an answer before its prompt does."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        model = json.loads(Path(config.model, "config.json").read_text())
+        self.info = EngineInfo(
+            num_kv_blocks=65_536,
+            block_size=16,
+            max_model_len=model["max_position_embeddings"],
+            vocab_size=model["vocab_size"],
+            eos_token_ids=(model["eos_token_id"],),
+            device="cpu",
+            dtype="none",
+        )
+        self._step_seconds = float(os.environ[STEP_SECONDS])
+        self._tokens_a_step = int(os.environ[TOKENS_A_STEP])
+        self._num_seats = int(os.environ[NUM_SEATS])
+        self._waiting: deque[NewRequest] = deque()
+        self._running: dict[int, tuple[NewRequest, int]] = {}  # by id, with how many tokens were answered
+        self._ended: list[TokenDelta] = []  # aborted since the last step
+        self._stats = EngineStats()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running or self._ended)
+
+    def add(self, new: NewRequest) -> None:
+        self._waiting.append(new)
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        wanted = set(request_ids)
+        known = wanted & {*self._running, *(new.request_id for new in self._waiting)}
+        self._waiting = deque(new for new in self._waiting if new.request_id not in wanted)
+        for request_id in known:
+            self._running.pop(request_id, None)
+            self._ended.append(TokenDelta(request_id=request_id, finish_reason=FinishReason.ABORT))
+
+    def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
+        self.abort(request_id for request_id, _ in children)
+
+    def step(self) -> list[TokenDelta]:
+        """Give every seat its next tokens."""
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
+        while self._waiting and len(self._running) < self._num_seats:
+            new = self._waiting.popleft()
+            self._running[new.request_id] = new, len(new.output_token_ids)
+        deltas, self._ended = self._ended, []
+        for request_id in list(self._running):
+            deltas += self._advance(request_id)
+        self._stats.scheduler.num_steps += 1
+        return deltas
+
+    def _advance(self, request_id: int) -> Iterator[TokenDelta]:
+        new, num_answered = self._running[request_id]
+        answer = [*new.prompt_token_ids, self.info.eos_token_ids[0]]
+        length = len(answer) if new.params.max_tokens is None else min(len(answer), new.params.max_tokens)
+        end = min(num_answered + self._tokens_a_step, length)
+        reason = None
+        if end >= length:
+            reason = FinishReason.STOP if length == len(answer) else FinishReason.LENGTH
+            del self._running[request_id]
+            self._stats.requests.num_finished += 1
+        else:
+            self._running[request_id] = new, end
+        for index in range(new.params.n):
+            yield TokenDelta(
+                request_id=request_id, index=index, token_ids=answer[num_answered:end], finish_reason=reason
+            )
+
+    def stats(self) -> EngineStats:
+        self._stats.load.num_running, self._stats.load.num_waiting = len(self._running), len(self._waiting)
+        self._stats.load.max_num_seqs = self._num_seats
+        return self._stats
+
+    def new_decisions(self) -> list[Decision]:
+        return []
+
+    def running_request_ids(self) -> list[int]:
+        return list(self._running)

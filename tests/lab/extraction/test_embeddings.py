@@ -1,0 +1,96 @@
+"""The benchmark of embeddings: its texts are the same each time, and all sides make the same vectors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.extraction.__main__ import main
+from lab.extraction.embeddings import make_texts, whole_words
+from tests.engine.pooling.builders import WORDS, Folder, make_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    found = make_folder(tmp_path)
+    found.write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
+    return found
+
+
+@pytest.fixture
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def largest_difference(shown: str) -> float:
+    found = re.search(r"difference of the vectors: (\S+)", shown)
+    assert found is not None
+    return float(found[1])
+
+
+def test_texts_come_from_the_seed() -> None:
+    first = make_texts(WORDS, num_texts=20, seed=1)
+    assert first == make_texts(WORDS, num_texts=20, seed=1) != make_texts(WORDS, num_texts=20, seed=2)
+    assert all(set(text.split()) <= set(WORDS) for text in first)
+
+
+def test_words_are_whole_words_of_the_tokenizer(folder: Folder) -> None:
+    assert whole_words(folder.path) == sorted(WORDS)
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+def test_sides_make_the_same_vectors_and_a_peer_that_is_missing_is_named(
+    folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sentence_transformers", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    options = ["--texts", "40", "--turns", "1", "--num-threads", "1"]
+    assert main(["embeddings", "--model", str(folder.path), *options]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^40 texts, \d+ tokens, 1 threads$", shown, re.MULTILINE)
+    assert re.search(r"^tokenmill +[\d.]+ texts/s +[\d.]+ s of processor time$", shown, re.MULTILINE)
+    assert re.search(r"^transformers .* tokenmill is [\d.]+ times as fast, by pr.* [\d.]+$", shown, re.MULTILINE)
+    assert re.search(r"^sentence-transformers +left out: .*; pip install sentence-transformers$", shown, re.MULTILINE)
+    assert re.search(r"^onnxruntime +left out: .*; pip install onnxruntime onnx onnxscript$", shown, re.MULTILINE)
+    assert largest_difference(shown) < 1e-5
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.parametrize(("model_type", "pooling"), [("qwen3", "lasttoken"), ("bert", "cls")])
+def test_other_poolings_are_those_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_type: str, pooling: str
+) -> None:
+    pads = {"qwen3": "<|endoftext|>", "bert": "[PAD]"}
+    found = make_folder(tmp_path, model_type, pooling=pooling)
+    found.write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pads[model_type]})
+    assert main(["embeddings", "--model", str(tmp_path), "--texts", "40", "--turns", "1", "--num-threads", "1"]) == 0
+    assert largest_difference(capsys.readouterr().out) < 1e-5
+
+
+@pytest.mark.usefixtures("_threads_as_before")
+@pytest.mark.parametrize("name", ["sentence_transformers", "onnxruntime"])
+def test_a_peer_that_is_installed_makes_the_same_vectors(
+    folder: Folder, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    pytest.importorskip(name)
+    assert main(["embeddings", "--model", str(folder.path), "--texts", "20", "--turns", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"^{name.replace('_', '-')} +[\d.]+ texts/s", shown, re.MULTILINE)
+    assert largest_difference(shown) < 1e-5
+
+
+def test_other_parts_are_measured_without_torch() -> None:
+    program = (
+        "import sys; from lab.extraction.__main__ import main; "
+        "main(['alignment', '--texts', '1', '--json']); print('torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "False"
