@@ -1,4 +1,4 @@
-"""Real servers for the tests that need them: one throwaway Postgres and one Valkey a session, a database a test.
+"""Real servers for the tests that need them: one throwaway Postgres, Valkey and API a session, a database a test.
 
 Imports nothing of ours at its head: the tests of `engine` and `kernels` also run where only torch and pytest are.
 """
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from cli.embedded.postgres import Postgres
     from lab.s3_server import S3Server
+    from tests.api.deployment import Deployment
 
-NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "jobs", "workers"]
+NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "features", "jobs", "workers"]
 collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is None else []
 
 if importlib.util.find_spec("hypothesis") is not None:
@@ -227,3 +228,35 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield server
+
+
+@pytest.fixture(scope="session")
+def deploy(
+    new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Deployment]]:
+    """Return a function that starts an API with the given settings and one model."""
+    from tests.api.deployment import deploying
+
+    with deploying(new_database, tmp_path_factory.mktemp) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Return a function that starts an API with the given settings, whatever its database is, and returns its URL."""
+    from tests.api.deployment import serving_any
+
+    with serving_any(tmp_path_factory.mktemp) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def deployment(deploy: Callable[..., Deployment]) -> Deployment:
+    """The API with default settings that most tests share."""
+    return deploy()
+
+
+@pytest.fixture(scope="session")
+def pages_deployment(deploy: Callable[..., Deployment]) -> Deployment:
+    """The API that tests of pages share: they change rows behind its back."""
+    return deploy()

@@ -1,0 +1,97 @@
+"""The API on a real socket: who starts it, and what a test may want to look at behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from api.app import create_app
+from api.server import ServerConfig, connections_of
+from jobs.accounts.keys import create_key
+from jobs.accounts.tenants import create_tenant
+from jobs.database import connect
+from jobs.served_models import add_model
+from jobs.settings import Settings
+from jobs.states import AskedPriority
+from jobs.storage.access import MARKER
+from tests.api.waiting import running
+from tests.api.witness import Witness
+
+MODEL = "org/tiny"
+
+
+witnesses: list[Witness] = []
+"""Of every API that this process has served."""
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[str]:
+    """Serve the app on a free port of this machine, in a thread; yield its base URL without /v1."""
+    witness = Witness(create_app(settings))
+    witnesses.append(witness)
+    with running(ServerConfig(witness, connections_of(settings), port=0)) as url:
+        yield url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One running API with what a test may want to look at behind it."""
+
+    url: str
+    settings: Settings
+    engine: Engine
+    objects: Path  # the folder of the object store
+
+    def new_key(self, best_priority: AskedPriority = AskedPriority.URGENT, **limits: int) -> str:
+        """Create a tenant and return its key."""
+        with Session(self.engine) as session, session.begin():
+            tenant = create_tenant(session, f"tenant-{next(_numbers)}", best_priority=best_priority, **limits)
+            return create_key(session, tenant.id)[1]
+
+    def object_names(self) -> set[str]:
+        """Name the objects in the store, unfinished ones too, but for the one that says whose it is."""
+        names = {str(path.relative_to(self.objects)) for path in self.objects.rglob("*") if path.is_file()}
+        return names - {MARKER}
+
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def deploying(
+    new_database: Callable[[], str], new_folder: Callable[[str], Path]
+) -> Iterator[Callable[..., Deployment]]:
+    """Yield a function that starts an API with the given settings and one model."""
+    with ExitStack() as stack:
+
+        def start(**overrides: Any) -> Deployment:
+            objects = new_folder("objects")
+            settings = Settings(database_url=new_database(), storage_url=f"file://{objects}", **overrides)
+            engine = connect(settings.database_url)
+            stack.callback(engine.dispose)
+            with Session(engine) as session, session.begin():
+                add_model(session, MODEL, "/models/tiny")
+            url = stack.enter_context(serving(settings))
+            return Deployment(url=url, settings=settings, engine=engine, objects=objects)
+
+        yield start
+
+
+@contextmanager
+def serving_any(new_folder: Callable[[str], Path]) -> Iterator[Callable[..., str]]:
+    """Yield a function that starts an API with the given settings, whatever its database is, and returns its URL."""
+    with ExitStack() as stack:
+
+        def start(**overrides: Any) -> str:
+            if "storage_url" not in overrides:
+                overrides["storage_url"] = f"file://{new_folder('objects')}"
+            return stack.enter_context(serving(Settings(**overrides)))
+
+        yield start

@@ -1,0 +1,63 @@
+"""The official client, and a plain one, pointed at a real API. Every test has tenants of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.api.deployment import MODEL, Deployment, witnesses
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_documented() -> Iterator[None]:
+    """Fail a test whose calls were answered with something that /openapi.json does not have."""
+    yield
+    surprises = [surprise for witness in witnesses for surprise in witness.surprises]
+    for witness in witnesses:
+        witness.surprises.clear()
+    assert surprises == [], surprises
+
+
+@pytest.fixture
+def new_client(deployment: Deployment) -> Iterator[Callable[..., OpenAI]]:
+    """Return a function that makes an official client for a new tenant."""
+    with ExitStack() as stack:
+        yield lambda **limits: stack.enter_context(
+            OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(**limits), max_retries=0)
+        )
+
+
+@pytest.fixture
+def client(new_client: Callable[..., OpenAI]) -> OpenAI:
+    return new_client()
+
+
+@pytest.fixture
+def stored_objects(deployment: Deployment) -> Callable[[], set[str]]:
+    """Return a function that names the objects in the store, unfinished ones too."""
+    return deployment.object_names
+
+
+@pytest.fixture
+def http(deployment: Deployment) -> Iterator[httpx.Client]:
+    """A plain client for what the official one cannot send; it has a key of its own tenant."""
+    headers = {"Authorization": f"Bearer {deployment.new_key()}"}
+    with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as plain:
+        yield plain
+
+
+@pytest.fixture(scope="session")
+def input_lines() -> Callable[..., bytes]:
+    """Return a function that writes an input file of `count` chat requests."""
+
+    def write(count: int, *, model: str = MODEL) -> bytes:
+        body = {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+        line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+        return b"".join(json.dumps({"custom_id": f"line-{n}", **line}).encode() + b"\n" for n in range(count))
+
+    return write
