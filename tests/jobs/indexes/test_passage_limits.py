@@ -22,7 +22,7 @@ from jobs import served_models
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.storage import Storage, store_owner, tokenizers
 from jobs.storage.tokenizers import ModelTokenizer
-from tests.extraction.passages.builders import byte_tokenizer, word_tokenizer
+from tests.features.documents.extraction.passages.builders import byte_tokenizer, word_tokenizer
 from tests.jobs.indexes.answering import IndexAnswering
 
 MakeIndex = Callable[..., PassageIndex]

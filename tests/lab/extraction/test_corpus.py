@@ -12,7 +12,7 @@ from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from lab.extraction.__main__ import main
 from lab.extraction.corpus import make_document
-from tests.extraction.passages.builders import byte_tokenizer
+from tests.features.documents.extraction.passages.builders import byte_tokenizer
 
 
 def test_all_documents_are_read_cut_and_indexed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

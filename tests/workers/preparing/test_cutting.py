@@ -13,7 +13,7 @@ from features.documents.extraction.passages.token_count import TokenCount
 from features.retrieval.objects import new_key, read_segment
 from jobs.lines.document_bodies import CUT_ENDPOINT
 from jobs.storage import tokenizers
-from tests.extraction.passages.builders import byte_tokenizer
+from tests.features.documents.extraction.passages.builders import byte_tokenizer
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing.readers import Readers
 

@@ -15,7 +15,7 @@ from jobs.errors import ServiceError
 from jobs.lines.document_bodies import READ_ENDPOINT
 from jobs.storage import Storage
 from lab.extraction.pages import make_pdf
-from tests.extraction.documents.builders import endless_page, with_password
+from tests.features.documents.extraction.documents.builders import endless_page, with_password
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
 from tests.workers.run_builders import House
 from workers.drain import Drain
