@@ -10,7 +10,7 @@ import httpx
 from features.documents.advancing import Extractions
 from jobs.database import sessions
 from jobs.storage import Storage
-from tests.jobs.extractions.answering import Answering
+from tests.features.documents.answering import Answering
 
 
 def completed_extraction(

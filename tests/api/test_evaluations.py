@@ -17,7 +17,7 @@ from features.documents.extraction.evaluation.metrics import RiskPoint
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.schemas.evaluations import EvaluationObject
 from tests.api.extracting import completed_extraction
-from tests.jobs.extractions.answering import FLAKY
+from tests.features.documents.answering import FLAKY
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
 DOUBTFUL = f"vendor: Ash {FLAKY} Ltd\ntotal: {FLAKY} 12.50".encode()

@@ -16,7 +16,7 @@ from features.documents.extraction.scoring.vector import NAMES
 from jobs.chunks import fleet
 from jobs.database import sessions
 from jobs.storage import Storage
-from tests.jobs.extractions.answering import Answering
+from tests.features.documents.answering import Answering
 
 MODEL = "org/tiny"
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}

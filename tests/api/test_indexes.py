@@ -30,7 +30,7 @@ from jobs.storage import Storage, tokenizers
 from jobs.storage.tokenizers import ModelTokenizer
 from jobs.tables import Batch
 from tests.features.documents.extraction.passages.builders import byte_tokenizer
-from tests.jobs.indexes.answering import MADE, UNKNOWN, IndexAnswering
+from tests.features.retrieval.answering import MADE, UNKNOWN, IndexAnswering
 
 PAPERS = {"boats.txt": "The ferry leaves the harbour at nine.", "trees.txt": "Oaks grow slowly."}
 

@@ -16,7 +16,7 @@ from features.documents.extraction.scoring import reviews
 from features.documents.reviewing import reviewed
 from features.documents.tables import Extraction
 from tests.api.extracting import completed_extraction
-from tests.jobs.extractions.answering import FLAKY
+from tests.features.documents.answering import FLAKY
 
 MODEL = "org/tiny"
 SCHEMA = {

@@ -20,8 +20,8 @@ from features.documents.extraction.course.job import ExtractJob, Passes, plan
 from features.documents.extraction.scoring.records import UNANSWERED
 from jobs.errors import InputError
 from tests.cli.service import run
-from tests.jobs.extractions.answering import ENDLESS
-from tests.jobs.extractions.builders import LocalModel
+from tests.features.documents.answering import ENDLESS
+from tests.features.documents.builders import LocalModel
 
 WIDE = {"type": "object", "properties": {f"field_{number}": {"type": "string"} for number in range(6)}}
 

@@ -21,8 +21,8 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.cli.service import Service, run
-from tests.jobs.extractions.answering import Answering
-from tests.jobs.indexes.stored_indexes import add_index
+from tests.features.documents.answering import Answering
+from tests.features.retrieval.stored_indexes import add_index
 
 PAPERS = {"a.txt": ["vendor: Ash Ltd", "Nothing else."], "b.txt": ["total: 12.50"]}
 FIELDS = {"vendor": {"type": "string"}, "total": {"type": "string"}}

@@ -16,7 +16,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.cli.documents import collect, http_of
 from tests.cli.service import Service
-from tests.jobs.extractions.answering import Answering
+from tests.features.documents.answering import Answering
 
 VENDOR = {"type": "string", "x-tokenmill": {"required_for_auto": True}}
 SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}

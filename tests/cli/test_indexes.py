@@ -13,7 +13,7 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.cli.documents import collect
 from tests.cli.service import Service
-from tests.jobs.indexes.answering import IndexAnswering
+from tests.features.retrieval.answering import IndexAnswering
 
 BOATS = b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine."
 

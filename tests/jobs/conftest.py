@@ -6,7 +6,6 @@ from tests.jobs.fixtures import (
     engine,
     make_batch,
     make_chunk,
-    make_collection,
     make_file,
     maker,
     pg_dump,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.embedded.binaries import find_postgres
-from features.documents.collections import collection, documents
-from features.documents.tables import Collection
-from jobs import files, served_models
+from jobs import served_models
 from jobs.accounts import budgets, tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
@@ -165,27 +163,6 @@ def storage() -> Storage:
 @pytest.fixture
 def settings() -> Settings:
     return Settings(chunk_lines=4, max_listed_errors=5, max_batch_lines=100, max_line_bytes=2000)
-
-
-@pytest.fixture
-def make_collection(
-    session: Session, storage: Storage, tenant: Tenant, settings: Settings
-) -> Callable[..., Collection]:
-    """Make a collection of text files, named by their contents' names; committed."""
-
-    def make(contents: Mapping[str, str], *, owner: Tenant = tenant) -> Collection:
-        made = collection.create_collection(session, owner.id, "papers", metadata=None, settings=settings)
-        for name, content in contents.items():
-            key = files.new_object_key(owner.id)
-            size = storage.put(key, content.encode())
-            new = files.NewFile(object_key=key, filename=name, purpose="user_data", size_bytes=size)
-            file = files.create_file(session, owner.id, new)
-            sources = documents.file_sources(session, owner.id, [file.id])
-            documents.add_documents(session, made, sources, settings=settings)
-        session.commit()
-        return made
-
-    return make
 
 
 def _count(content: bytes) -> int:

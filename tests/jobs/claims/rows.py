@@ -33,7 +33,7 @@ from jobs.tables import Batch, Chunk, InputCount, Tenant, Upload
 from jobs.tables.base import Base
 from jobs.uploads.completing import COMPLETIONS
 from tests.database_roles import as_superuser_do
-from tests.jobs.webhooks.builders import add_endpoint
+from tests.features.webhooks.builders import add_endpoint
 
 LEASE = timedelta(minutes=1)
 MakeBatch = Callable[..., Batch]

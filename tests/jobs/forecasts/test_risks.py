@@ -12,7 +12,7 @@ from features.webhooks.tables import WebhookDelivery
 from jobs.forecasts import risks, snapshot
 from jobs.states import BatchState
 from jobs.tables import Batch, Forecast, Tenant
-from tests.jobs.webhooks.builders import add_endpoint
+from tests.features.webhooks.builders import add_endpoint
 
 Make = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from features.retrieval.tables import PassageIndex
 from jobs.accounts import tenants
 from jobs.lines.body_context import ContextRequest
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_body
-from tests.jobs.indexes.stored_indexes import add_index
+from tests.features.retrieval.stored_indexes import add_index
 from tests.workers.preparing.builders import Library, Preparer
 
 PAPERS = {"cats.txt": ["Cats purr softly.", "Cats hunt mice."], "dogs.txt": ["Dogs bark."]}

@@ -1,0 +1,5 @@
+"""What tests of administration may ask for."""
+
+from __future__ import annotations
+
+from tests.jobs.fixtures import engine, make_batch, make_file, maker, session, tenant

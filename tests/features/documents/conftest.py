@@ -1,0 +1,6 @@
+"""What tests of documents may ask for."""
+
+from __future__ import annotations
+
+from tests.features.documents.fixtures import answering, extractions, make_collection, make_extraction, run, settings
+from tests.jobs.fixtures import engine, maker, session, storage, tenant

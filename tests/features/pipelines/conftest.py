@@ -1,0 +1,6 @@
+"""What tests of pipelines may ask for."""
+
+from __future__ import annotations
+
+from tests.features.pipelines.fixtures import make_schedule, pipeline, settings
+from tests.jobs.fixtures import engine, make_batch, make_file, maker, session, statements, tenant

@@ -1,0 +1,7 @@
+"""What tests of retrieval may ask for."""
+
+from __future__ import annotations
+
+from tests.features.documents.fixtures import make_collection
+from tests.features.retrieval.fixtures import answering, indexes, make_index, model, run, settings
+from tests.jobs.fixtures import engine, maker, session, storage, tenant

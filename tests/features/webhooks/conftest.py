@@ -1,0 +1,16 @@
+"""What tests of webhooks may ask for."""
+
+from __future__ import annotations
+
+from tests.jobs.fixtures import (
+    engine,
+    make_batch,
+    make_file,
+    maker,
+    run,
+    session,
+    settings,
+    storage,
+    submit,
+    tenant,
+)

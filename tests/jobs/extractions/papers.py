@@ -1,8 +1,0 @@
-"""Documents that tests ask about, good ones and others."""
-
-from __future__ import annotations
-
-from tests.jobs.extractions.answering import FLAKY
-
-GOOD = "vendor: Ash Ltd\ntotal: 12.50"
-PAPERS = {"a.txt": GOOD, "b.txt": f"vendor: Birch {FLAKY} Ltd\ntotal: 3.00", "empty.txt": "", "c.txt": "CRASH\n" + GOOD}
