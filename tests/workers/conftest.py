@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.features.pipelines.work.fixtures import house
 from tests.workers.fixtures import (
-    house,
     line,
     maker,
     read_batch,

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.pipelines import stores
 from jobs import files, served_models
 from jobs.accounts import tenants
 from jobs.batches import lifecycle
@@ -24,7 +22,6 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
-from tests.workers.run_builders import House
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
@@ -122,16 +119,3 @@ def read_batch(maker: sessionmaker[Session]) -> Callable[[str], Batch]:
             return session.get_one(Batch, batch_id)
 
     return read
-
-
-@pytest.fixture
-def house(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant, tmp_path: Path) -> House:
-    folders = [tmp_path / "documents", tmp_path / "results"]
-    with maker.begin() as session:
-        session.execute(text("UPDATE model SET input_price_picos = 1000000, output_price_picos = 1000000"))
-        for folder in folders:
-            folder.mkdir()
-            stores.add_store(
-                session, tenant.id, folder.name, f"file://{folder}", options={}, is_writable=folder.name == "results"
-            )
-    return House(maker, storage, settings, tenant.id, documents=folders[0], results=folders[1])

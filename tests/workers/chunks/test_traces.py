@@ -35,8 +35,8 @@ from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.opentelemetry_spans import EndingExporter, TracedSpans
 from jobs.telemetry.traces import NO_TRACES, Traces
+from tests.features.pipelines.work.run_builders import House
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
-from tests.workers.run_builders import House
 from workers.chunks.claimer import Claimer
 from workers.control import Control
 from workers.dispatcher import Dispatcher

@@ -16,8 +16,8 @@ from jobs.lines.document_bodies import READ_ENDPOINT
 from jobs.storage import Storage
 from lab.extraction.pages import make_pdf
 from tests.features.documents.extraction.documents.builders import endless_page, with_password
+from tests.features.pipelines.work.run_builders import House
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
-from tests.workers.run_builders import House
 from workers.drain import Drain
 from workers.preparing.readers import ReaderPool
 

@@ -27,7 +27,7 @@ from jobs.tables import Tenant
 from jobs.telemetry.meters import Meters
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 SETTINGS = Settings(webhook_networks=LOCAL, claim_alone_seconds=0.05)
 
 

@@ -13,7 +13,7 @@ from jobs.batches import lifecycle as batches
 from jobs.batches import retrying
 from jobs.states import RunState
 from jobs.tables import Batch, Tenant
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 
 def test_what_a_run_used_before_it_was_resumed_counts_against_its_caps(house: House) -> None:

@@ -20,7 +20,7 @@ from jobs.errors import StoreAwayError
 from jobs.states import RunState
 from jobs.tables import Batch
 from lab.s3_server import Mood, S3Server
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 pytestmark = pytest.mark.long
 

@@ -14,8 +14,8 @@ from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
 from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.tables import Batch
+from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
 from tests.features.webhooks.builders import add_endpoint
-from tests.workers.run_builders import Effects, House, Killed, carry_out, step, watched
 
 _CLAIM_ENDS = "UPDATE run SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
 _numbers = itertools.count()

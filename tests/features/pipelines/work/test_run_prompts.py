@@ -13,7 +13,7 @@ from features.pipelines.rows.templates.process import RenderingProcess
 from features.pipelines.tables import RunStep
 from jobs.states import RunState
 from jobs.tables import Batch
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 
 def bounded(house: House, seconds: float) -> House:

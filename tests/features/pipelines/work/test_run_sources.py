@@ -16,7 +16,7 @@ from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, NotFoundError
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.states import RunState
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 ASK = "{{ previous.json.length }} {{ custom_id }} {{ answer }} {{ previous.text }}"
 MESSAGES = ["one", "three", "bad", "seven"]

@@ -8,7 +8,7 @@ import pytest
 
 from features.pipelines.rows.lines import grouping
 from jobs.states import RunState
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 
 def grouping_step(**fields: Any) -> dict[str, Any]:

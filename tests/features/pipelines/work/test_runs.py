@@ -20,7 +20,7 @@ from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, StoreAwayError
 from jobs.states import RunState
 from jobs.tables import Batch, File
-from tests.workers.run_builders import House, step
+from tests.features.pipelines.work.run_builders import House, step
 
 
 def test_rows_go_through_a_batch_and_come_out_with_their_answers(house: House) -> None:

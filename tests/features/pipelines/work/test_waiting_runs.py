@@ -14,7 +14,7 @@ from features.pipelines.external.store import ExternalStore
 from features.pipelines.tables import Run
 from jobs.accounts.limits import set_limits
 from jobs.states import RunState
-from tests.workers.run_builders import Effects, House, WatchedStore
+from tests.features.pipelines.work.run_builders import Effects, House, WatchedStore
 
 
 def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> None:
