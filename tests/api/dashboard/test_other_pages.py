@@ -18,7 +18,7 @@ from features.pipelines import stores
 from jobs.accounts.keys import authenticate
 from jobs.chunks.fleet import heartbeat, register, stop
 from tests.api.browser import Browser
-from tests.api.extracting import completed_extraction
+from tests.features.documents.http.extracting import completed_extraction
 
 Browse = Callable[[str | None], Browser]
 

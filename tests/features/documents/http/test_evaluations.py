@@ -16,8 +16,8 @@ from features.documents.extraction.evaluation.gold import read_gold_file
 from features.documents.extraction.evaluation.metrics import RiskPoint
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.schemas.evaluations import EvaluationObject
-from tests.api.extracting import completed_extraction
 from tests.features.documents.answering import FLAKY
+from tests.features.documents.http.extracting import completed_extraction
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
 DOUBTFUL = f"vendor: Ash {FLAKY} Ltd\ntotal: {FLAKY} 12.50".encode()

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from features.documents.extraction.scoring import reviews
-from tests.api.extracting import completed_extraction
 from tests.e2e.driven import CHROMIUM, MISSING, PHONE, Window, chromium, open_window
+from tests.features.documents.http.extracting import completed_extraction
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from features.documents.extraction.scoring import reviews
 from features.documents.reviewing import reviewed
 from features.documents.tables import Extraction
-from tests.api.extracting import completed_extraction
 from tests.features.documents.answering import FLAKY
+from tests.features.documents.http.extracting import completed_extraction
 
 MODEL = "org/tiny"
 SCHEMA = {

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.extracting import completed_extraction
+from tests.features.documents.http.extracting import completed_extraction
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}}}
 

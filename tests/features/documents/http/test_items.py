@@ -18,8 +18,8 @@ from api.admission import in_flight
 from features.documents import record_ranges
 from features.documents.extraction.scoring import reviews
 from jobs.storage import Storage
-from tests.api.extracting import completed_extraction
 from tests.database_roles import as_superuser_do
+from tests.features.documents.http.extracting import completed_extraction
 
 TAGS = {"type": "array", "maxItems": 3, "items": {"type": "string"}}
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "number": {"type": "integer"}, "tags": TAGS}}
