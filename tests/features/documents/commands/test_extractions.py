@@ -14,9 +14,9 @@ from jobs.database import connect, sessions
 from jobs.errors import InputError
 from jobs.settings import Settings
 from jobs.storage import Storage
-from tests.cli.documents import collect, http_of
 from tests.cli.service import Service
 from tests.features.documents.answering import Answering
+from tests.features.documents.commands.collecting import collect, http_of
 
 VENDOR = {"type": "string", "x-tokenmill": {"required_for_auto": True}}
 SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}

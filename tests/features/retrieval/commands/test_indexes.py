@@ -11,8 +11,8 @@ from jobs.database import connect, sessions
 from jobs.errors import InputError
 from jobs.settings import Settings
 from jobs.storage import Storage
-from tests.cli.documents import collect
 from tests.cli.service import Service
+from tests.features.documents.commands.collecting import collect
 from tests.features.retrieval.answering import IndexAnswering
 
 BOATS = b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine."
