@@ -1,4 +1,4 @@
-"""Chunks: picked by fair share, leased under a fence, their results recorded once.
+"""Chunks: pick by fair share, lease under a fence, record each result once.
 
-Knows of a batch only its lock and its counters.
+Uses only the lock and the counters of a batch.
 """

@@ -1,4 +1,4 @@
-"""The room that a batch has: what its tenant's budgets and its own cap leave for lines of it, as SQL."""
+"""Budget left for further lines of a batch, by its tenant's budgets and its own cap, as SQL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from jobs.states import BudgetUnit
 
 
 def _room_of_windows(unit: BudgetUnit, covered: str) -> str:
-    """Return the SQL of what is left of those window budgets that hold for a batch, null where there are none.
+    """Return the SQL of the least that is left in the window budgets that apply to a batch; null where there are none.
 
-    A window that is over counts as turned: whoever covers lines next turns it.
+    A window that is over counts as reset: covering the next lines resets it.
     """
     return f"""
         CASE WHEN budget.num_window_budgets > 0 THEN (

@@ -1,8 +1,8 @@
-"""Output of lines that a draining worker gave back unfinished, kept for the worker that goes on with them.
+"""Checkpoints: output tokens of unfinished lines that a draining worker saved for its successor.
 
-A checkpoint is a saving and no result: it bills nothing, and a line without one is computed from its prompt. Only a
-worker with the same model files goes on after it: behind the same name there may be another model by now. One without
-tokens says that a broken row has ended the line there: its next such end is its last.
+A checkpoint saves work and is no result: it bills nothing, and a line without one is computed from its prompt. Only a
+worker with the same model files continues from it, as the model behind a name may have changed. A checkpoint without
+tokens records that a broken row has ended the line there: its next such end is its last.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jobs.chunks.leasing import ClaimedChunk
 def save(
     session: Session, claim: ClaimedChunk, outputs: Mapping[int, Sequence[int]], *, model_fingerprint: str
 ) -> None:
-    """Keep the output tokens of unfinished lines, by line number, in place of what was kept of them before.
+    """Save the output tokens of unfinished lines, by line number, replacing earlier checkpoints.
 
-    None for a line that a broken row has ended.
+    None marks a line that a broken row has ended.
     """
     if outputs:
         rows = [
@@ -36,7 +36,7 @@ def save(
 
 
 def read(session: Session, claim: ClaimedChunk, *, model_fingerprint: str) -> dict[int, list[int]]:
-    """Return what that model left of the chunk's lines, by line number."""
+    """Return the checkpoints of the chunk's lines for that model, by line number."""
     values = {
         "batch_id": claim.batch_id,
         "first": claim.first_line,
@@ -47,7 +47,7 @@ def read(session: Session, claim: ClaimedChunk, *, model_fingerprint: str) -> di
 
 
 def drop_all(session: Session, batch_id: str) -> None:
-    """Forget what was kept of a batch: it has ended."""
+    """Delete the checkpoints of a batch that has ended."""
     session.execute(_DROP, {"batch_id": batch_id})
 
 

@@ -1,6 +1,6 @@
-"""Claims: a worker takes a chunk under a lease, a named one or the next in turn.
+"""Claim a chunk under a lease: a given chunk, or the next in turn.
 
-What may be done with a leased chunk is for `leasing`.
+Operations on a leased chunk are in `leasing`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import ChunkState, sources_of
 
 SUSPECT_LOST_LEASES = 2
-"""After so many lost leases a chunk is bisected, and its parts are watched: see `_CLAIM`."""
+"""After this many lost leases a chunk is bisected and its parts are claimed one at a time per worker: see `_CLAIM`."""
 _CANDIDATES = (8, 64, 512)
-"""How many chunks `claim_next` looks at, until one of them is not being claimed by another worker right now."""
+"""How many chunks `claim_next` tries, in steps, to find one that no other worker is claiming."""
 
 
 def claim_chunk(
     session: Session, chunk_id: int, *, worker_id: str, lease: timedelta, urgent_tokens: int | None = None
 ) -> ClaimedChunk | None:
-    """Take a ready chunk, or None: a repeated hint, an ended batch, or a suspect that has to wait.
+    """Claim a ready chunk. None for a repeated hint, an ended batch, or a suspect that has to wait.
 
-    Charges the tenant's virtual time with the estimate. Claims of one worker pass one by one. Where the tenant has
-    `urgent_tokens`, or its own number of them, running as urgent, the chunk runs in the next class.
+    Charges the tenant's virtual time with the estimate. Claims of one worker run one after another. Where the tenant
+    already has `urgent_tokens` (or its own limit) running as urgent, the chunk runs one class lower.
     """
     return _claim_first(session, [chunk_id], worker_id=worker_id, lease=lease, urgent_tokens=urgent_tokens)
 
@@ -52,9 +52,9 @@ def claim_next(
     wanted: Wanted = ANY,
     urgent_tokens: int | None = None,
 ) -> ClaimedChunk | None:
-    """Take the wanted chunk that is next in turn, passing over those that others are claiming.
+    """Claim the next wanted chunk in turn, skipping those that others are claiming.
 
-    None where nothing is to be had: no chunk waits, or only such as `claim_chunk` refuses.
+    None where no chunk is ready, or `claim_chunk` refuses all that are.
     """
     if not ready_queues.is_any_ready(session, model=model):
         return None
@@ -90,7 +90,7 @@ def _claim_first(
     if row is None:
         return None
     claim = _claimed(row._asdict())
-    # From here to the commit claims for one tenant wait for each other.
+    # From here to the commit, claims for one tenant wait for each other.
     if row.is_lowered:
         fairshare.keep_up(session, model=claim.model, priority=claim.priority, tenant_id=claim.tenant_id)
     fairshare.charge(
@@ -102,17 +102,17 @@ def _claim_first(
 
 def _claimed(row: dict[str, Any]) -> ClaimedChunk:
     del row["is_lowered"]
-    found = {name: row.pop(name) for name in MODEL_COLUMNS}
+    model_row = {name: row.pop(name) for name in MODEL_COLUMNS}
     is_free = row["model"] == PREPARE_MODEL
-    return ClaimedChunk(**row, prices=Prices() if is_free else Prices.of(found, row["priority"]))
+    return ClaimedChunk(**row, prices=Prices() if is_free else Prices.of(model_row, row["priority"]))
 
 
-# The last condition keeps the blame right. A suspect of one line is about to be failed for the engine's next death, so
-# while a worker holds one it gets no other suspect: only one of them can be the reason. A statement does not see what
-# another transaction has not committed yet, so the caller holds the worker's lock: its earlier claims are committed.
-# SKIP LOCKED: workers that look at the same moment see the same chunks first, and each takes another one.
-# The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: without statistics
-# it joined from the batches and read all 40,000 ready chunks for one claim.
+# The last condition keeps the blame right. A suspect of one line fails with the engine's next death, so a worker that
+# holds one gets no other suspect: only one of them can be the cause. A statement does not see uncommitted rows of other
+# transactions, so the caller holds the worker's lock: its earlier claims are committed. SKIP LOCKED: workers that poll
+# at the same moment see the same chunks first, and each takes another one. The odd forms make the planner use the
+# primary key, as in `ready_queues._NOTE_HINT`: without statistics it joined from the batches and read all 40,000 ready
+# chunks for one claim.
 _CLAIM = text(f"""
     WITH first AS (
         SELECT id, model FROM chunk

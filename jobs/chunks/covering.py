@@ -1,7 +1,8 @@
-"""Covers lines of a claimed chunk before they run: each with the most that it may use, so that a limit is one.
+"""Cover lines of a claimed chunk before they run: reserve the most that each may use, so that limits are never
+exceeded.
 
-One transaction for a group of lines. The chunk says under its fence how much it covers, so that a lease that ends gives
-it back once, whoever ends it.
+One transaction per group of lines. The chunk records under its fence how much it covers, so that the end of a lease
+returns it exactly once, whoever ends it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def cover(
 ) -> Covered:
     """Cover further lines that may use `costs` tokens each; return which of them fit into batch and budgets.
 
-    `picos` is what they may cost; `covered` and `covered_picos` is what the chunk covers before. Repeat it as it is
-    when the outcome of a commit is unknown. Raises FencedOutError.
+    `picos` is what they may cost; `covered` and `covered_picos` are the chunk's cover before this call. When the
+    outcome of a commit is unknown, repeat the call unchanged. Raises FencedOutError.
     """
     tokens, most_picos = sum(costs), sum(picos)
     values = {
@@ -48,14 +49,15 @@ def cover(
     if before != covered:  # an earlier try has committed after all
         session.execute(_SET, values | {"covered_picos": covered_picos})
         covers.uncover(session, claim.batch_id, before - covered)
-    found = covers.cover(session, claim.batch_id, claim.tenant_id, costs, picos=picos)
-    after = {"covered": covered + found.tokens, "covered_picos": covered_picos + found.picos}
+    result = covers.cover(session, claim.batch_id, claim.tenant_id, costs, picos=picos)
+    after = {"covered": covered + result.tokens, "covered_picos": covered_picos + result.picos}
     session.execute(_SET, values | after)
-    return found
+    return result
 
 
-# What nearly every group needs, in one statement: the batch has reserved enough, and there is nothing else to look at.
-# Whoever sets a window budget waits for the share lock, and is seen by it: locked rows are read anew. Nobody else does.
+# Nearly every group needs this one statement only: the batch has reserved enough, and no other limit applies. A
+# transaction that sets a window budget waits for the share lock, and is seen by it: locked rows are read anew. No other
+# does.
 _COVER_FROM_BATCH = text(f"""
     WITH alone AS (
         SELECT tenant_id FROM budget WHERE tenant_id = :tenant_id AND num_window_budgets = 0 FOR KEY SHARE

@@ -1,8 +1,8 @@
-"""Chunks that nobody can work at for a while: put off with the whole batch, and returned by a sweep.
+"""Deferred chunks: put off together with their batch, and returned to the queue by a sweep.
 
-The object store did not give their lines: all chunks of a batch read one object, so what one worker did not get no
-other would. Or their tenant has had all the reading of the day. A deferred chunk is neither hinted
-nor claimed, and holds no worker. Locks are taken in the order of `leasing`; the sweep passes over what is locked.
+A chunk is deferred where the object store failed to return its lines (all chunks of a batch read one object, so no
+other worker would succeed), or where its tenant has used up the day's document reading. A deferred chunk is neither
+hinted nor claimed, and holds no worker. Locks are taken in the order of `leasing`; the sweep skips locked rows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from jobs.decisions import Kind
 from jobs.states import BatchState, ChunkState, sources_of
 
 _BATCHES = 50
-"""Resumed by one sweep."""
+"""Batches resumed by one sweep."""
 _CHUNKS = 64
-"""Of one batch that are returned at once, and the next ones when none of these is ready any more: where the store is
-still away, the first of them finds out and the others have cost little."""
+"""Chunks of one batch returned at once; the next ones follow when none of these is ready any more. Where the store is
+still failing, only the first of them find out."""
 
 
 def defer(session: Session, claim: ClaimedChunk, *, period: timedelta, kind: Kind = Kind.DEFERRED) -> None:
-    """Give back a chunk of which no line is running, and put its batch off for `period`. No loss.
+    """Give back a chunk of which no line is running, and put its batch off for `period`. Not counted as a loss.
 
-    `kind` is the decision that is noted. Raises FencedOutError.
+    `kind` is the recorded decision. Raises FencedOutError.
     """
     LEASES.hold(session, claim)
     if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
@@ -43,7 +43,7 @@ def defer(session: Session, claim: ClaimedChunk, *, period: timedelta, kind: Kin
 
 
 def put_off(session: Session, batch_id: str, *, period: timedelta) -> None:
-    """Let nobody take up a locked batch, or a ready chunk of it, until `period` is over. Leased chunks run on."""
+    """Put off a locked batch and its ready chunks until `period` is over. Leased chunks keep running."""
     session.execute(_PUT_OFF, {"batch_id": batch_id, "period": period})
     values = {
         "batch_id": batch_id,
@@ -54,7 +54,7 @@ def put_off(session: Session, batch_id: str, *, period: timedelta) -> None:
 
 
 def resume(session: Session) -> int:
-    """Return chunks of batches whose time has come to the queue; return how many."""
+    """Return due chunks to the queue; return how many."""
     batches = session.execute(_DUE, {"limit": _BATCHES}).all()
     running = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS]
     busy = fairshare.lock_free(session, [Share(batch.model, batch.priority, batch.tenant_id) for batch in running])
@@ -76,7 +76,7 @@ def resume(session: Session) -> int:
     return num_resumed
 
 
-# Who gives back another chunk of a batch that is put off already does not put it off for longer.
+# Giving back another chunk of a batch that is already put off does not extend the pause.
 _PUT_OFF = text("""
     UPDATE batch SET reading_limit_seconds = NULL, deferred_until = least(
         clock_timestamp() + CAST(:period AS interval),
@@ -85,7 +85,7 @@ _PUT_OFF = text("""
     WHERE id = :batch_id
 """)
 
-# SKIP LOCKED: one that is being claimed may wait for a row that this transaction holds; its worker defers it.
+# SKIP LOCKED: a chunk that is being claimed may wait for a row that this transaction holds; its worker defers it.
 _DEFER_READY = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
     WHERE id IN (

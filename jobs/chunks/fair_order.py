@@ -1,4 +1,4 @@
-"""Which chunk is next: priority classes with ageing, start-time fair queueing between tenants, then deadlines.
+"""Order of chunks: priority classes with ageing, start-time fair queueing between tenants, then deadlines.
 
 Pure: queues in, ids out; no SQL. Start-time fair queueing: Goyal, Vin, Cheng, SIGCOMM 1996.
 """
@@ -17,18 +17,19 @@ from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 
 CLASSES = tuple(Priority)
-"""Best first. Index = rank. The last, overflow, does not age: it has what nobody else wants, and no right to more."""
+"""Best first; the index is the rank. The last class, overflow, does not age: it uses spare capacity and has no claim to
+more."""
 
 AGE_OF_NORMAL = timedelta(minutes=5)
 """A tenant whose normal work was not served this long counts as urgent for one chunk.
 
-Under endless urgent load this leaves everybody 12 chunks an hour: progress that a user sees between two polls, and
-about 1 % of a GPU that ends a chunk every 3 s.
+Under endless urgent load this leaves everybody 12 chunks an hour: visible progress between two polls, at about 1 % of a
+GPU that ends a chunk every 3 s.
 """
 AGE_OF_BULK = timedelta(minutes=15)
-"""The same for bulk work counting as normal; as urgent after AGE_OF_NORMAL more.
+"""Age at which bulk work counts as normal; it counts as urgent after a further AGE_OF_NORMAL.
 
-Bulk is what may wait for the night, but with 3 to 4 chunks an hour a 24 h window never ends at zero.
+Bulk may wait for the night, but with 3 to 4 chunks an hour a 24 h window never ends at zero.
 """
 _AGES = {
     Priority.URGENT: timedelta.max,
@@ -38,14 +39,14 @@ _AGES = {
 }
 
 LOWERED = Priority.NORMAL
-"""The class in which urgent chunks take their turn once so many tokens of their tenant run as it may have first."""
+"""Class in which urgent chunks queue once their tenant's cap of running urgent tokens is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedChunk:
     id: int
     estimated_tokens: int
-    """Of what is prepared, milliseconds."""
+    """Milliseconds for chunks of documents to prepare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Cap:
     """How much of a tenant's urgent queue goes first, and where the rest stands in the next class."""
 
     room: int
-    """Tokens; a chunk is within it where any is left."""
+    """Tokens; a chunk fits where any are left."""
     lower_virtual_time: float = 0.0
     lower_served_at: datetime | None = None
 
@@ -71,16 +72,17 @@ class Queue:
     chunks: Sequence[QueuedChunk]
     """Best first: earliest deadline, then oldest."""
     hinted_tokens: int = 0
-    """Under way to workers and not charged yet."""
+    """Hinted to workers and not charged yet."""
     has_more: bool = False
-    """Chunks beyond these were not read."""
+    """Whether more chunks exist than were read."""
     cap: Cap | None = None
 
 
 def lower_capped(queues: Sequence[Queue]) -> list[Queue]:
-    """Put what is beyond a tenant's cap before its queue of the next class, so that it takes turns with others there.
+    """Move what exceeds a tenant's cap to the front of its queue in the next class, where it takes turns with other
+    tenants.
 
-    A tenant without such a queue stands at max(own, least) of that class, as one that becomes active does.
+    A tenant without such a queue starts at max(own, least) of that class, like a newly active one.
     """
     lower = {queue.tenant_id: queue for queue in queues if queue.priority is LOWERED}
     least = min((queue.virtual_time for queue in lower.values()), default=0.0)
@@ -119,7 +121,7 @@ def _lowered(queue: Queue, cap: Cap, own: Queue | None, *, first: int, least: fl
     chunks = queue.chunks[first:]
     return replace(
         own,
-        # Where more of it was not read, the tenant's other work is not next yet.
+        # Where not all of it was read, the tenant's other work is not next yet.
         chunks=chunks if queue.has_more else [*chunks, *own.chunks],
         has_more=queue.has_more or own.has_more,
         hinted_tokens=own.hinted_tokens + min(queue.hinted_tokens, max(0, -cap.room)),
@@ -129,8 +131,8 @@ def _lowered(queue: Queue, cap: Cap, own: Queue | None, *, first: int, least: fl
 def order(queues: Iterable[Queue], *, now: datetime, limit: int, after_others: Collection[str] = ()) -> list[int]:
     """Return the ids of the next chunks, at most `limit`, as if each were charged when it is picked.
 
-    Of queues that stand level, those of the tenants `after_others` are last.
-    Ends early where the next chunk in turn was not read (`has_more`): the next call continues there.
+    Among queues that stand level, those of the tenants `after_others` come last. Ends early where the next chunk in
+    turn was not read (`has_more`): the next call continues there.
     """
     heap = [_Turn.first(queue, now, is_after=queue.tenant_id in after_others) for queue in queues]
     heapq.heapify(heap)
@@ -148,7 +150,7 @@ def order(queues: Iterable[Queue], *, now: datetime, limit: int, after_others: C
 
 
 def wanted_in_order(queues: Sequence[Queue], wanted: Wanted, *, now: datetime, limit: int) -> list[int]:
-    """Return the ids of the next chunks that are wanted, at most `limit`; newcomers' as `wanted` says."""
+    """Return the ids of the next wanted chunks, at most `limit`; newcomers as `wanted` defines."""
     chunk_ids = order((queue for queue in queues if queue.priority in wanted.classes), now=now, limit=limit)
     if chunk_ids:
         return chunk_ids
@@ -157,13 +159,13 @@ def wanted_in_order(queues: Sequence[Queue], wanted: Wanted, *, now: datetime, l
     if not wanted.are_newcomers_in_turn:
         return order(new, now=now, limit=limit)
     newcomers = {chunk.id for queue in new for chunk in queue.chunks}
-    # Who begins stands level with the least served: that is its turn.
+    # A newcomer stands level with the least served: that is its turn.
     in_turn = order(shared, now=now, limit=limit, after_others=wanted.present)
     return list(takewhile(newcomers.__contains__, in_turn))
 
 
 def effective_rank(priority: Priority, waited: timedelta) -> int:
-    """Return the class that waiting has earned: 0 urgent, 1 normal, 2 bulk, 3 overflow."""
+    """Return the class reached by waiting: 0 urgent, 1 normal, 2 bulk, 3 overflow."""
     rank = CLASSES.index(priority)
     while rank and waited >= _AGES[CLASSES[rank]]:
         waited -= _AGES[CLASSES[rank]]
@@ -177,18 +179,18 @@ class _Turn:
 
     queue: Queue
     is_after: bool
-    """After those that stand level with it."""
+    """Sorts after those that stand level with it."""
     position: int
     virtual_time: float
     rank: int
-    waiting_since: datetime | None  # only of queues that waiting has lifted, also in their own class: they go first
+    waiting_since: datetime | None  # set only for lifted queues, also in their own class: they go first
 
     @classmethod
     def first(cls, queue: Queue, now: datetime, *, is_after: bool) -> _Turn:
         # A hint under way is service to come: without this an aged queue would get a hint on every call.
         waited = timedelta(0) if queue.hinted_tokens else now - queue.waiting_since
         rank = effective_rank(queue.priority, waited)
-        # Urgent work that waited as long takes its turn among what was lifted: that alone may be more than is served.
+        # Urgent work that waited as long takes its turn among lifted work, which alone may exceed the capacity.
         is_lifted = rank < CLASSES.index(queue.priority) or (rank == 0 and waited >= AGE_OF_NORMAL)
         return cls(
             queue=queue,

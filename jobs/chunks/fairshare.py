@@ -1,6 +1,6 @@
-"""What tenants have had of each model: their virtual times, one a class.
+"""Fair shares: the virtual time of each tenant, by model and class.
 
-Each model is a server with clocks of its own. Who is next is not decided here.
+Each model is a server with its own clocks. The order itself is in `fair_order`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jobs.chunks.queue_marks import HAS_READY
 
 
 class Share(NamedTuple):
-    """Whose: the key of a row."""
+    """Key of a share's row."""
 
     model: str
     priority: str
@@ -23,15 +23,15 @@ class Share(NamedTuple):
 
 
 def lock(session: Session, shares: Iterable[Share]) -> None:
-    """Lock several shares in the one order of all: whoever writes more than one does so first."""
+    """Lock several shares in the global order; required before writing more than one."""
     session.execute(_LOCK, _columns(shares))
 
 
 def lock_free(session: Session, shares: Iterable[Share]) -> set[Share]:
-    """Lock those of these shares that nobody else has locked, and return the others: waits for nobody."""
-    given = _columns(shares)
-    free = {Share(*row) for row in session.execute(_LOCK_FREE, given)}
-    return {Share(*row) for row in session.execute(_FIND, given)} - free
+    """Lock those of these shares that are not locked, and return the others; never waits."""
+    columns = _columns(shares)
+    free = {Share(*row) for row in session.execute(_LOCK_FREE, columns)}
+    return {Share(*row) for row in session.execute(_FIND, columns)} - free
 
 
 def _columns(shares: Iterable[Share]) -> dict[str, list[str]]:
@@ -40,13 +40,13 @@ def _columns(shares: Iterable[Share]) -> dict[str, list[str]]:
 
 
 def charge(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
-    """Advance a tenant's virtual time for a chunk it gets, by the estimate; ageing starts again."""
+    """Advance a tenant's virtual time by a chunk's estimate when it is claimed; ageing starts again."""
     values = {"model": model, "priority": priority, "tenant_id": tenant_id, "tokens": tokens}
     session.execute(_CHARGE, values)
 
 
 def correct(session: Session, *, model: str, priority: str, tenant_id: str, tokens: int) -> None:
-    """Add the tokens that a chunk used beyond the estimate it was charged; a negative number gives some back."""
+    """Add the tokens that a chunk used beyond its charged estimate; a negative number returns some."""
     values = {"model": model, "priority": priority, "tenant_id": tenant_id, "tokens": tokens}
     session.execute(_CORRECT, values)
 
@@ -54,17 +54,18 @@ def correct(session: Session, *, model: str, priority: str, tenant_id: str, toke
 def activate(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
     """Start a tenant that had no open chunk in this class at max(own, least active): idling earns no credit.
 
-    Where nobody is active, the largest virtual time of all stands in for the least active: it is where the clock
-    stood when the last one left. Call before the tenant's chunks are written.
+    Where nobody is active, the largest virtual time of all replaces the least active: the clock stood there when the
+    last tenant left. Call before the tenant's chunks are written.
     """
     values = {"model": model, "priority": priority, "tenant_id": tenant_id, "is_new": True}
     session.execute(_ACTIVATE, values)
 
 
 def keep_up(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
-    """Before a chunk is charged in a class it was lowered to: bring its tenant to max(own, least active) there.
+    """Raise a tenant to max(own, least active) in the class its chunk was lowered to, before the chunk is charged
+    there.
 
-    Where nobody is active it keeps its own time: it is no newcomer at each chunk to others that are lowered.
+    Where nobody is active it keeps its own time: a tenant whose chunks are lowered is not a newcomer with each of them.
     """
     values = {"model": model, "priority": priority, "tenant_id": tenant_id, "is_new": False}
     session.execute(_ACTIVATE, values)
@@ -79,8 +80,8 @@ _FIND = text(_FIND_SHARES)
 _LOCK = text(f"{_FIND_SHARES} ORDER BY model, priority, tenant_id FOR NO KEY UPDATE")
 _LOCK_FREE = text(f"{_FIND_SHARES} ORDER BY model, priority, tenant_id FOR NO KEY UPDATE SKIP LOCKED")
 
-# A statement sees the chunks as they were when it began, and the row as it is once it has its lock: where that was
-# marked in between, a chunk may have become ready that is not seen here.
+# A statement sees the chunks as of its start, and the row as of its lock: where the row was marked in between, a chunk
+# may have become ready that is not seen here.
 _CHARGE = text(f"""
     INSERT INTO fair_share AS share (model, priority, tenant_id, virtual_time, served_at, waiting_since)
     SELECT model, priority, tenant_id, :tokens / weight, clock_timestamp(),

@@ -1,4 +1,4 @@
-"""The GPU workers that are alive, and how many hints they can use. A heartbeat row is the only sign of life."""
+"""Live GPU workers, and how many hints they can use. The heartbeat row is the only sign of life."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from jobs.lines.document_bodies import PREPARE_MODEL
 from jobs.states import BatchState
 from jobs.tables import Batch, Model, Worker
 
-# Seven heartbeats of the default 2 s: longer than a restart of Postgres takes, shorter than a lease.
+# Seven heartbeats of the default 2 s: longer than a Postgres restart, shorter than a lease.
 LIVE_WITHIN = timedelta(seconds=15)
 
 OUT_REASON = "out_reason"
-"""Among what a worker tells of its engine: why it claims nothing, where it has decided that itself."""
+"""Key in a worker's engine stats: why it has stopped claiming on its own decision."""
 
 
 def register(session: Session, *, worker_id: str, model: str, max_chunks: int, max_model_len: int) -> None:
-    """Announce a worker of this host and process; the same id again takes the row over.
+    """Register a worker of this host and process; the same id again takes the row over.
 
-    Its engine is ready, so its model may be named by batches from now on.
+    Its engine is ready, so batches may name its model from now on.
     """
     values: dict[str, Any] = {
         "model": model,
@@ -44,29 +44,29 @@ def register(session: Session, *, worker_id: str, model: str, max_chunks: int, m
     }
     row = insert(Worker).values(id=worker_id, **values)
     session.execute(row.on_conflict_do_update(index_elements=[Worker.id], set_=values))
-    if model != PREPARE_MODEL:  # which no row has, and whose workers may change none
+    if model != PREPARE_MODEL:  # no row has it, and prepare workers may change none
         unchecked = update(Model).where(Model.name == model, Model.checked_at.is_(None))
         session.execute(unchecked.values(checked_at=func.clock_timestamp()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningLines:
-    """What a worker computes of one batch at the moment."""
+    """Lines of one batch that a worker is computing."""
 
     num_lines: int
-    """That are in the engine; what waits before it does not count."""
+    """In the engine; lines queued before it do not count."""
     num_output_tokens: int = 0
-    """Generated so far for lines that have not ended."""
+    """Generated so far for unfinished lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What a worker learns from its heartbeat."""
+    """Reply to a worker's heartbeat."""
 
     is_known: bool
-    """False where it was forgotten: `register` it again."""
+    """False where its row was deleted: `register` again."""
     is_draining: bool
-    """An operator wants it to claim nothing more."""
+    """Whether an operator has drained it: it claims nothing more."""
 
 
 def heartbeat(
@@ -77,7 +77,8 @@ def heartbeat(
     running_lines: Mapping[str, RunningLines] | None = None,
     out_reason: str | None = None,
 ) -> Beat:
-    """Note that the worker lives, what its engine last reported, what it computes by batch, and why it is out."""
+    """Record that the worker lives, its engine's latest stats, its running lines by batch, and why it claims
+    nothing."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
     if running_lines is not None:
         values["running_lines"] = {
@@ -92,18 +93,18 @@ def heartbeat(
 
 
 def out_reason_of(worker: Worker) -> str | None:
-    """Return why a worker has taken itself out; None where it has not."""
+    """Return why a worker has stopped claiming on its own; None where it has not."""
     reason: str | None = (worker.engine_stats or {}).get(OUT_REASON)
     return reason
 
 
 def stop(session: Session, worker_id: str) -> None:
-    """Note that the worker has ended on purpose."""
+    """Record that the worker has stopped on purpose."""
     session.execute(update(Worker).where(Worker.id == worker_id).values(stopped_at=func.clock_timestamp()))
 
 
 def find_worker(session: Session, worker_id: str) -> Worker:
-    """Return a worker that has not ended. Raises NotFoundError."""
+    """Return a worker that has not stopped. Raises NotFoundError."""
     worker = session.get(Worker, worker_id)
     if worker is None or worker.stopped_at is not None:
         raise NotFoundError(f"there is no worker {worker_id[:80]!r}; `tokenmill workers list` shows those there are")
@@ -111,14 +112,14 @@ def find_worker(session: Session, worker_id: str) -> Worker:
 
 
 def set_draining(session: Session, worker: Worker, *, is_draining: bool) -> None:
-    """Have a worker claim nothing more from its next heartbeat on, or again; the first time holds."""
+    """Drain a worker from its next heartbeat on, or end that; a repeated drain keeps the first time."""
     if is_draining != (worker.draining_at is not None):
         worker.draining_at = session.scalar(select(func.now())) if is_draining else None
         session.flush()
 
 
 def live_workers(session: Session, *, model: str | None = None, within: timedelta = LIVE_WITHIN) -> Sequence[Worker]:
-    """Return the workers, of one model or all, that gave a sign of life `within` this time, oldest first."""
+    """Return the workers, of one model or all, with a heartbeat `within` this time, oldest first."""
     query = select(Worker).where(_IS_LIVE).order_by(Worker.started_at, Worker.id)
     if model is not None:
         query = query.where(Worker.model == model)
@@ -126,16 +127,16 @@ def live_workers(session: Session, *, model: str | None = None, within: timedelt
 
 
 def live_models(session: Session, *, within: timedelta = LIVE_WITHIN) -> list[str]:
-    """Return the models that a live worker serves, by name; one that has taken itself out serves none."""
+    """Return the models that a live worker serves, by name; a worker that has stopped claiming serves none."""
     return list(session.scalars(_LIVE_MODELS, {"within": within}))
 
 
 def contexts(session: Session, *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
-    """Return the longest context that a live worker of each model has, in tokens."""
+    """Return the longest context, in tokens, among the live workers of each model."""
     is_engine = Worker.model != PREPARE_MODEL
     longest = select(Worker.model, func.max(Worker.max_model_len)).where(_IS_LIVE, is_engine).group_by(Worker.model)
-    found = session.execute(longest, {"within": within})
-    return {model: int(max_model_len) for model, max_model_len in found}
+    rows = session.execute(longest, {"within": within})
+    return {model: int(max_model_len) for model, max_model_len in rows}
 
 
 def running_lines(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, int]:
@@ -150,26 +151,27 @@ def _num_unfinished(batch: Batch) -> int:
 
 
 def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, str]:
-    """Return what batches in progress lack, by their ids, as sentences for their owners; those that lack nothing not.
+    """Return what batches in progress wait for, by id, as sentences for their owners; batches that wait for nothing are
+    left out.
 
-    A worker that an operator drains finishes the chunks that it has, and takes up none.
+    A worker drained by an operator finishes its chunks and claims none.
     """
-    found = session.execute(_SERVING, {"within": within})
-    serving: dict[str | None, bool] = {row.model: row.takes_up for row in found}
+    serving = session.execute(_SERVING, {"within": within})
+    serving: dict[str | None, bool] = {row.model: row.takes_up for row in serving}
     lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
     drained = [batch.id for batch in lacking if batch.model in serving]
-    held = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
+    leased = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()
     return {
         batch.id: _drained(batch) if batch.model in serving else _unserved(batch)
         for batch in lacking
-        if batch.id not in held
+        if batch.id not in leased
     }
 
 
 def _drained(batch: Batch) -> str:
     what = "prepare documents" if batch.model == PREPARE_MODEL else f"serve the model {batch.model!r}"
     return (
-        f"All running workers that {what} are drained: they take up nothing more. The batch goes on as soon as one is "
+        f"All running workers that {what} are drained and claim no chunks. The batch continues as soon as one is "
         "resumed (`tokenmill workers resume`), or another is started."
     )
 
@@ -188,10 +190,10 @@ def _unserved(batch: Batch) -> str:
 def hint_allowance(
     session: Session, model: str, *, again_seconds: float = 10.0, within: timedelta = LIVE_WITHIN
 ) -> int:
-    """Return how many more hints the live workers of a model can use: their free slots − hints unanswered.
+    """Return how many more hints the live workers of a model can use: free slots minus unanswered hints.
 
-    A full worker needs none: it claims by itself when a chunk ends, and looks for better work meanwhile. What it has
-    above its slots takes nothing from others. A hint older than `again_seconds` counts as lost: it must not use up the
+    A full worker needs none: it claims when a chunk ends, and polls for better work meanwhile. Chunks beyond its slots
+    do not reduce the others' hints. A hint older than `again_seconds` counts as lost, so that it does not use up the
     allowance for ever.
     """
     values = {"model": model, "within": within, "again": timedelta(seconds=again_seconds)}
@@ -199,14 +201,14 @@ def hint_allowance(
     return max(0, int(counts.free_slots) - int(counts.unanswered))
 
 
-# Queries that are asked at every tick are made once, which takes longer than to send them.
+# Built once: building these queries, which run at every tick, takes longer than sending them.
 _IS_LIVE = Worker.stopped_at.is_(None) & (Worker.heartbeat_at > func.now() - bindparam("within", type_=Interval))
 
-# What workers tell of their engines is long, and read of those alone that drain.
+# Engine stats are long, so they are read only for workers that drain.
 _IS_OUT = case((Worker.draining_at.is_(None), false()), else_=Worker.engine_stats.has_key(OUT_REASON))
 _LIVE_MODELS = select(Worker.model).where(_IS_LIVE, ~func.coalesce(_IS_OUT, false())).distinct().order_by(Worker.model)
 
-# By model, whether one of its workers takes up chunks; none of one whose workers have all taken themselves out.
+# By model, whether one of its workers claims chunks; models whose workers have all stopped claiming are left out.
 _SERVING = (
     select(Worker.model, func.bool_or(Worker.draining_at.is_(None)).label("takes_up"))
     .where(_IS_LIVE, ~func.coalesce(_IS_OUT, false()))
@@ -225,7 +227,7 @@ RUNNING = """
     WHERE worker.stopped_at IS NULL AND worker.heartbeat_at > now() - CAST(:within AS interval)
     GROUP BY own.key
 """
-"""By batch, how many lines live workers compute, and tokens that they have generated for lines that have not ended."""
+"""By batch, how many lines live workers compute, and how many tokens they have generated for unfinished lines."""
 
 _RUNNING = text(f"""
     SELECT own.key AS batch_id, sum(CAST(own.value ->> 0 AS bigint)) AS num_lines
@@ -261,4 +263,4 @@ HAS_USE_FOR_HINTS = f"""EXISTS (
     ) IS NOT NULL
         AND {_FREE_SLOTS.format(model="served.model")} > {_UNANSWERED.format(model="served.model")}
 )"""
-"""Tells whether `hint_allowance` is there for a model that has chunks to be hinted."""
+"""Whether `hint_allowance` is positive for a model that has chunks to hint."""

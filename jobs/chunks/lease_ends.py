@@ -1,6 +1,6 @@
-"""How a lease ends: the state of its chunk, the cover of lines that were running, the share of its tenant.
+"""End of a lease: the chunk's state, the cover of its running lines, and its tenant's share.
 
-Who may end it is for those to know who call.
+Callers decide who may end it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jobs.states import BatchState, ChunkState, sources_of
 
 
 def leave(session: Session, chunk: ChunkRef, after: ChunkState) -> None:
-    """End the lease, and the cover of lines that were running. Raises FencedOutError."""
+    """End the lease and the cover of its running lines. Raises FencedOutError."""
     priority = end_lease(session, chunk, after)
     if after is ChunkState.READY and priority != chunk.priority:
         classes = (chunk.priority, priority)  # where it ran, and where it waits
@@ -29,9 +29,9 @@ def leave(session: Session, chunk: ChunkRef, after: ChunkState) -> None:
 
 
 def end_lease(session: Session, chunk: ChunkRef, after: ChunkState, *, is_loss: bool = False) -> str:
-    """Move a chunk out of its lease and give its cover back to its batch; return the class in which it waits.
+    """End a chunk's lease and return its cover to the batch; return the class in which it waits.
 
-    `is_loss`: it counts as a lost lease. Raises FencedOutError.
+    `is_loss` counts it as a lost lease. Raises FencedOutError.
     """
     values = {**chunk.guard, "after": after.value, "sources": sources_of(after), "is_loss": is_loss}
     row = session.execute(_END, values).one_or_none()
@@ -44,9 +44,10 @@ def end_lease(session: Session, chunk: ChunkRef, after: ChunkState, *, is_loss: 
 
 
 def correct_share(session: Session, chunk: ChunkRef) -> None:
-    """Correct the tenant's virtual time at the end of a lease: what its fence used instead of the estimate.
+    """Correct the tenant's virtual time at the end of a lease by what its fence used beyond the estimate.
 
-    What is prepared uses no tokens and is counted by milliseconds of reading, at least 1 a line, as the estimate is.
+    Chunks of documents use no tokens and are counted in milliseconds of reading, at least 1 a line, like their
+    estimate.
     """
     used_of = _PREPARED if chunk.model == PREPARE_MODEL else _USED
     used = session.scalar(used_of, {"chunk_id": chunk.chunk_id, "fence": chunk.fence})
@@ -64,7 +65,7 @@ def lock_batch_state(session: Session, batch_id: str) -> BatchState:
     return BatchState(session.execute(_LOCK_BATCH, {"batch_id": batch_id}).scalar_one())
 
 
-# A batch may be given another class while workers have chunks of it.
+# A batch may change its class while workers hold chunks of it.
 _END = text(f"""
     UPDATE chunk SET state = :after, losses = losses + CAST(:is_loss AS int), {LEASES.sql.given_up}, hinted_at = NULL,
         (priority, expires_at) = (SELECT batch.priority, batch.expires_at FROM batch WHERE batch.id = chunk.batch_id)

@@ -1,6 +1,6 @@
-"""Leases: the claims on chunks. A chunk is leased while one worker has it, and the lease ends with that state.
+"""Leases: claims on chunks. A chunk is leased while one worker owns it; the lease ends with that state.
 
-They are made in `claiming`, and end in `lease_ends`: who gives one up says in which state the chunk goes on.
+Leases begin in `claiming` and end in `lease_ends`; whoever ends one chooses the chunk's next state.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Leased chunks: extend, flush, complete, give back, withdraw.
 
-Their states are written here, in `claiming`, `lease_ends`, `waiting` and `deferring`.
+Chunk states are written here, in `claiming`, `lease_ends`, `waiting` and `deferring`.
 
-A claim is good while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
-is not. Locks are taken in the order chunk → batch → fair share → decision → budget; whoever holds one
-of a later place passes over chunks that are locked. The decisions on lost leases, which only those who end them lock,
-come before the shares. Leases run on the database's clock.
+A claim holds while the chunk is leased under its fence; every function that takes one raises FencedOutError when it
+does not. Locks are taken in the order chunk → batch → fair share → decision → budget; a transaction that holds a later
+lock skips locked chunks. Decisions on lost leases, which only the code that ends them locks, come before the shares.
+Leases use the database's clock.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from jobs.states import BatchState, ChunkState, Priority
 
 
 class MissingResultsError(TokenmillError):
-    """Our own invariant is broken: a chunk was called complete while lines of it have no result."""
+    """Invariant broken: a chunk was completed while some of its lines have no result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedChunk(ChunkRef):
-    """A chunk one worker owns, with what it needs to run it."""
+    """A chunk owned by one worker, with the fields needed to run it."""
 
     prices: Prices
-    """The model's at the time of the claim, of the class in which the chunk runs."""
+    """The model's prices at the time of the claim, for the class in which the chunk runs."""
     weight: float
-    """The tenant's at the time of the claim."""
+    """The tenant's weight at the time of the claim."""
     is_limited: bool
-    """That some limit of the tenant held for the chunk at the time of the claim: lines must be covered before they run.
+    """Whether a limit of the tenant applied at the time of the claim: lines must be covered before they run.
 
-    For class overflow the tenant's token limit does not; what is prepared costs nothing, and no limit holds for it.
+    The tenant's token limit does not apply to class overflow; preparing documents costs nothing, and no limit applies.
     """
     uncovered_lines: str
-    """What the batch wants for those that are not."""
+    """The batch's choice for lines that cannot be covered."""
     trace_context: str | None = None
-    """Of the request that created the batch, where it is traced."""
+    """Trace of the request that created the batch, if traced."""
     hint_waited: timedelta | None = None
-    """How long the hint that the claim followed had waited; None: it was the chunk's turn."""
+    """How long the followed hint had waited; None: the chunk was claimed in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushOutcome:
-    """What a flush or a heartbeat found."""
+    """Outcome of a flush or a heartbeat."""
 
     num_inserted: int
-    """Results that were not there before."""
+    """Results that were new."""
     recorded: Recorded | None = None
-    """What was inserted, by a flush."""
+    """The results inserted by a flush."""
     batch_wanted: bool
-    """False: cancelled or expired; abort what runs, flush what is finished, release the chunk."""
+    """False: the batch is cancelled or expired; abort running lines, flush finished ones, release the chunk."""
 
 
 def start(session: Session, claim: ClaimedChunk) -> None:
-    """Note that lines go to an engine from now on: only then does a lost lease say anything of them.
+    """Record that lines go to an engine from now on: a lost lease counts only after that.
 
     Raises FencedOutError.
     """
@@ -77,7 +77,7 @@ def start(session: Session, claim: ClaimedChunk) -> None:
 
 
 def lines_done(session: Session, chunk: ChunkRef) -> set[int]:
-    """Return the line numbers of the chunk that have a result: they are not run again."""
+    """Return the line numbers of the chunk that have a result, and are not run again."""
     values = {
         "day": chunk.batch_day,
         "batch_id": chunk.batch_id,
@@ -101,16 +101,15 @@ def flush(
 ) -> FlushOutcome:
     """Extend the lease and store results, ledger entry, counters and budget, all in the caller's transaction.
 
-    With `is_last` every line has its result now, and the chunk is complete with it where its batch is wanted.
-    `covered` and `covered_picos` are the cover of the lines that still run; that of the others ends here.
-    `worker_microseconds` are the chunk's share of its worker's time since its last flush.
-    Repeat it as it is, `flush_no` included, when the outcome of a commit is unknown: what was inserted before is not
-    inserted, counted or billed again. Other results need another `flush_no`. Raises FencedOutError, and with `is_last`
-    MissingResultsError.
+    With `is_last` every line has its result, and the chunk is completed where its batch is wanted. `covered` and
+    `covered_picos` are the cover of the lines that still run; the rest of the cover ends here. `worker_microseconds` is
+    the chunk's share of its worker's time since its last flush. When the outcome of a commit is unknown, repeat the
+    call unchanged, `flush_no` included: nothing is inserted, counted or billed twice. Other results need another
+    `flush_no`. Raises FencedOutError, and with `is_last` MissingResultsError.
     """
     _check_lines(claim, results)
-    held = {**claim.guard, "lease": lease, "covered": covered, "covered_picos": covered_picos}
-    locked = session.execute(_EXTEND_AND_LOCK, held).one_or_none()
+    values = {**claim.guard, "lease": lease, "covered": covered, "covered_picos": covered_picos}
+    locked = session.execute(_EXTEND_AND_LOCK, values).one_or_none()
     if locked is None:
         raise LEASES.over(claim)
     recorded = insert(
@@ -151,7 +150,7 @@ def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutc
 
 
 def complete(session: Session, claim: ClaimedChunk) -> None:
-    """End a chunk whose every request has a result. Raises FencedOutError and MissingResultsError."""
+    """Complete a chunk whose every request has a result. Raises FencedOutError and MissingResultsError."""
     leave(session, claim, ChunkState.DONE)
     num_done = len(lines_done(session, claim))
     if num_done != claim.num_requests:
@@ -171,9 +170,9 @@ def release(session: Session, claim: ClaimedChunk) -> None:
 
 
 def end_turn(session: Session, claim: ClaimedChunk, *, estimated_tokens: int) -> None:
-    """Give back the rest of a chunk that has had its time, with an estimate of that rest: others may come first.
+    """Give back the rest of a chunk whose time slice is over, with an estimate of that rest: others may come first.
 
-    It is withdrawn where its batch is no longer wanted. Raises FencedOutError.
+    The chunk is withdrawn where its batch is no longer wanted. Raises FencedOutError.
     """
     LEASES.hold(session, claim)
     session.execute(_ESTIMATE, {"chunk_id": claim.chunk_id, "tokens": estimated_tokens})
@@ -181,10 +180,10 @@ def end_turn(session: Session, claim: ClaimedChunk, *, estimated_tokens: int) ->
 
 
 def withdraw_open(session: Session, batch_id: str) -> int:
-    """Withdraw a batch's ready, waiting and deferred chunks, when it is cancelled or expired; return how many.
+    """Withdraw the ready, waiting and deferred chunks of a cancelled or expired batch; return how many.
 
-    Lock and move the batch first. Leased chunks stay with their workers, who learn it at their next flush or
-    heartbeat, store what is finished and release them.
+    Lock and move the batch first. Leased chunks stay with their workers, which learn of it at their next flush or
+    heartbeat, store finished results and release them.
     """
     return len(session.scalars(_WITHDRAW, {"batch_id": batch_id, "after": ChunkState.WITHDRAWN.value}).all())
 
@@ -218,8 +217,8 @@ def _ledger_entry(claim: ClaimedChunk, recorded: Recorded, flush_no: int) -> dic
     } | asdict(recorded)
 
 
-# A flush has few statements, as each is a way to the server and back. Whoever waits for the batch reads it anew when it
-# has its lock, so the number of its results is that of the last commit.
+# A flush uses few statements, as each is a round trip. A statement that waits for the batch re-reads it once it has the
+# lock, so the number of its results is that of the last commit.
 _EXTEND_AND_LOCK = text(f"""
     WITH held AS (
         SELECT id, covered_tokens FROM chunk WHERE {LEASES.sql.is_held} FOR NO KEY UPDATE
@@ -238,7 +237,7 @@ _ESTIMATE = text("UPDATE chunk SET estimated_tokens = :tokens WHERE id = :chunk_
 
 _START = text(f"UPDATE chunk SET started_fence = fence WHERE {LEASES.sql.is_held} RETURNING id")
 
-# SKIP LOCKED: one that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
+# SKIP LOCKED: a chunk that is being claimed may wait for a row this transaction holds. `jobs.batches.sweeps` repeats.
 _WITHDRAW = text("""
     UPDATE chunk SET state = :after, hinted_at = NULL
     WHERE id IN (

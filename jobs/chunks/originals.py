@@ -1,4 +1,4 @@
-"""What copies wait for: the answers of lines of their batch that are the same but for the custom_id. Reads only."""
+"""Originals: the lines whose answers their copies wait for. Copies differ only in the custom_id. Reads only."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from sqlalchemy.orm import Session
 from jobs.chunks.chunk_ref import ChunkRef
 
 MAX_COPIED_BYTES = 16 * 1024
-"""Of an answer that others are copies of: copies are billed nothing, so a long answer to a short line, a million times
-over, would fill the store for the price of one. A longer one is computed for each line."""
+"""Longest shared answer. Copies are not billed, so a long answer to a short line, copied a million times, would fill
+the store for the price of one. A longer one is computed for each line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """A line of the batch that others are copies of."""
+    """A line of the batch that other lines are copies of."""
 
     line_no: int
     answer: bytes | None
     """Its line of the output file; None where it has no result, failed, or is too long."""
     is_too_long: bool
-    """Whether its answer is longer than MAX_COPIED_BYTES: none of its copies shares one."""
+    """Whether its answer is longer than MAX_COPIED_BYTES and therefore not shared."""
     is_awaited: bool
-    """Whether it has no result yet and another chunk that is leased now brings one."""
+    """Whether it has no result yet and another leased chunk is computing one."""
 
 
 def find(session: Session, chunk: ChunkRef, *, line_nos: Sequence[int]) -> list[Original]:
-    """Look for the results of lines of the chunk's batch, in any chunk."""
+    """Return the originals at these lines of the chunk's batch, in any chunk."""
     values = {
         "day": chunk.batch_day,
         "batch_id": chunk.batch_id,
@@ -40,7 +40,7 @@ def find(session: Session, chunk: ChunkRef, *, line_nos: Sequence[int]) -> list[
     return [Original(**row._asdict()) for row in session.execute(_FIND, values)]
 
 
-# The odd form keeps the planner on the leased chunks, which are few, and off those of a batch.
+# The odd form makes the planner use the index of leased chunks, which are few, instead of all chunks of a batch.
 _FIND = text("""
     WITH leased AS MATERIALIZED (
         SELECT first_line, num_lines FROM chunk

@@ -1,6 +1,6 @@
-"""Marks of queues: a share's row notes (`waiting_since`) that chunks of its queue are ready, so that it is looked at.
+"""Queue marks: a share's `waiting_since` says that its queue has ready chunks, so that scheduling reads it.
 
-Whoever makes chunks ready marks their queue; `true_up` mends what was missed. Who is next is not known here.
+Code that makes chunks ready marks their queue; `true_up` repairs missed marks.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from jobs.database import transaction
 
 
 def mark(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
-    """Note that chunks of a queue have become ready, in the transaction in which they do: so it is looked at."""
+    """Mark a queue whose chunks have become ready, in the same transaction."""
     session.execute(_MARK_QUEUE, {"model": model, "priority": priority, "tenant_id": tenant_id})
 
 
 def mark_chunks(session: Session, chunk_ids: Sequence[int]) -> None:
-    """Note that chunks have become ready, or others in their place: `mark` for the queues of these."""
+    """Mark the queues of chunks that have become ready, or whose place others have taken."""
     session.execute(_MARK_CHUNKS, {"ids": list(chunk_ids)})
 
 
 def follow_batches(maker: sessionmaker[Session]) -> None:
-    """Give hinted chunks the class and deadline of their batch: its change passed over those that were being hinted."""
+    """Give hinted chunks the class and deadline of their batch: a change of the batch skips chunks that are being
+    hinted."""
     with transaction(maker) as session:
         changed = session.scalars(_CHANGE_HINTED).all()
         if changed:
@@ -32,10 +33,9 @@ def follow_batches(maker: sessionmaker[Session]) -> None:
 
 
 def true_up(maker: sessionmaker[Session]) -> None:
-    """Mark queues that were not when their chunks became ready, and no longer those that are empty.
+    """Mark queues with ready chunks that were missed, and unmark empty ones.
 
-    The first is for what was missed; the second for what nobody else can tell: that what was withdrawn, or claimed by
-    two at once, was the last.
+    Only this can unmark a queue whose last chunks were withdrawn, or claimed by two workers at once.
     """
     with transaction(maker) as session:
         session.execute(_MARK_MISSED)
@@ -46,8 +46,8 @@ def true_up(maker: sessionmaker[Session]) -> None:
             session.execute(_UNMARK, {"models": models, "priorities": priorities, "tenant_ids": tenant_ids})
 
 
-# No EXISTS: of that the planner makes a join that reads all ready chunks, or a scan that hopes to find one soon. To the
-# first in this order there is one way.
+# No EXISTS: the planner turns it into a join that reads all ready chunks, or a scan that hopes to find one soon. The
+# first in this order has only one plan.
 HAS_READY = """(
     SELECT chunk.id FROM chunk
     WHERE chunk.state = 'ready' AND chunk.model = {0}.model AND chunk.priority = {0}.priority
@@ -95,7 +95,7 @@ _MARK_MISSED = text(
     )
 )
 
-# They stay hinted, so that the next call sees them again where the batch was changed once more meanwhile.
+# They stay hinted, so that the next call sees them again if the batch changes once more.
 _CHANGE_HINTED = text("""
     UPDATE chunk SET priority = batch.priority, expires_at = batch.expires_at FROM batch
     WHERE batch.id = chunk.batch_id AND chunk.id IN (
@@ -113,7 +113,7 @@ _LOCK_EMPTY = text(f"""
     FOR NO KEY UPDATE SKIP LOCKED
 """)
 
-# In a statement of its own: it sees the chunks of whoever marked a row before it was locked.
+# A separate statement: it sees the chunks of any transaction that marked a row before it was locked.
 _UNMARK = text(f"""
     UPDATE fair_share AS share SET waiting_since = NULL
     FROM unnest(CAST(:models AS text[]), CAST(:priorities AS text[]), CAST(:tenant_ids AS text[]))

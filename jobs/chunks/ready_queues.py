@@ -1,6 +1,6 @@
-"""The queues of ready chunks, as `fair_order` takes them: those that may be next, found without reading all that wait.
+"""Queues of ready chunks for `fair_order`: those that may be next, read without scanning all ready chunks.
 
-For that queues are marked: `queue_marks`. Who is next is not decided here.
+Relies on the marks of `queue_marks`; the order itself is in `fair_order`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jobs.chunks.wanted import ANY, Wanted
 from jobs.states import Priority
 
 MIN_FETCHED = 4
-"""Chunks read per queue at least; more than its fair part of `limit`, as shares are seldom even."""
+"""Least number of chunks read per queue; more than its even part of `limit`, as shares are seldom even."""
 
 
 def pick_ready(
     session: Session, *, model: str, limit: int, again_seconds: float, urgent_tokens: int | None = None
 ) -> list[int]:
-    """Choose the chunks to hint next and note the moment; those hinted within `again_seconds` are left out."""
+    """Choose the chunks to hint next and record the time; those hinted within `again_seconds` are left out."""
     again = timedelta(seconds=again_seconds)
     picked = next_chunks(session, model=model, limit=limit, hint_again=again, urgent_tokens=urgent_tokens)
     if picked:
@@ -34,19 +34,19 @@ def pick_ready(
 
 
 def hint_age(session: Session, chunk_id: int, *, within: timedelta) -> timedelta | None:
-    """Return how long ago a chunk was picked; None after longer: it may be another's turn, and a hint is but a wake."""
+    """Return how long ago a chunk was hinted; None after `within`: another chunk may be next by then."""
     age: timedelta | None = session.scalar(_HINT_AGE, {"id": chunk_id, "within": within})
     return age
 
 
 def trace_contexts(session: Session, chunk_ids: Sequence[int]) -> dict[int, str]:
-    """Return the traces of those chunks whose batches are traced, by chunk."""
+    """Return the trace contexts of those chunks whose batches are traced, by chunk."""
     rows = session.execute(_TRACE_CONTEXTS, {"ids": list(chunk_ids)})
     return {row.id: row.trace_context for row in rows}
 
 
 def is_any_ready(session: Session, *, model: str) -> bool:
-    """Tell whether a chunk of a model waits for a worker, whosever turn it is: what `next_chunks` takes longer for."""
+    """Return whether any chunk of a model is ready, whosever turn it is; cheaper than `next_chunks`."""
     return bool(session.scalar(_IS_ANY_READY, {"model": model}))
 
 
@@ -59,9 +59,9 @@ def next_chunks(
     hint_again: timedelta | None = None,
     urgent_tokens: int | None = None,
 ) -> list[int]:
-    """Return the next chunks in turn, of those that are wanted; `hint_again` leaves those out that were hinted lately.
+    """Return the next wanted chunks in turn; chunks hinted within `hint_again` are left out.
 
-    `urgent_tokens` is the cap of tenants that have none of their own; None is no cap.
+    `urgent_tokens` is the cap of tenants without their own; None is no cap.
     """
     if limit <= 0:
         return []
@@ -72,13 +72,13 @@ def next_chunks(
         "num_present": len(wanted.present),
         "ages": AGE_OF_NORMAL,
         "min_fetched": MIN_FETCHED,
-        # Without hints nothing counts as hinted lately: no hint lies in the future.
+        # Without hints nothing counts as recently hinted: no hint lies in the future.
         "again": hint_again or timedelta(days=-1),
         "urgent_tokens": urgent_tokens,
     }
     session.execute(_PLAN_ONCE)
     rows = session.execute(_READ_IN_TURN, values).all()
-    if not rows:  # where nobody is marked, it may have been forgotten
+    if not rows:  # no queue is marked: a mark may have been missed
         rows = session.execute(_READ_ALL, values).all()
     session.execute(_PLAN_AS_EVER)
     if not rows:
@@ -108,12 +108,11 @@ def _cap(row: Any) -> Cap | None:
     return Cap(room=int(row.room), lower_virtual_time=row.lower_virtual_time, lower_served_at=row.lower_served_at)
 
 
-# Queues that may be next, each by one look at an index: of each class the least served, and those that have waited
-# longest, as many as `limit` and besides as there are tenants that something of below may set back: a hint, running
-# urgent work, work on this worker. Tenants whose urgent work counts as normal are read all: where they stand is
-# another class's to say. A tenant's urgent and normal work come together, as one may take the turns of the other.
-# OFFSET 0 keeps the index's order, so that LIMIT ends the probes. statement_timestamp(), as no index is looked into by
-# clock_timestamp(), which is another at each row.
+# Queues that may be next, each by one index probe: of each class the least served and the longest waiting, `limit` of
+# them plus as many as there are tenants that the order may set back (a hint, running urgent work, work on this worker).
+# Tenants whose urgent work counts as normal are all read: their place depends on another class. A tenant's urgent and
+# normal work come together, as one may take the turns of the other. OFFSET 0 keeps the index's order, so that LIMIT
+# ends the probes. statement_timestamp(), as clock_timestamp() differs at each row and cannot be used with an index.
 _IN_TURN = f"""
     wide AS (
         SELECT :limit + :num_present + (SELECT count(*) FROM hinted) + (SELECT count(*) FROM urgent) AS num
@@ -165,8 +164,8 @@ _IN_TURN = f"""
     )
 """
 
-# The recursion jumps from one (class, tenant) to the next through the partial index of ready chunks: its cost follows
-# the number of tenants that wait, not of chunks.
+# The recursion jumps from one (class, tenant) to the next through the partial index of ready chunks: its cost grows
+# with the number of waiting tenants, not of chunks.
 _ALL = """
     queue AS (
         (SELECT priority, tenant_id FROM chunk
@@ -233,8 +232,9 @@ _READ = """
 
 _IS_ANY_READY = text("SELECT EXISTS (SELECT FROM chunk WHERE state = 'ready' AND model = :model)")
 
-# To plan the next two takes ten times as long as to run them, and the planner does so anew at each call, as it takes
-# plans made for one call's values to be better. These read few rows whatever the values: one plan a connection will do.
+# Planning the next two takes ten times as long as running them, and the planner would repeat it at each call, as it
+# expects plans for one call's values to be better. They read few rows whatever the values: one plan per connection is
+# enough.
 _PLAN_ONCE = text("SELECT set_config('plan_cache_mode', 'force_generic_plan', TRUE)")
 _PLAN_AS_EVER = text("SELECT set_config('plan_cache_mode', 'auto', TRUE)")
 
@@ -252,8 +252,8 @@ _TRACE_CONTEXTS = text("""
     WHERE chunk.id = ANY(CAST(:ids AS bigint[])) AND batch.trace_context IS NOT NULL
 """)
 
-# SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds.
-# The odd form of the state test keeps the planner off the indexes of ready chunks: right after a large COPY, without
+# SKIP LOCKED: a chunk that is being claimed needs no hint, and its claim may wait for a row this transaction holds. The
+# odd form of the state test keeps the planner off the indexes of ready chunks: right after a large COPY, without
 # statistics, it read all 160,000 of them to find 20 (149 ms instead of 0.5 ms).
 _NOTE_HINT = text("""
     UPDATE chunk SET hinted_at = clock_timestamp()

@@ -1,6 +1,6 @@
-"""Insert final results of lines and count them on their batch, exactly once each, in the caller's transaction.
+"""Insert the final results of lines and count them on their batch, exactly once each, in the caller's transaction.
 
-The one place that writes `result` rows. Bills nothing: ledger and budget belong to `jobs.chunks.leasing.flush`.
+The only writer of `result` rows. Bills nothing: ledger and budget belong to `jobs.chunks.leasing.flush`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ class LineResult:
 
     line_no: int
     line: bytes
-    """The whole line of the output or error file, without newline."""
+    """The complete line of the output or error file, without newline."""
     status_code: int | None  # None: no response, an error only
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     reading_microseconds: int = 0
-    """For which readers of documents worked at the line."""
+    """Time that document readers worked at the line."""
     is_truncated: bool = False
-    """Whether an answer of the line was ended by its limit of tokens: finish_reason `length`."""
+    """Whether an answer of the line was cut at its token limit: finish_reason `length`."""
 
     @property
     def is_error(self) -> bool:
-        """Tell whether the line belongs to the error file."""
+        """Return whether the line belongs to the error file."""
         return self.status_code is None or self.status_code >= 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What was really inserted, under the lock of its batch."""
+    """Results actually inserted, under the lock of their batch."""
 
     num_completed: int
     num_failed: int
     num_truncated: int
-    """Of the completed ones."""
+    """Among the completed ones."""
     num_computed: int
-    """Those that used tokens: neither refused lines nor copies of identical ones."""
+    """Results that used tokens: neither refused lines nor copies of identical ones."""
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -82,10 +82,10 @@ def insert(
     num_before: int,
     prices: Prices,
 ) -> Recorded:
-    """Insert the results of lines that have none yet; what `COUNT` does with what was inserted is for the caller.
+    """Insert the results of lines that have none yet; the caller counts them with `COUNT`.
 
-    The batch, of which this is told, is locked: under that lock the results are numbered (`result_no`: 1, 2, 3 …
-    without gaps, in the order of commits), so that a reader who has seen number n never misses a smaller one.
+    The caller has locked the batch: under that lock the results are numbered (`result_no`: 1, 2, 3 … without gaps, in
+    the order of commits), so that a reader who has seen number n never misses a smaller one.
     """
     values: dict[str, Any] = {"day": batch_day(created_at), "batch_id": batch_id, "base": num_before}
     inserted = session.execute(_INSERT, values | _columns(results)).one() if results else None
@@ -98,7 +98,7 @@ def copy_errors(session: Session, batch: Batch, results: Sequence[LineResult], *
     """Insert unbilled error results in bulk, numbered from `base` + 1; the caller counts them on the batch.
 
     For the only writer of a batch's results: before its first chunk exists or after its last one has ended. Raises
-    sqlalchemy.exc.IntegrityError or psycopg's where a line has a result already.
+    sqlalchemy.exc.IntegrityError or psycopg's where a line already has a result.
     """
     day = batch_day(batch.created_at)
     rows = (
@@ -122,14 +122,14 @@ _SUMS = ("num_completed", "num_failed", "num_truncated", "num_computed", *_TOKEN
 
 
 def _columns(results: Sequence[LineResult]) -> dict[str, Any]:
-    kept = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens")
-    names = (*kept, "is_truncated", "reading_microseconds")  # which are counted alone
+    stored = ("line_no", "status_code", "is_error", "input_tokens", "cached_tokens", "output_tokens")
+    names = (*stored, "is_truncated", "reading_microseconds")  # used only for counting
     lines = {"line": [result.line for result in results]}
     return lines | {name: _array(getattr(result, name) for result in results) for name in names}
 
 
 def _array(values: Iterable[int | None]) -> str:
-    """Write an array as Postgres reads it: the driver takes several looks at each element."""
+    """Format an array as a Postgres literal: the driver inspects each element several times."""
     return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
 
 
@@ -142,8 +142,8 @@ _LOCK = text("""
     SELECT created_at, num_completed + num_failed AS num_results FROM batch WHERE id = :batch_id FOR NO KEY UPDATE
 """)
 
-# NOT EXISTS keeps the numbers dense; ON CONFLICT is the guarantee, and names its constraint so that it can never hide
-# a number given out twice.
+# NOT EXISTS keeps the numbers dense; ON CONFLICT is the guarantee, and names its constraint so that it can never hide a
+# number issued twice.
 _INSERT = text("""
     WITH given AS (
         SELECT * FROM unnest(
@@ -188,5 +188,5 @@ COUNT = """
         reading_microseconds = reading_microseconds + :reading_microseconds
     WHERE id = :batch_id
 """
-"""Adds what was recorded, and the time that it took, to the counters of the batch."""
+"""Adds the recorded results, and the time they took, to the counters of the batch."""
 _COUNT = text(COUNT)

@@ -1,4 +1,4 @@
-"""Answers that nobody is billed for and that somebody should be: what the audit asks of copies. Reads only."""
+"""Unbilled answers that should have been billed: the audit's check of copies. Reads only."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ROWS_A_FETCH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unbilled:
-    """An answer without a token that is no copy, or a copy of what was never computed."""
+    """An answer without tokens that is no copy, or a copy of an original that was never computed."""
 
     batch_id: str
     line_no: int
     original: int | None
-    """The line that it is a copy of; None where it is a copy of none."""
+    """The line that it is a copy of; None where it is no copy."""
 
 
 def find(session: Session, *, batch_id: str | None, days: Sequence[date]) -> Iterator[Unbilled]:
-    """Yield those of one batch or of all, whose results are in the partitions of `days` and not deleted.
+    """Yield the unbilled answers of one batch or of all, with results in the partitions of `days` and not deleted.
 
-    A copy may have run itself, and stands for the others of its original then: one of them that is billed will do.
-    What is prepared has no tokens, and is left out.
+    A copy may have run itself and then stands for the others of its original: one billed copy is enough. Chunks of
+    documents have no tokens, and are left out.
     """
     values = {"batch_id": batch_id, "days": list(days), "prepare_model": PREPARE_MODEL}
     with stream(session, _FIND, values, num_rows=_ROWS_A_FETCH) as rows:

@@ -1,4 +1,4 @@
-"""Whether a batch has used up what its run had left for it. Ends nothing: `features.pipelines` does."""
+"""Whether a batch has used up its run's cap. Ends nothing: `features.pipelines` does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 
 from jobs.accounts.batch_caps import IS_CAPPED, PICOS_LEFT, TOKENS_LEFT
 
-# Nothing of the batch runs or is about to, and no line of it has room in what its run has left: nor will one ever have.
-# A chunk that nobody has tried is tried first where there is some room, as its need is a guess.
+# Nothing of the batch runs or is about to, and no line fits into what its run has left, so none ever will. A chunk that
+# nobody has tried is tried first where there is some room, as its need is a guess.
 CAP_IS_REACHED = f"""(
     {IS_CAPPED} AND batch.state = 'in_progress' AND batch.waits_for_tokens IS NOT NULL AND batch.covered_tokens = 0
     AND NOT EXISTS (SELECT FROM chunk WHERE chunk.batch_id = batch.id AND chunk.state IN ('ready', 'leased'))
@@ -29,7 +29,7 @@ CAP_IS_REACHED = f"""(
 
 
 def is_used_up(session: Session, batch_id: str) -> bool:
-    """Tell whether a batch, locked by the caller, runs nothing and will run no other line because of its caps."""
+    """Return whether a batch, locked by the caller, runs nothing and can run no further line because of its caps."""
     return session.scalar(_IS_USED_UP, {"batch_id": batch_id}) is not None
 
 

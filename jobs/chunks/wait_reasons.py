@@ -1,4 +1,4 @@
-"""What a batch lacks whose chunks wait for its tenant's budget, as a sentence for its owner. No SQL."""
+"""What a batch waits for whose chunks wait for its tenant's budget, as a sentence for its owner. No SQL."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from jobs.tables import Batch
 
 
 def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), *, currency: str = "") -> str | None:
-    """Return what a batch whose chunks wait for a budget of its tenant lacks, as a sentence for its owner.
+    """Return what a batch whose chunks wait for a tenant budget lacks, as a sentence for its owner.
 
     `allowances` are all window budgets of the tenant.
     """
     if batch.state != BatchState.IN_PROGRESS or batch.waits_for_tokens is None:
         return None
     if batch.priority == Priority.OVERFLOW:
-        quota = Quota(limit=None, reserved=0, spent=0)  # the token limit is not its
-    found = _tightest(batch, allowances)
-    if found is not None:
-        needed = batch.waits_for_tokens if found.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
+        quota = Quota(limit=None, reserved=0, spent=0)  # the token limit does not apply to it
+    tightest = _tightest(batch, allowances)
+    if tightest is not None:
+        needed = batch.waits_for_tokens if tightest.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
         return (
-            f"waiting_budget: the batch goes on when there is room for {found.amount(needed, currency)}: "
-            f"{found.described(currency)}."
+            f"waiting_budget: the batch goes on when there is room for {tightest.amount(needed, currency)}: "
+            f"{tightest.described(currency)}."
         )
     if quota.limit is None or batch.waits_for_tokens <= (quota.available or 0):
         both = _unmatched(batch, quota, allowances, currency)
         if both is not None:
             return both
     if quota.limit is None:
-        return None  # it was lifted just now: the next sweep wakes them
+        return None  # the limit was raised just now: the next sweep wakes the chunks
     return (
         f"waiting_budget: the batch goes on when there is room for {counted(batch.waits_for_tokens, 'token')}, and "
         f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
@@ -43,11 +43,11 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
 
 
 def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], currency: str) -> str | None:
-    """Return the sentence for a batch that has room for the fewest tokens and for the least money, of different lines.
+    """Return the sentence for a batch whose fewest tokens and least cost both fit, but belong to different lines.
 
-    None where only one of the two is limited: then it has room indeed.
+    None where only one of the two units is limited: then there is room.
     """
-    holding = {found.unit: found for found in allowances if found.key_id in (None, batch.api_key_id)}
+    holding = {allowance.unit: allowance for allowance in allowances if allowance.key_id in (None, batch.api_key_id)}
     money = holding.get(BudgetUnit.MONEY)
     if money is None or (quota.limit is None and BudgetUnit.TOKENS not in holding):
         return None
@@ -59,9 +59,9 @@ def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], curr
 
 
 def _tightest(batch: Batch, allowances: Sequence[Allowance]) -> Allowance | None:
-    """Return the window budget without room for the batch's next line that is the last one to have some again."""
+    """Return the window budget without room for the batch's next line that will have room last."""
     needed = {BudgetUnit.TOKENS: batch.waits_for_tokens or 0, BudgetUnit.MONEY: int(batch.waits_for_picos or 0)}
-    holding = [found for found in allowances if found.key_id in (None, batch.api_key_id)]
-    lacking = [found for found in holding if needed[found.unit] > found.left]
+    holding = [allowance for allowance in allowances if allowance.key_id in (None, batch.api_key_id)]
+    lacking = [allowance for allowance in holding if needed[allowance.unit] > allowance.left]
     never = datetime.max.replace(tzinfo=UTC)
-    return max(lacking, key=lambda found: found.turns_at or never, default=None)
+    return max(lacking, key=lambda allowance: allowance.turns_at or never, default=None)

@@ -1,7 +1,7 @@
-"""Chunks that wait for room in their tenant's budget: laid aside by the worker that found none, woken by a sweep.
+"""Waiting chunks: set aside by a worker that found no room in the tenant's budget, woken by a sweep.
 
-A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order of
-`leasing`; whoever holds a batch passes over chunks that are locked, and the sweep over shares that are.
+A waiting chunk is neither hinted nor claimed, so it costs nobody a turn. Locks are taken in the order of `leasing`; a
+transaction that holds a batch skips locked chunks, and the sweep skips locked shares.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from jobs.states import LIVE_BATCH_STATES, BatchState, ChunkState, sources_of
 from jobs.tables.base import one_of
 
 _BATCHES = 50
-"""Looked at by one sweep; the next one goes on after them."""
+"""Batches checked by one sweep; the next one continues after them."""
 _CHUNKS = 64
-"""Of one batch that are woken at once; more when none of them is ready any more."""
+"""Chunks of one batch woken at once; more follow when none of them is ready any more."""
 
 
 def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int = 0) -> None:
-    """Give back a chunk of which no line is running; it waits until there is room for what a line of it needs. No loss.
+    """Give back a chunk of which no line is running, to wait until one of its lines fits. Not counted as a loss.
 
-    Ready chunks of the batch wait too, where there seems to be no room for one line of them: to find out with each of
-    them would cost its lines' tokenising. Raises FencedOutError.
+    Ready chunks of the batch wait too where no line of them seems to fit: trying each of them would cost tokenising its
+    lines. Raises FencedOutError.
     """
     LEASES.hold(session, claim)
     if lock_batch_state(session, claim.batch_id) is not BatchState.IN_PROGRESS:
@@ -58,25 +58,25 @@ def lay_aside(session: Session, claim: ClaimedChunk, *, tokens: int, picos: int 
 
 @dataclass(slots=True)
 class Round:
-    """Where the next sweep over waiting batches begins, in the order of their deadlines."""
+    """Where the next sweep over waiting batches starts, in the order of their deadlines."""
 
     after: tuple[datetime, str] | None = None
-    """(deadline, id) of the last one that was looked at; None: with the first."""
+    """(deadline, id) of the last batch checked; None: start with the first."""
 
 
 def wake(session: Session, in_round: Round | None = None) -> int:
-    """Return chunks to the queue for which their budget has room by now; return how many.
+    """Return chunks that fit their budget by now to the queue; return how many.
 
-    Each call looks at a few batches, and with the same `in_round` the next call at the next ones. A batch that runs
-    nothing and has no room for its next line gives back what it has reserved: two of one tenant must not wait for what
-    the other one holds.
+    Each call checks a few batches; the next call with the same `in_round` continues after them. A batch that runs
+    nothing and has no room for its next line gives back its reservation: two batches of one tenant must not wait for
+    each other's.
     """
     batch_ids = _next_batches(session, in_round or Round())
     if not batch_ids:
         return 0
     num_woken: dict[str, int] = {}
     for batch in _with_free_share(session, session.execute(_WAKEABLE, {"batch_ids": batch_ids}).all()):
-        # A tenant whose chunks have all waited comes back as one that was idle.
+        # A tenant whose chunks have all waited returns like an idle one.
         fairshare.activate(session, model=batch.model, priority=batch.priority, tenant_id=batch.tenant_id)
         values = {
             "batch_id": batch.id,
@@ -90,7 +90,7 @@ def wake(session: Session, in_round: Round | None = None) -> int:
         session.execute(_NOTE_LEAST, values)
     idle = session.execute(_IDLE, {"batch_ids": batch_ids}).all()
     num_untried = _wake_untried(session, batch_ids)
-    for batch_id, num in num_woken.items():  # when all shares are locked, before budgets
+    for batch_id, num in num_woken.items():  # after all shares are locked, before budgets
         decisions.note(session, batch_id, Kind.WENT_ON, num=num)
     for batch in idle:
         budgets.release_free(session, batch.id, batch.tenant_id)
@@ -100,8 +100,8 @@ def wake(session: Session, in_round: Round | None = None) -> int:
 def _with_free_share(session: Session, batches: Sequence[Any]) -> list[Any]:
     """Leave out batches whose share another transaction has locked, for a later sweep.
 
-    A tick ends leases before this, and each batch has a share of its own: to wait for one could be to wait for somebody
-    who waits for another of them.
+    A tick ends leases before this, and each batch has its own share: waiting for one could deadlock with a transaction
+    that waits for another of them.
     """
     if not batches:
         return []
@@ -123,10 +123,10 @@ def _next_batches(session: Session, in_round: Round) -> list[str]:
 
 
 def _wake_untried(session: Session, batch_ids: Sequence[str]) -> int:
-    """Return a chunk whose need nobody knows to each batch that runs nothing and has some room; return how many.
+    """Wake one chunk of unknown need in each batch that runs nothing and has some room; return how many.
 
-    It is a guess, the average of its lines: one of them may fit, and if none does the chunk's next wait, and every one
-    after it, is for what it needs indeed.
+    The estimate is the average of its lines, of which one may fit; if none does, the chunk's further waits use its
+    exact need.
     """
     num_woken = 0
     for batch in _with_free_share(session, session.execute(_UNTRIED, {"batch_ids": batch_ids}).all()):
@@ -143,14 +143,14 @@ def _count_marked(session: Session, woken: Sequence[int]) -> int:
     return len(woken)
 
 
-# Needed ones stay: once the smallest line is done the others need as much or more, and the next worker finds out.
+# Exact needs stay: once the smallest line is done the others need as much or more, and the next worker finds out.
 _NOTE_NEED = text("""
     UPDATE chunk SET waits_for_tokens = :tokens, needed_tokens = :tokens,
         waits_for_picos = :picos, needed_picos = :picos
     WHERE id = :chunk_id
 """)
 
-# Of a chunk that nobody has tried, the average of its lines; of its cost, if all were of the dearer kind of token.
+# For an untried chunk, the average of its lines; its cost as if all tokens were of the dearer kind.
 _NEED = "coalesce(chunk.needed_tokens, chunk.estimated_tokens / chunk.num_requests)"
 _NEED_PICOS = f"""
     coalesce(chunk.needed_picos, {_NEED} * (
@@ -161,8 +161,8 @@ _NEED_PICOS = f"""
 """
 
 
-# For one chunk in every unit. What the batch notes is the least of each unit, of different chunks perhaps: where there
-# is no room for one of them no chunk is read. Where none waits any more the next wake notes it.
+# Tests one chunk in every unit. The batch records the least need of each unit, perhaps of different chunks: where one
+# of these does not fit, no chunk is read. Where none waits any more the next wake clears it.
 _HAS_ROOM = """(
     coalesce(room.tokens >= batch.waits_for_tokens, TRUE) AND coalesce(room.picos >= batch.waits_for_picos, TRUE)
     AND (
@@ -176,8 +176,8 @@ _HAS_ROOM = """(
 )"""
 _HAS_SOME_ROOM = "(coalesce(room.tokens > 0, TRUE) AND coalesce(room.picos > 0, TRUE))"
 
-# The odd forms keep the planner off every way but the primary key, as in `ready_queues._NOTE_HINT`: by the indexes of
-# open or waiting batches it reads them all.
+# The odd forms make the planner use the primary key, as in `ready_queues._NOTE_HINT`: by the indexes of open or waiting
+# batches it reads them all.
 _LEAST = "coalesce(batch.waits_for_tokens, 0)"
 _LOOKED_AT = f"batch.id = ANY(CAST(:batch_ids AS text[])) AND batch.state || '' = 'in_progress' AND {_LEAST} > 0"
 
@@ -206,8 +206,8 @@ _NEXT = text("""
     ORDER BY expires_at, id LIMIT :limit
 """)
 
-# While chunks that were woken are still ready, no others are: they would compete for the same room. Where lines are to
-# fail, they do so as soon as no line of the tenant runs whose tokens may come back.
+# While woken chunks are still ready, no others are woken: they would compete for the same room. Lines that are to fail
+# do so as soon as no line of the tenant runs whose tokens may come back.
 _WAKEABLE = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority,
         room.tokens AS room_tokens, room.picos AS room_picos, {_HAS_ROOM} AS has_room

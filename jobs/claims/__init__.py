@@ -1,5 +1,5 @@
-"""Fenced claims: which worker has a row, and until when; and work that is done under one.
+"""Fenced claims on rows, and the work that is done under one.
 
-Every table whose claims have a fence uses these: chunks, batches, runs, extractions, indexes, input counts, uploads
-and deliveries.
+Used by every table whose claims carry a fence: chunks, batches, runs, extractions, indexes, input counts, uploads and
+deliveries.
 """

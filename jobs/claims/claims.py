@@ -1,7 +1,7 @@
-"""Fenced claims on the rows of a table: which worker has one, and until when, on the database's clock.
+"""Fenced claims on the rows of a table: one worker owns a row until its claim expires, by the database's clock.
 
-A claim ends when it is given up, or when its time is over and another worker takes the row; where claims end with the
-state, also when the row moves on. Whoever has lost one hears of it by FencedOutError and can write nothing under it.
+A claim ends when it is given up, or when it has expired and another worker takes the row; with `ends_with_state` also
+when the row changes state. A worker whose claim has ended gets FencedOutError and can write nothing under it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ Row = TypeVar("Row", bound=Base)
 
 
 class Held(Protocol):
-    """What is known of a row by the worker that claimed it."""
+    """A row as the worker that claimed it sees it."""
 
     @property
     def guard(self) -> Mapping[str, Any]:
-        """Return `id`, `fence`, `owner` and `state`: what `ClaimSql.is_held` asks for."""
+        """Return `id`, `fence`, `owner` and `state`, the parameters of `ClaimSql.is_held`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A row that one worker has."""
+    """A row that is owned by one worker."""
 
     id: str
     state: str
-    """In which it was claimed."""
+    """The row's state when it was claimed."""
     owner: str
     fence: int
-    """Good for this claim only: the next one has a higher number."""
+    """Valid for this claim only; the next claim has a higher number."""
 
     @property
     def guard(self) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ class Claim:
 
 
 class HeldRows(Generic[Row]):
-    """The rows of one table that workers have: a claim is renewed, asked for and used."""
+    """The claimed rows of one table: renew, confirm and lock them."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class HeldRows(Generic[Row]):
         lock: Callable[[Session, Any], Row | None] | None = None,
         ends_with_state: bool = False,
     ) -> None:
-        """`lock` returns a row, fresh and locked until the transaction ends.
+        """`lock` returns a row, freshly read and locked until the transaction ends.
 
-        Where a claim `ends_with_state`, it is over once its row has moved on.
+        With `ends_with_state` a claim also ends when its row changes state.
         """
         self.kind = table.__tablename__
         self.sql = ClaimSql(self.kind, columns, ends_with_state=ends_with_state)
@@ -73,11 +73,12 @@ class HeldRows(Generic[Row]):
         self._hold = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} FOR NO KEY UPDATE")
 
     def renew(self, session: Session, held: Held, *, lease: timedelta) -> str:
-        """Let a claim last for `lease` from now on; return the row's state. Raises FencedOutError where it is over."""
+        """Extend a claim to `lease` from now; return the row's state. Raises FencedOutError where the claim has
+        ended."""
         return str(self._require(session, self._renew, held, lease=lease))
 
     def confirm(self, session: Session, held: Held) -> None:
-        """Raise FencedOutError where a claim is over, or its time is."""
+        """Raise FencedOutError where a claim has ended or expired."""
         self._require(session, self._confirm, held)
 
     def hold(self, session: Session, held: Held) -> None:
@@ -85,21 +86,22 @@ class HeldRows(Generic[Row]):
         self._require(session, self._hold, held)
 
     def lock(self, session: Session, held: Held) -> Row:
-        """Return the row of a claim, fresh and locked until the transaction ends. Raises FencedOutError."""
+        """Return the row of a claim, freshly read and locked until the transaction ends. Raises FencedOutError."""
         row = self._lock(session, held.guard["id"])
         if row is None or not self._is_held(row, held.guard):
             raise self.over(held)
         return row
 
     def over(self, held: Held) -> FencedOutError:
-        """Return what says that a claim is over."""
+        """Return the error for a claim that has ended."""
         guard = held.guard
         return FencedOutError(
             f"{self.kind} {guard['id']} is no longer claimed by {guard['owner']} under fence {guard['fence']}"
         )
 
     def _require(self, session: Session, statement: Executable, held: Held, **values: object) -> Any:
-        """Return what a statement returns of the row that is held. Raises FencedOutError where there is none."""
+        """Run a statement on the claimed row and return its first column. Raises FencedOutError where it returns no
+        row."""
         row = session.execute(statement, {**held.guard, **values}).one_or_none()
         if row is None:
             raise self.over(held)
@@ -117,7 +119,7 @@ class HeldRows(Generic[Row]):
 
 
 class Claims(HeldRows[Row]):
-    """The rows of one table that a worker may take, and give up to the others."""
+    """The rows of one table that a worker can claim and release."""
 
     def __init__(
         self,
@@ -128,11 +130,11 @@ class Claims(HeldRows[Row]):
         lock: Callable[[Session, Any], Row | None] | None = None,
         ends_with_state: bool = False,
     ) -> None:
-        """Rows in one of `states` can be claimed; the rest as for `HeldRows`."""
+        """Rows in one of `states` can be claimed; the other parameters are those of `HeldRows`."""
         super().__init__(table, columns=columns, lock=lock, ends_with_state=ends_with_state)
         self._states = list(states)
         update = f"UPDATE {self.kind} SET"
-        # It waits for whoever has the row locked: a dispatcher that notes a hint does not have it, a worker claims it.
+        # Waits for a row lock instead of skipping it: a dispatcher that records a hint holds the lock, but no claim.
         self._claim = text(f"""
             {update} {self.sql.taken}
             WHERE id = (
@@ -146,7 +148,7 @@ class Claims(HeldRows[Row]):
         self._put_off = text(f"{update} {self.sql.put_off} WHERE {self.sql.is_held} RETURNING id")
 
     def claim(self, session: Session, row_id: str, *, lease: timedelta) -> Claim | None:
-        """Take a row that nobody has, or None."""
+        """Claim a row, or return None where it has an owner."""
         owner = new_owner()
         values = {"id": row_id, "owner": owner, "states": self._states, "lease": lease}
         taken = session.execute(self._claim, values).one_or_none()
@@ -155,18 +157,18 @@ class Claims(HeldRows[Row]):
         return Claim(id=row_id, state=taken.state, owner=owner, fence=taken.fence)
 
     def give_up(self, session: Session, held: Held) -> None:
-        """Let others take the row, unless they have it already."""
+        """Release the row, unless another worker has claimed it since."""
         session.execute(self._give_up, held.guard)
 
     def put_off(self, session: Session, held: Held, *, pause: timedelta) -> None:
-        """Give the row up, to be taken by nobody before `pause` is over. Raises FencedOutError."""
+        """Release the row, but let nobody claim it until `pause` is over. Raises FencedOutError."""
         self._require(session, self._put_off, held, pause=pause)
 
     def free(self, row: Row) -> None:
-        """Let others take a row that `lock` has returned."""
+        """Release a row that `lock` has returned."""
         self.columns.free(row)
 
 
 def new_owner() -> str:
-    """Return a name for whoever claims next."""
+    """Return a new owner id for a claim."""
     return new_id("claim")

@@ -1,6 +1,7 @@
-"""The words of claims in SQL: which statements take a row, renew and give up a claim, and ask whether it holds.
+"""SQL of claims: assignments and conditions that take, renew, release and check a claim.
 
-Statements of a table's own, such as a pick by fair order, are made of them. All of them go by the database's clock.
+Tables that need statements of their own, such as a pick by fair order, build them from these. All use the database's
+clock.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from sqlalchemy import Boolean, ColumnElement, literal_column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimColumns:
-    """Which columns of a table say who has a row, and until when."""
+    """The columns of a table that hold the owner of a row and the end of its claim."""
 
     fence: str = "claim_fence"
-    """Of the last claim; only grows."""
+    """Fence of the last claim; only grows."""
     owner: str = "claimed_by"
-    """Who made that claim: a database that was restored gives out the same fence again."""
+    """Owner of that claim. A restored database issues the same fences again; the owner tells such claims apart."""
     until: str = "claimed_until"
     until_of_free: str = "NULL"
-    """What `until` becomes when a row is given up, as an expression of SQL."""
+    """Value of `until` after a release, as an SQL expression."""
 
     def free(self, row: object) -> None:
-        """Let others take a locked row."""
+        """Release a locked row."""
         setattr(row, self.owner, None)
         setattr(row, self.until, None if self.until_of_free == "NULL" else literal_column(self.until_of_free))
 
@@ -32,10 +33,11 @@ CLAIM_COLUMNS = ClaimColumns()
 
 
 class ClaimSql:
-    """What statements say of the claims on one table, which they name as it is, without an alias.
+    """SQL fragments for the claims on one table, which statements must name without an alias.
 
-    Assignments of an UPDATE: `taken`, of `owner` and `lease`; `renewed`, of `lease`; `given_up`; `put_off`, of `pause`.
-    Conditions on a row: `is_held`, of a claim's `guard`; `is_free`, `is_over` and `is_put_off`.
+    Assignments of an UPDATE: `taken` with the parameters `owner` and `lease`; `renewed` with `lease`; `given_up`;
+    `put_off` with `pause`. Conditions on a row: `is_held` with the parameters of a claim's `guard`; `is_free`,
+    `is_over` and `is_put_off`.
     """
 
     def __init__(self, table: str, columns: ClaimColumns = CLAIM_COLUMNS, *, ends_with_state: bool = False) -> None:
@@ -53,5 +55,5 @@ class ClaimSql:
 
 
 def condition(sql: str) -> ColumnElement[bool]:
-    """Return a condition without values for a query of SQLAlchemy's."""
+    """Return a condition without parameters for an SQLAlchemy query."""
     return literal_column(sql, Boolean())

@@ -1,6 +1,6 @@
-"""Work that one worker does under a claim, which a thread renews while the work moves.
+"""Work under a claim, which a thread renews as long as the work makes progress.
 
-Such work is a row of short transactions, each under the claim; the object store is asked between them.
+The work is a series of short transactions, each under the claim; requests to the object store run between them.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from jobs.states import CANCELLING
 log = logging.getLogger(__name__)
 
 _STALL = 12
-"""Silences of the store after which a worker that has not moved is taken for wedged: its claim is renewed no more. A
-request to the store ends before."""
+"""Number of storage timeouts without progress after which a worker counts as stuck and its claim is no longer renewed.
+A single request to the store ends sooner."""
 
 _LOOK_SECONDS = 1.0
-"""How often a claim is renewed, at least, by who hears a cancel that way: within 2 s."""
+"""Longest interval between renewals where a cancel is detected by renewing: it is noticed within 2 s."""
 
 T = TypeVar("T")
 
 
 class StoppingError(TokenmillError):
-    """This worker is to end: the row is given up as it is, and another worker goes on with it."""
+    """This worker is stopping: the row is released as it is, and another worker continues."""
 
 
 class CancelHeardError(TokenmillError):
-    """The row was cancelled while this worker was at it: what is under way is dropped, and can be done again."""
+    """The row was cancelled during the work: the current step is dropped, and can be repeated."""
 
 
 class ClaimedWork(Generic[Row]):
-    """What is done under one claim. Each method that needs the claim raises FencedOutError where it is over."""
+    """Work under one claim. Each method that needs the claim raises FencedOutError where it has ended."""
 
     def __init__(
         self,
@@ -56,10 +56,11 @@ class ClaimedWork(Generic[Row]):
         hears_cancel: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With `hold_sessions`, on connections of their own, the claim is renewed however long the work waits for one.
+        """`hold_sessions` opens connections of their own for renewals, so that they never wait behind the work's
+        connections.
 
-        `is_stopping` is asked between effects, and now and then within one. What `hears_cancel` is interrupted, once,
-        where its row becomes cancelling.
+        `is_stopping` is polled between steps, and occasionally within one. With `hears_cancel` the work is interrupted,
+        once, when its row becomes cancelling.
         """
         self.claim = claim
         self._maker = maker
@@ -74,10 +75,10 @@ class ClaimedWork(Generic[Row]):
         self._is_cancelled = False
 
     def check(self) -> None:
-        """Note that the work moves, and look whether its claim was seen to be over; asks no database.
+        """Record progress and raise where the work must stop; makes no database call.
 
-        Raises StoppingError where this worker is to end, CancelHeardError once where the row was cancelled: each
-        effect can be done again.
+        Raises FencedOutError where the claim was found to have ended, StoppingError where this worker is stopping, and
+        CancelHeardError once where the row was cancelled: each step can be repeated.
         """
         self._moved_at = self._monotonic()
         if self._is_lost:
@@ -85,43 +86,44 @@ class ClaimedWork(Generic[Row]):
         if self._is_stopping():
             raise StoppingError(f"{self._claims.kind} {self.claim.id} is given up: this worker is to end")
         if self._is_cancelled and self._hears_cancel:
-            self._hears_cancel = False  # the thread that renews may note it once more
+            self._hears_cancel = False  # the renewing thread may set it once more
             raise CancelHeardError(f"{self._claims.kind} {self.claim.id} was cancelled")
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Open a short transaction without the row."""
+        """Open a short transaction without locking the row."""
         self.check()
         with transaction(self._maker) as session:
             yield session
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Session, Row]]:
-        """Open a short transaction with the row, fresh, locked and still claimed."""
+        """Open a short transaction with the row, freshly read, locked and still claimed."""
         with self.reading() as session:
             yield session, self._claims.lock(session, self.claim)
 
     def confirm(self) -> None:
-        """Ask the database whether the claim holds: before what no transaction can take back."""
+        """Check in the database that the claim holds: before an effect that no transaction can undo."""
         with self.reading() as session:
             self._claims.confirm(session, self.claim)
 
     def put_off(self, pause: timedelta) -> None:
-        """Give the row up, to be taken by nobody before `pause` is over."""
+        """Release the row, but let nobody claim it until `pause` is over."""
         with self.reading() as session:
             self._claims.put_off(session, self.claim, pause=pause)
 
     def checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield pieces of an object, as long as the claim lasts."""
+        """Yield pieces of an object while the claim holds."""
         for piece in pieces:
             self.check()
             yield piece
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the claim in a thread until the block ends: the store may take longer over a piece than a claim lasts.
+        """Renew the claim in a thread until the block ends: one request to the store may take longer than a claim
+        lasts.
 
-        Renewed between pieces alone, two workers would take turns at it and neither would get through.
+        With renewal between pieces alone, two workers would take the row from each other and neither would finish.
         """
         is_over = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(is_over,), name=f"claim {self.claim.id}", daemon=True)
@@ -162,9 +164,10 @@ def work_on(
     is_stopping: Callable[[], bool] = lambda: False,
     hears_cancel: bool = False,
 ) -> T | None:
-    """Claim a row, do `work` on it and give it up; the rest as for `ClaimedWork`.
+    """Claim a row, do `work` on it and release it; the other parameters are those of `ClaimedWork`.
 
-    None where another worker has the row, or gets it meanwhile, or this one is to end. What `work` raises is raised.
+    Returns None where another worker has the row or takes it meanwhile, or this one is stopping. Errors of `work`
+    propagate.
     """
     if is_stopping():
         return None
@@ -198,5 +201,5 @@ def work_on(
 
 
 def _give_up(maker: sessionmaker[Session], claims: Claims[Row], claim: Claim) -> None:
-    with suppress(ServiceError), transaction(maker) as session:  # else it ends by itself
+    with suppress(ServiceError), transaction(maker) as session:  # otherwise it expires
         claims.give_up(session, claim)
