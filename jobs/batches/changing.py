@@ -1,8 +1,8 @@
-"""Change a batch that has not ended: its class, and the window that it has to finish in.
+"""Change the class or the completion window of a batch that has not ended.
 
-Chunks carry both for the queue's index, so those that wait or are ready change with their batch. What a worker has
-keeps its class, and counts there, until it comes back; what is planned gets both when the batch starts. The batch is
-locked first, so chunks that others hold are passed over: `queue_marks.follow_batches` sees to those being hinted.
+Chunks carry both for the queue's index, so ready and waiting ones change with their batch. A leased chunk keeps its
+class, and counts there, until its worker gives it back; planned chunks get both when the batch starts. The batch is
+locked first, so chunks locked by others are skipped: `queue_marks.follow_batches` corrects those being hinted.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def change_batch(
     priority: AskedPriority | None = None,
     completion_window: str | None = None,
 ) -> Batch:
-    """Give a batch another class, another window from its creation on, or both; what is None stays.
+    """Give a batch another class, another window counted from its creation, or both; None leaves a value unchanged.
 
-    Raises NotFoundError, ForbiddenError as a submit does, InputError where the window is over already, ConflictError
+    Raises NotFoundError, ForbiddenError as for a submit, InputError where the new window is already over, ConflictError
     where the batch has ended or is ending.
     """
-    seen = get_batch(session, tenant.id, batch_id)
+    batch_row = get_batch(session, tenant.id, batch_id)
     if priority is not None:
         check_priority(tenant, priority)
-    _check_changeable(seen)
-    if priority in (None, seen.priority) and completion_window in (None, seen.completion_window):
-        return seen
+    _check_changeable(batch_row)
+    if priority in (None, batch_row.priority) and completion_window in (None, batch_row.completion_window):
+        return batch_row
     batch = lock_batch(session, batch_id)
     assert batch is not None, "rows of batches stay, deleted or not"
     _check_changeable(batch)
@@ -69,12 +69,12 @@ def change_batch(
 
 
 def is_changeable(batch: Batch) -> bool:
-    """Tell whether its window may be another, and its class where there is a choice."""
+    """Return whether its window, and where there is a choice its class, can change."""
     return batch.state in _CHANGEABLE
 
 
 def priorities_to_choose(tenant: Tenant, batch: Batch) -> list[AskedPriority]:
-    """Return the classes that a batch may be given; none: it keeps its own."""
+    """Return the classes that a batch may change to; none where it keeps its own."""
     return [] if batch.priority == Priority.OVERFLOW else allowed_priorities(tenant)
 
 
@@ -115,7 +115,7 @@ def _set_priority(session: Session, batch: Batch, priority: AskedPriority) -> No
     batch.priority = priority.value
     session.flush()
     if batch.state == BatchState.IN_PROGRESS and batch.model is not None:
-        # Its tenant may have no other work in this class.
+        # its tenant may have no other work in this class
         fairshare.activate(session, model=batch.model, priority=priority.value, tenant_id=batch.tenant_id)
 
 

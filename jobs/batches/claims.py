@@ -1,4 +1,5 @@
-"""Claims on batches: which control worker validates one or writes its files. One is over once the batch moves on."""
+"""Claims of control workers on batches, to validate them or write their files. A claim ends when its batch changes
+state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Delete batches and whole tenants: what they hold goes, what was billed stays.
+"""Delete batches and tenants: their contents go, billing records stay.
 
-Rows of batches and tenants stay too, emptied of what the tenant wrote: the ledger names them. Knows no object store;
-`jobs.retention` purges what is marked here.
+The rows of batches and tenants stay for the ledger, emptied of user data. Objects are only marked here;
+`jobs.retention` purges them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.states import TERMINAL_BATCH_STATES, BatchState, sources_of
 from jobs.tables import Batch, File, Tenant
 
-_BLOCK = 100  # batches and files that one transaction deletes, or cancels
+_BLOCK = 100  # batches and files deleted or cancelled by one transaction
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 
 
 def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
-    """Delete a batch that has ended, with its results and its output and error file; return their objects' keys.
+    """Delete a batch that has ended, with its results and its output and error files; return the keys of their objects.
 
-    The objects may be deleted once this is committed. The input that its owner gave stays: other batches may read it.
-    What was found for its prompts goes with it. Raises NotFoundError, or ConflictError where the batch, or one that
-    looked for passages for it, has not ended.
+    The objects may be deleted after the commit. The user's input file stays, as other batches may read it; passages
+    found for its prompts are deleted. Raises NotFoundError, or ConflictError where the batch, or one of its retrieval
+    stages, has not ended.
     """
     batch = lifecycle.get_batch(session, tenant_id, batch_id)
     session.refresh(batch)
-    # Before its files are locked: one that is finalizing has none yet, and may have them once it is locked itself.
+    # Before its files are locked: a finalizing batch has none yet, but may have them by the time it is locked.
     if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
         raise ConflictError(
             f"Cannot delete a batch with status '{batch.state}'. Cancel it or wait for its end, then delete it.",
@@ -54,23 +54,24 @@ def delete_batch(session: Session, tenant_id: str, batch_id: str, *, by: str) ->
 
 
 def _delete_stages(session: Session, tenant_id: str, batch_id: str, *, by: str) -> list[str]:
-    """Delete the batches that have looked for a batch's passages; return the keys of what they have put out."""
-    found = kept_stages(session, batch_id)
-    return [key for stage in found for key in delete_batch(session, tenant_id, stage.id, by=by)]
+    """Delete a batch's retrieval stages; return the keys of their output objects."""
+    stages = kept_stages(session, batch_id)
+    return [key for stage in stages for key in delete_batch(session, tenant_id, stage.id, by=by)]
 
 
 def _lock_outputs(session: Session, batch_id: str) -> list[File]:
-    """Lock the files that were made for a batch before the batch itself, as whoever deletes one of them does."""
+    """Lock a batch's output files before the batch itself, in the order of whoever deletes one of them."""
     made_input = case((Batch.source_file_id.is_not(None) | is_stage(), Batch.input_file_id))
     columns = Batch.output_file_id, Batch.error_file_id, made_input
-    named = session.execute(select(*columns).where(Batch.id == batch_id)).one()
-    is_kept = File.id.in_([file_id for file_id in named if file_id is not None]) & File.deleted_at.is_(None)
+    file_ids = session.execute(select(*columns).where(Batch.id == batch_id)).one()
+    is_kept = File.id.in_([file_id for file_id in file_ids if file_id is not None]) & File.deleted_at.is_(None)
     query = select(File).where(is_kept).order_by(File.id).with_for_update()
     return list(session.scalars(query, execution_options={"populate_existing": True}))
 
 
 def delete_tenant(session: Session, tenant: Tenant, *, by: str) -> None:
-    """Close a tenant for good: keys and webhooks go at once, its name is free; `delete_left` deletes what it has."""
+    """Close a tenant permanently: keys and webhooks are deleted at once, its name becomes free; `delete_left` deletes
+    the rest."""
     tenant.deleted_at = session.scalar(select(func.now()))
     tenant.name = tenant.id
     revoke_keys(session, tenant.id)
@@ -82,7 +83,7 @@ def delete_tenant(session: Session, tenant: Tenant, *, by: str) -> None:
 def cancel_open(session: Session, tenant_id: str) -> int:
     """Cancel up to a hundred batches of a tenant that may still run lines; return how many, 0 once none is left.
 
-    Commit it before the next hundred: what it locks would keep the tenant's workers waiting.
+    Commit after each hundred: the locks keep the tenant's workers waiting.
     """
     is_mine = (Batch.tenant_id == tenant_id) & Batch.deleted_at.is_(None)
     return _cancel(session, select(Batch).where(is_mine).order_by(Batch.id).limit(_BLOCK))
@@ -91,15 +92,16 @@ def cancel_open(session: Session, tenant_id: str) -> int:
 def _cancel(session: Session, batches: Select[Batch]) -> int:
     running = session.scalars(batches.where(Batch.state.in_(sources_of(BatchState.CANCELLING)))).all()
     for batch in running:
-        with suppress(ConflictError):  # it has ended since
+        with suppress(ConflictError):  # it has ended meanwhile
             lifecycle.cancel_batch(session, batch.tenant_id, batch.id)
     return len(running)
 
 
 def delete_left(maker: sessionmaker[Session]) -> int:
-    """Delete what deleted tenants still have, and cancel what of it runs; return how many things it was.
+    """Delete the remaining data of deleted tenants and cancel their running batches; return how many items were
+    handled.
 
-    What runs is deleted once it has ended, by a later call; an input, when its last batch has ended.
+    A running batch is deleted by a later call, once it has ended; an input, once its last batch has ended.
     """
     total = 0
     while True:
@@ -116,6 +118,6 @@ def _delete_some(session: Session) -> int:
     num_cancelled = _cancel(session, theirs)
     ended = session.scalars(theirs.where(Batch.state.in_(_ENDED))).all()
     for batch in ended:
-        with suppress(NotFoundError, ConflictError):  # it went with another one, or a stage of it has not ended
+        with suppress(NotFoundError, ConflictError):  # deleted with another one, or one of its stages has not ended
             delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
     return num_cancelled + len(ended) + files.delete_all_of(session, gone, by=deletions.OPERATOR, limit=_BLOCK)

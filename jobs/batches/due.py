@@ -1,6 +1,6 @@
-"""Whether there is anything for the dispatcher to do: one question, for what a tick asks in a dozen.
+"""Whether the dispatcher has anything to do: one query in place of the dozen of a tick.
 
-Each of its conditions is that of the sweep that acts on it. Changes nothing.
+Each condition is that of the sweep that acts on it. Changes nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from jobs.chunks import deferring, fleet, waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What one look has found."""
+    """Result of one query."""
 
     is_any_open: bool = False
-    """A batch has not ended. While none has, nothing else is looked for."""
+    """Whether any batch has not ended. Without one, nothing else is checked."""
     has_lost_leases: bool = False
     is_any: bool = False
-    """There is something that a tick would do, lost leases included."""
+    """Whether a tick would do anything, lost leases included."""
 
 
 def look(session: Session, *, again_seconds: float) -> Due:
-    """Look once; what was hinted within `again_seconds` is not due."""
+    """Run the query once; chunks hinted within `again_seconds` are not due."""
     if not sweeps.is_any_open(session):
         return Due()
     connection = session.connection()
@@ -39,10 +39,11 @@ def look(session: Session, *, again_seconds: float) -> Due:
 
 @lru_cache(maxsize=4)
 def _written(dialect: Dialect, again_seconds: float) -> tuple[str, dict[str, Any]]:
-    """Return the question as the driver takes it: to look it up among those made before takes longer than to ask."""
-    asked = _LOOK.params(again_seconds=again_seconds, again=timedelta(seconds=again_seconds), within=fleet.LIVE_WITHIN)
-    written = asked.compile(dialect=dialect).construct_expanded_state()
-    return written.statement, dict(written.parameters)
+    """Return the compiled query and its parameters: looking it up in SQLAlchemy's cache takes longer than running
+    it."""
+    query = _LOOK.params(again_seconds=again_seconds, again=timedelta(seconds=again_seconds), within=fleet.LIVE_WITHIN)
+    compiled = query.compile(dialect=dialect).construct_expanded_state()
+    return compiled.statement, dict(compiled.parameters)
 
 
 _IS_DUE = or_(

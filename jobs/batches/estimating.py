@@ -1,7 +1,7 @@
-"""What a batch would take, before it is submitted: lines and tokens, bad lines, price, worker time, and its end; and
-what would become of it.
+"""Estimate a batch before it is submitted: lines, tokens, invalid lines, price, worker time and end; and predict
+whether it would be accepted.
 
-At once and by bytes: nothing here has the model. Writes nothing.
+Immediate and by bytes: no tokenizer is loaded. Writes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jobs.states import AskedPriority, InvalidLines, Priority
 from jobs.tables import Model, Tenant
 
 CHECKED_LINES = 10_000
-"""Read and checked while the caller waits; validation checks all of them."""
+"""Lines checked while the caller waits; validation checks all of them."""
 CHECKED_BYTES = 32 * MIB
 _NEW = "estimate"
 NO_KINDS: Mapping[str, LineKind] = {}
@@ -42,7 +42,7 @@ NO_KINDS: Mapping[str, LineKind] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What the first lines of an input are."""
+    """The checked first lines of an input."""
 
     num_lines: int
     num_invalid: int
@@ -52,22 +52,22 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the batch would take."""
+    """Cost and end of a batch."""
 
     cost_picos: int
-    """The most: with every answer as long as its max_tokens allows."""
+    """Upper bound, with every answer as long as its max_tokens allows."""
     worker_seconds: float | None
     ends_at: datetime | None
     basis: str
-    """What the last two rest on, as a sentence."""
+    """What the last two are based on, as a sentence."""
 
 
 class Verdict(StrEnum):
-    """The worst that is known to come of it."""
+    """The worst known outcome of a create call."""
 
     ACCEPTED = "accepted"
     SKIPS_LINES = "skips_lines"
-    """It runs, and its bad lines fail alone."""
+    """It runs, and only its invalid lines fail."""
     FAILS = "fails"
     """It is created, and its validation fails it."""
     REFUSED = "refused"
@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 class Foretold:
     verdict: Verdict
     reason: str | None = None
-    """As a sentence; None of what is accepted."""
+    """As a sentence; None for an accepted batch."""
 
 
 def check_lines(
@@ -92,8 +92,8 @@ def check_lines(
 ) -> Checked:
     """Check the first lines of an input as validation will.
 
-    `contexts` are those of the models that a worker serves now, `kinds` what models answer that
-    are offered; `is_cut`: the input goes on where the pieces end.
+    `contexts` are those of the models that a worker serves now, `kinds` the line kinds of the offered models; `is_cut`
+    says that the input continues after the pieces.
     """
     scan = Scan(endpoint=endpoint, models=set(models), settings=settings, contexts=contexts, kinds=kinds)
     lines = iter_lines(pieces, max_line_bytes=settings.max_line_bytes, is_cut=is_cut)
@@ -115,10 +115,11 @@ def outcome(
 ) -> Outcome:
     """Return what a batch of these tokens would cost and when it would end, if it came now and nothing after it.
 
-    How much of it lines really use was learnt from estimates by bytes: that says nothing of tokens that are exact.
+    The share of the estimate that lines really use was learnt from estimates by bytes, and does not apply to exact
+    tokens.
     """
     if model is None:
-        return Outcome(cost_picos=0, worker_seconds=None, ends_at=None, basis="No line names a model that is known.")
+        return Outcome(cost_picos=0, worker_seconds=None, ends_at=None, basis="No line names a known model.")
     prices = Prices.of(model, priority)
     picos = prices.cost_picos(input_tokens=tokens.estimated_input_tokens, output_tokens=tokens.estimated_output_tokens)
     queue = snapshot.queue_of(session, model.name)
@@ -143,7 +144,7 @@ def _end(
     window: timedelta,
     model: str,
 ) -> tuple[datetime | None, str]:
-    """Return when work of `expected` tokens ends, and what that rests on."""
+    """Return when work of `expected` tokens ends, and what that is based on."""
     if not queue.num_workers:
         return None, f"No running worker serves the model {model!r}."
     if queue.rate.tokens_per_second is None:
@@ -161,14 +162,14 @@ def _end(
         leased_tokens=0.0,
         leased_lines=0,
     )
-    found = next(one for one in forecast([*queue.loads, mine]) if one.batch_id == _NEW)
+    outlook = next(one for one in forecast([*queue.loads, mine]) if one.batch_id == _NEW)
     speed = queue.rate.tokens_per_second * queue.num_workers
     workers = counted(queue.num_workers, "worker")
     basis = (
-        f"{found.tokens - mine.ready_tokens:,.0f} tokens would be served before its end and {mine.ready_tokens:,.0f} "
-        f"of its own, by {workers} at {speed:,.0f} tokens/s; {_use(ratio)}. Later submits of others are not in it."
+        f"{outlook.tokens - mine.ready_tokens:,.0f} tokens would be served before its end and {mine.ready_tokens:,.0f} "
+        f"of its own, by {workers} at {speed:,.0f} tokens/s; {_use(ratio)}. Later submits of others are not included."
     )
-    seconds = seconds_to_serve(found.tokens, tokens_per_second=speed)
+    seconds = seconds_to_serve(outlook.tokens, tokens_per_second=speed)
     if seconds is None:
         return None, f"{basis} That is more than ten years from now."
     return now + timedelta(seconds=seconds), basis
@@ -181,7 +182,7 @@ def _use(ratio: float | None) -> str:
 
 
 def _virtual_time(queue: snapshot.ModelQueue, tenant_id: str, priority: Priority) -> float:
-    """Return where a tenant's work would stand: at its own virtual time, or level with the least active one."""
+    """Return a tenant's place in the order: its own virtual time, or level with the least active one."""
     active = [load for load in queue.loads if load.priority is priority]
     own = [load.virtual_time for load in active if load.tenant_id == tenant_id]
     return own[0] if own else min((load.virtual_time for load in active), default=0.0)
@@ -197,10 +198,10 @@ def foretell(
     checked: Checked,
     key_id: str | None,
 ) -> Foretold:
-    """Return what a create call would come to.
+    """Predict the result of a create call.
 
-    Of what passes by itself only a full queue counts: how many calls and tokens a minute has left is another thing by
-    the time that the call is sent.
+    Of the temporary limits only a full queue counts: the rates per minute will have changed by the time the call is
+    sent.
     """
     refused = _refusal(session, tenant, wanted, settings, tokens=tokens, key_id=key_id)
     if refused is not None:
@@ -235,7 +236,7 @@ def _refusal(
 def _file_problem(
     wanted: CreateBatch, settings: Settings, *, tokens: InputEstimate, checked: Checked
 ) -> dict[str, Any] | None:
-    """Return what fails the validation, as far as lines were checked."""
+    """Return the problem that would fail the validation, as far as lines were checked."""
     if tokens.num_requests == 0:
         return whole_file_problem("empty_file", "the input file has no requests; write one JSON object a line")
     if checked.num_invalid and wanted.invalid_lines is InvalidLines.FAIL:

@@ -1,7 +1,7 @@
-"""Inputs that workers count token by token before they are submitted: asked for, counted in turns, and forgotten.
+"""Exact token counts of inputs before they are submitted: requested, counted by workers in turns, and expired.
 
-Nothing here bills or reserves. A turn is a claim, some lines, and one write under the claim's fence; whoever dies in
-between loses its turn, and the next one goes on behind the last line that was written. Tenants take turns.
+Nothing here bills or reserves. A turn is a claim, some lines, and one write under the claim's fence; a worker that dies
+loses its turn, and the next one continues after the last line written. Tenants take turns.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from jobs.states import AskedPriority, CountState, require_move
 from jobs.tables import File, InputCount
 
 MAX_LISTED_A_TURN = 1000
-"""Bad lines that a turn describes; the row keeps as many as a failed validation lists."""
+"""Invalid lines described per turn; the row keeps as many as a failed validation lists."""
 MAX_COUNTING = 2
-"""Inputs of one tenant that are being counted."""
+"""Inputs of one tenant counted at once."""
 KEPT = timedelta(days=1)
-"""For how long a count is found, finished or not."""
+"""How long a count is kept, finished or not."""
 
 COUNTS = Claims(InputCount, [CountState.COUNTING], ends_with_state=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCount:
-    """An input to be counted, and what its batch would be."""
+    """An input to count, and the batch it is for."""
 
     file_id: str
     endpoint: str
@@ -43,7 +43,7 @@ class NewCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedCount(Claim):
-    """An input whose turn it is at one worker."""
+    """An input claimed by one worker for a turn."""
 
     tenant_id: str
     endpoint: str
@@ -53,27 +53,27 @@ class ClaimedCount(Claim):
     next_line: int
     """0-based; the lines before it are counted."""
     next_byte: int
-    """Where that line begins."""
+    """Offset of that line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What was counted in one turn."""
+    """Result of one turn."""
 
     next_line: int
     next_byte: int
     is_whole: bool
-    """There is no line left."""
+    """Whether no line is left."""
     num_lines: int
     input_tokens: int
     output_tokens: int
     num_invalid: int
     listed: list[dict[str, Any]]
-    """What is wrong with the first of these."""
+    """Descriptions of the first invalid lines."""
 
 
 def ask(session: Session, tenant_id: str, new: NewCount) -> InputCount:
-    """Have an input counted. Raises LimitError where as many of the tenant's are being counted as may be."""
+    """Request a count. Raises LimitError where the tenant has MAX_COUNTING counts under way."""
     advisory_lock(session, f"input counts {tenant_id}")
     counting = (InputCount.tenant_id == tenant_id) & (InputCount.state == CountState.COUNTING.value)
     num = session.scalar(select(func.count()).select_from(InputCount).where(counting)) or 0
@@ -99,7 +99,7 @@ def ask(session: Session, tenant_id: str, new: NewCount) -> InputCount:
 
 
 def get(session: Session, tenant_id: str, count_id: str) -> InputCount:
-    """Return what was counted so far. Raises NotFoundError."""
+    """Return a count as it is so far. Raises NotFoundError."""
     mine = select(InputCount).where(InputCount.id == count_id, InputCount.tenant_id == tenant_id)
     count = session.scalar(mine.where(InputCount.created_at > func.now() - KEPT))
     if count is None:
@@ -108,14 +108,14 @@ def get(session: Session, tenant_id: str, count_id: str) -> InputCount:
 
 
 def file_of(session: Session, count: InputCount) -> File:
-    """Return the input of a count; its row stays where it is deleted."""
+    """Return the input file of a count; its row remains after a deletion."""
     return session.get_one(File, count.input_file_id)
 
 
 def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | None:
-    """Take the input whose tenant has waited longest for a turn at this model; None where there is none to take.
+    """Claim the input whose tenant has waited longest for a turn of this model; None where there is none.
 
-    One whose file is gone has failed.
+    A count whose file was deleted fails.
     """
     values = {"model": model, "lease": lease, "kept": KEPT, "owner": new_owner()}
     row = session.execute(_CLAIM, values).mappings().one_or_none()
@@ -131,7 +131,7 @@ def claim(session: Session, *, model: str, lease: timedelta) -> ClaimedCount | N
 
 
 def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed: int) -> None:
-    """Write what was counted and give the claim back. Raises FencedOutError where it is over."""
+    """Record the result of a turn and release the claim. Raises FencedOutError where it has ended."""
     count = COUNTS.lock(session, claimed)
     count.next_line, count.next_byte = turn.next_line, turn.next_byte
     count.num_requests += turn.num_lines
@@ -146,7 +146,7 @@ def note_turn(session: Session, claimed: ClaimedCount, turn: Turn, *, max_listed
 
 
 def fail(session: Session, claimed: ClaimedCount, reason: str) -> None:
-    """End a count that comes to nothing. Raises FencedOutError where the claim is over."""
+    """Fail a count. Raises FencedOutError where the claim has ended."""
     count = COUNTS.lock(session, claimed)
     COUNTS.free(count)
     count.failure = reason
@@ -155,7 +155,7 @@ def fail(session: Session, claimed: ClaimedCount, reason: str) -> None:
 
 
 def forget(session: Session) -> int:
-    """Delete what nobody finds any more; return how many."""
+    """Delete expired counts; return how many."""
     old = delete(InputCount).where(InputCount.created_at <= func.now() - KEPT).returning(InputCount.id)
     return len(session.execute(old, execution_options={"synchronize_session": False}).all())
 
@@ -165,7 +165,7 @@ def _move(count: InputCount, state: CountState) -> None:
     count.state = state
 
 
-# A tenant's last turn is the latest of any of its inputs': with two of them it has no more turns than with one.
+# A tenant's last turn is the latest of all its inputs: two inputs give it no more turns than one.
 _CLAIM = text(f"""
     UPDATE input_count SET {COUNTS.sql.taken}, last_turn_at = clock_timestamp() FROM file
     WHERE file.id = input_file_id AND input_count.id = (

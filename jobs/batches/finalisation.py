@@ -1,7 +1,7 @@
-"""Finalise a batch that has ended: a result for every request, the output and the error file, its outcome.
+"""Finalise a batch that has ended: a result for every request, the output and error files, its outcome.
 
-Short transactions under a claim, none of them open while the object store is asked; the last one names the files and
-moves the batch. A crash before it leaves orphan objects at worst. Memory grows by a byte for each line at most.
+Short transactions under a claim, none of them open during a request to the object store; the last one links the files
+and moves the batch. A crash before it leaves orphan objects at worst. Memory grows by at most a byte per line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jobs.tables import Batch, File
 
 _ROWS_A_PAGE = 10_000
 _BYTES_A_PAGE = 4 * MIB
-"""A page of results ends after the line that passes this: lines may have megabytes each."""
+"""A page of results ends after the line that exceeds this: lines may have megabytes each."""
 
 
 def finalise_batch(
@@ -46,10 +46,10 @@ def finalise_batch(
 ) -> BatchState | None:
     """Write the files of a batch that has ended and move it to its outcome; None where there is nothing to do (yet).
 
-    Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`,
-    so that every request is in exactly one file; where the store has lost the input nobody knows their custom_ids, and
-    the batch's `errors` say so, once it was missed twice. A crash or a repeated hint leaves orphan objects at worst.
-    `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next goes on.
+    Requests of an expired or cancelled batch that were not run become error lines `batch_expired`/`batch_cancelled`, so
+    that every request is in exactly one file. Where the store has lost the input, confirmed by a second look, their
+    custom_ids are unknown and the batch's `errors` report it. A crash or a repeated hint leaves orphan objects at
+    worst. `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: the next worker continues.
     """
     return work_on(
         maker,
@@ -66,7 +66,7 @@ def _finalise(work: BatchWork, storage: Storage) -> BatchState | None:
     with work.reading() as session:
         if _has_open_chunk(session, batch_id):
             return None
-        # Afterwards: what the last chunk brought while it was open is in the counters only now.
+        # Re-read: only now do the counters include what the last chunk recorded while it was open.
         batch = session.get_one(Batch, batch_id)
         file = session.get_one(File, batch.input_file_id)
     if batch.in_progress_at is None:
@@ -91,14 +91,14 @@ def _has_open_chunk(session: Session, batch_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """An object that is in the store, and that no row names yet."""
+    """A stored object that no row references yet."""
 
     object_key: str
     size_bytes: int
 
 
 class _LazyFile:
-    """A file of results that exists from its first line on: an empty one is not made."""
+    """A result file created with its first line: an empty one is not made."""
 
     def __init__(self, storage: Storage, key: str, stack: ExitStack) -> None:
         self.num_lines = 0
@@ -120,7 +120,7 @@ class _LazyFile:
 
 
 def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _Written | None]:
-    """Stream all results, by line number, into the output and the error file; None for one without lines."""
+    """Stream all results, by line number, into the output and error files; None for a file without lines."""
     with work.reading() as session:
         batch = session.get_one(Batch, work.claim.id)
     with ExitStack() as stack:
@@ -137,7 +137,7 @@ def _write_files(work: BatchWork, storage: Storage) -> tuple[_Written | None, _W
 
 
 def _pages(work: BatchWork, batch: Batch) -> Iterator[Sequence[Row[Any]]]:
-    """Yield all results by line number; nobody else writes any, so that they need no common snapshot."""
+    """Yield all results by line number; nobody else writes any, so no common snapshot is needed."""
     values = {"day": batch_day(batch.created_at), "batch_id": batch.id}
     after, has_more = -1, True
     while has_more:
@@ -158,7 +158,7 @@ def _end(
     output: _Written | None,
     errors: _Written | None,
 ) -> None:
-    """Name the files on the batch, give back what is left of its reservation, and move it to its outcome."""
+    """Link the files to the batch, return the rest of its reservation, and move it to its outcome."""
     with work.writing() as (session, batch):
         if missing.num_nameless > not_run.MAX_NAMELESS:
             message = (

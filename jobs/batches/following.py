@@ -1,7 +1,7 @@
-"""Batches that start after another one has completed: when that is, and what becomes of them if it never does.
+"""Batches that start after another one has completed: when they may start, and how they fail if it never completes.
 
-A batch waits as `validating`, with its tokens reserved and its window running. It names one that was there before it,
-and never another: so there is no circle.
+A waiting batch is `validating`, with its tokens reserved and its window running. It refers to a batch created earlier
+and never changes that, so there are no cycles.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from jobs.tables import Batch
 log = logging.getLogger(__name__)
 
 _FAILED_AT_ONCE = 100
-_IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT NULL")  # as the partial index has it
+_IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT NULL")  # as in the partial index
 
 
 def may_start() -> ColumnElement[bool]:
-    """Tell of a row of `batch` that what it starts after has completed, if there is something, and no stage is open."""
+    """Return the condition that the predecessor of a `batch` row, if any, has completed, and none of its stages is
+    open."""
     earlier = aliased(Batch)
     is_over = (earlier.id == Batch.after_batch_id) & (earlier.state == BatchState.COMPLETED.value)
     has_its_turn = Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))
@@ -34,9 +35,9 @@ def may_start() -> ColumnElement[bool]:
 
 
 def fail_followers(session: Session) -> list[str]:
-    """Fail batches whose earlier one ended otherwise than completed, or was deleted; those that wait for them follow.
+    """Fail batches whose predecessor did not complete or was deleted; their own followers fail next.
 
-    A sweep: it takes a bounded number of batches, the rest is for the next one.
+    A sweep: handles a bounded number of batches, the rest follows in the next one.
     """
     rows = session.execute(_LOCK_FAILED, execution_options={"populate_existing": True}).all()
     for batch, state in rows:
@@ -50,10 +51,10 @@ def fail_followers(session: Session) -> list[str]:
 
 
 def _failed() -> Select[Batch, str]:
-    """Return the query of batches that are to fail, each with the state of its earlier one."""
+    """Return the query of batches to fail, each with the state of its predecessor."""
     earlier = aliased(Batch)
     has_failed = earlier.state.in_([state.value for state in NEVER_COMPLETES]) | earlier.deleted_at.is_not(None)
-    # One that a worker is at has begun: what was completed then may be deleted.
+    # A claimed batch has begun: its completed predecessor may be deleted.
     joined = select(Batch, earlier.state).join(earlier, earlier.id == Batch.after_batch_id)
     return joined.where(_IS_WAITING, has_failed, condition(ClaimSql("batch").is_free))
 

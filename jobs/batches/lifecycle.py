@@ -1,6 +1,6 @@
-"""A batch's life: create, look at, list, cancel, and the one writer of its state.
+"""Lifecycle of batches: create, get, list and cancel; the only writer of a batch's state.
 
-Knows no HTTP and no contents of lines. Locks in the order chunk → batch → budget.
+Locks in the order chunk → batch → budget.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from jobs.tables import Batch, File, Tenant
 
 log = logging.getLogger(__name__)
 
-_RETRY_MINUTES = 10  # a client's key-less retries come within seconds; ten minutes outlast its longest wait
+_RETRY_MINUTES = 10  # retries without a key come within seconds; ten minutes outlast a client's longest wait
 _MOMENT: dict[BatchState, str] = {
     state: f"{state.value}_at" for state in BatchState if state is not BatchState.VALIDATING
 }
@@ -55,7 +55,7 @@ _ENDS_WITH_A_STATE = (
     CLAIM_COLUMNS.until,
 )
 _NEEDS_OUTCOME = BatchState.FINALIZING
-# Made once, as clients that wait ask it every few seconds.
+# Built once, as waiting clients poll it every few seconds.
 _OF_TENANT = select(Batch).where(
     Batch.id == bindparam("batch_id"), Batch.tenant_id == bindparam("tenant_id"), Batch.deleted_at.is_(None)
 )
@@ -71,11 +71,11 @@ def create_batch(
     key_id: str | None = None,
     spend: Callable[[int], None] = lambda tokens: None,
 ) -> Batch:
-    """Accept a batch and reserve its estimated tokens, or refuse it for good: no other limit fails it later.
+    """Accept a batch and reserve its estimated tokens, or refuse it: no other limit fails it later.
 
-    Sent again, it returns the batch made before: with the same idempotency key, or without a key when the client says
-    that it retries. `key_id` is the key that submits it; `spend` is called with the tokens of a batch that is new, and
-    may refuse them.
+    A repeated call returns the batch created before: with the same idempotency key, or without a key when the client
+    marks it as a retry. `key_id` is the submitting key; `spend` is called with the tokens of a new batch, and may
+    refuse them.
 
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.
@@ -91,7 +91,7 @@ def create_batch(
 
 
 def check_create(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> None:
-    """Raise what `create_batch` raises for what has nothing to do with the input."""
+    """Raise the errors of `create_batch` that do not depend on the input."""
     if wanted.stage_of is None:
         check_priority(tenant, wanted.priority)
         queue_limits.check_queue(session, settings)
@@ -100,7 +100,8 @@ def check_create(session: Session, tenant: Tenant, wanted: CreateBatch, settings
 
 
 def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:
-    """Return the batch that an equal create call made before, or None; no other makes one until the transaction ends.
+    """Return the batch that an equal create call made before, or None; blocks other equal calls until the transaction
+    ends.
 
     Raises InputError, or ConflictError where the key was used for another request.
     """
@@ -114,7 +115,7 @@ def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batc
 
 
 def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
-    """Return a batch of this tenant. Raises NotFoundError, also for one that is deleted or another tenant's."""
+    """Return a batch of this tenant. Raises NotFoundError, also for a deleted batch or another tenant's."""
     batch: Batch | None = session.scalar(_OF_TENANT, {"batch_id": batch_id, "tenant_id": tenant_id})
     if batch is None:
         raise _not_found(batch_id)
@@ -122,7 +123,7 @@ def get_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
 
 
 def find_batches(session: Session, batch_ids: Collection[str]) -> Sequence[Batch]:
-    """Return those of these batches that are there, whosever they are."""
+    """Return those of these batches that exist, of any tenant."""
     return session.scalars(select(Batch).where(Batch.id.in_(batch_ids), Batch.deleted_at.is_(None))).all()
 
 
@@ -133,9 +134,9 @@ def list_batches(session: Session, tenant_id: str, *, after: str | None = None, 
 
 
 def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
-    """Ask a validating or running batch to stop; finished lines stay and are billed.
+    """Cancel a validating or running batch; finished lines stay and are billed.
 
-    Repeating it is no error. Raises ConflictError where the batch has ended or is writing its files.
+    Idempotent. Raises ConflictError where the batch has ended or is writing its files.
     """
     get_batch(session, tenant_id, batch_id)
     batch = lock_batch(session, batch_id)
@@ -147,18 +148,18 @@ def cancel_batch(session: Session, tenant_id: str, batch_id: str) -> Batch:
     move_batch(session, batch, BatchState.CANCELLING)
     leasing.withdraw_open(session, batch.id)
     for stage in open_stages(session, batch.id):
-        with suppress(ConflictError):  # it ends by itself
+        with suppress(ConflictError):  # it has just ended
             cancel_batch(session, tenant_id, stage.id)
     return batch
 
 
 def is_cancellable(batch: Batch) -> bool:
-    """Tell whether a cancellation would begin now."""
+    """Return whether the batch can be cancelled now."""
     return batch.state in sources_of(BatchState.CANCELLING)
 
 
 def lock_batch(session: Session, batch_id: str) -> Batch | None:
-    """Return the batch, fresh and locked until the transaction ends, or None."""
+    """Return the batch, freshly read and locked until the transaction ends, or None."""
     return session.scalar(
         select(Batch)
         .where(Batch.id == batch_id)
@@ -168,11 +169,11 @@ def lock_batch(session: Session, batch_id: str) -> Batch | None:
 
 
 def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: BatchState | None = None) -> None:
-    """Move a batch to its next state and note the moment; nobody else writes `batch.state`.
+    """Move a batch to its next state and record the time; the only writer of `batch.state`.
 
-    The move that ends it is an event for its tenant's webhooks. A move to finalizing names its `outcome` (completed,
-    expired or failed). Raises IllegalMoveError where the table does not allow the move, also when another transaction
-    moved the batch meanwhile: `lock_batch` first.
+    The final move is an event for the tenant's webhooks. A move to finalizing has an `outcome` (completed, expired or
+    failed). Raises IllegalMoveError where the transition table does not allow the move, also when another transaction
+    moved the batch meanwhile: call `lock_batch` first.
     """
     require_move(BatchState(batch.state), after)
     assert (outcome is not None) == (after is _NEEDS_OUTCOME), f"{after} with outcome {outcome}"
@@ -186,7 +187,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
         .where(Batch.id == batch.id, Batch.state == batch.state, Batch.state.in_(sources_of(after)))
         .values(values)
         .returning(Batch)
-        # False: a move that does not happen must not show in the object either.
+        # False: a failed move must not change the object either.
         .execution_options(populate_existing=True, synchronize_session=False)
     )
     if moved is None:
@@ -196,7 +197,7 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
 
 
 def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:
-    """Let equal creates pass one by one: a retry must see what the first try, perhaps still running, commits."""
+    """Serialise equal creates: a retry must see what the first try, perhaps still running, commits."""
     twins = f"key {wanted.idempotency_key}" if wanted.idempotency_key is not None else fingerprint
     advisory_lock(session, f"create {tenant_id} {twins}")
 
@@ -220,7 +221,7 @@ def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fing
 
 
 def _check_after(session: Session, tenant_id: str, batch_id: str) -> None:
-    """Raise NotFoundError where there is no such batch to wait for, ConflictError where it will not complete."""
+    """Raise NotFoundError where the predecessor does not exist, ConflictError where it will not complete."""
     try:
         earlier = get_batch(session, tenant_id, batch_id)
     except NotFoundError:
@@ -235,12 +236,12 @@ def _check_after(session: Session, tenant_id: str, batch_id: str) -> None:
 
 
 def trace_context(session: Session, batch_id: str) -> str | None:
-    """Return the context of the request that created a batch, None where it is not traced."""
+    """Return the trace context of the request that created a batch; None where it is not traced."""
     return session.scalar(select(Batch.trace_context).where(Batch.id == batch_id))
 
 
 def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
-    """Return the input file, which nobody can delete until this transaction ends."""
+    """Return the input file, locked against deletion until this transaction ends."""
     file = share_file(session, tenant_id, file_id)
     if file is None:
         raise NotFoundError(

@@ -1,8 +1,9 @@
-"""Lost leases: back to the queue, bisected when it happens again, failed when one line alone keeps killing engines.
+"""Lost leases: return the chunk to the queue, bisect it on repeated losses, fail a single line that keeps killing
+engines.
 
-Only leases that end on the clock count as lost; a chunk given back does not, nor a lease that nobody could extend
-because Postgres was away. And only an engine that died tells something of lines: a chunk counts a loss if its lines had
-gone to an engine, which died with its worker, or was wedged and let it go.
+Only leases that expire count as lost; not chunks that were given back, nor leases that nobody could extend because
+Postgres was away. Only a dead engine says anything about lines: a chunk counts a loss if its lines had gone to an
+engine that died with its worker, or hung until it lost the lease.
 """
 
 from __future__ import annotations
@@ -41,41 +42,42 @@ from jobs.uptime import ANSWERS_SINCE
 log = logging.getLogger(__name__)
 
 POISON_LOST_LEASES = 3
-"""A chunk of one line is failed after so many lost leases of its own."""
-_REAP_LIMIT = 200  # a call; a dead worker leaves at most K, a dead machine room is reaped over some ticks
+"""A chunk of one line fails after this many lost leases of its own."""
+_REAP_LIMIT = 200  # per call; a dead worker leaves at most K, those of a whole dead site take some ticks
 
 
 class Reaped(StrEnum):
-    """What became of a chunk whose lease was lost."""
+    """Outcome for a chunk whose lease was lost."""
 
     READY = "ready"  # back in the queue
     DEFERRED = "deferred"  # put off: the object store does not have its input
     SPLIT = "split"  # bisected over its unfinished lines
     FAILED = "failed"  # its only line was given up
-    DONE = "done"  # every line had its result already
+    DONE = "done"  # every line already had its result
     WITHDRAWN = "withdrawn"  # its batch is no longer wanted, or has lost its input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostLease(ChunkRef):
-    """A leased chunk, locked, whose lease is to end."""
+    """A leased chunk, locked, whose lease is about to end."""
 
     is_counted: bool
-    """That its end says something of its lines."""
+    """Whether its end says anything about its lines."""
 
     @property
     def num_lost(self) -> int:
-        """Return the lost leases of the chunk, this one included."""
+        """Return the number of lost leases of the chunk, this one included."""
         return self.lost_leases + self.is_counted
 
 
 def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
-    """End every lease that is over on the database's clock; return what became of each chunk.
+    """End every expired lease; return the outcome of each chunk.
 
-    `lease` is what leases were extended for: one that was last extended before the server started is no loss, since its
-    worker may be well and could not reach us. Nor is one whose lines had not gone to an engine yet.
+    `lease` is the duration of leases: one last extended before the server started is no loss, since its worker may be
+    alive but unable to reach the database. Nor is one whose lines had not gone to an engine yet.
 
-    Once lost, a chunk is ready again. One that is lost so often that its lines decide is left for `reap_suspects`.
+    A chunk with a lost lease is ready again. Chunks with so many losses that their lines must be read are left to
+    `reap_suspects`.
     """
     ended, outcomes = [], []
     for lost in _read(session, _LOST, _times(lease) | {"limit": _REAP_LIMIT}):
@@ -87,14 +89,14 @@ def reap_expired(session: Session, *, lease: timedelta) -> list[Reaped]:
 
 
 def reap_suspects(sessions: sessionmaker[Session], storage: Storage, *, lease: timedelta) -> list[Reaped]:
-    """End the leases that `reap_expired` leaves; return what became of each chunk that could be decided on.
+    """End the leases that `reap_expired` leaves; return the outcome of each chunk that could be decided.
 
-    After SUSPECT_LOST_LEASES a chunk is bisected over its unfinished lines, and each part again when the next is lost.
-    A line that was lost POISON_LOST_LEASES times as a chunk of its own gets the error `engine_failure`, unbilled. Where
+    After SUSPECT_LOST_LEASES a chunk is bisected over its unfinished lines, and each part again at its next loss. A
+    line that was lost POISON_LOST_LEASES times as a chunk of its own gets the error `engine_failure`, unbilled. Where
     the input cannot be read now, the chunk waits for the next call; where the store has lost it, the batch fails.
 
-    The store is read between two transactions: it may hang, and nothing may wait for it. The second one looks whether
-    the lease is still the one that had ended.
+    The store is read between two transactions: it may hang, and nothing may wait for it. The second one checks that the
+    lease is still the one that had expired.
     """
     with transaction(sessions) as session:
         suspects = _read(session, _SUSPECTS, _times(lease) | {"limit": _REAP_LIMIT})
@@ -115,7 +117,7 @@ def reap_suspects(sessions: sessionmaker[Session], storage: Storage, *, lease: t
 def return_leases(session: Session) -> int:
     """End every lease at once, as no loss; return how many.
 
-    For a stack of one machine that starts again: it holds the lock of its data directory, so no worker of it can be
+    For a single-machine stack that restarts: it holds the lock of its data directory, so none of its workers can be
     alive, and what killed them all says nothing about the lines they ran.
     """
     leased = _read(session, _LEASED, {})
@@ -131,9 +133,9 @@ def _read(session: Session, query: TextClause, values: Mapping[str, object]) -> 
 
 
 def _correct_shares(session: Session, ended: Sequence[LostLease]) -> None:
-    """Correct the virtual times once all chunks and batches are locked: those rows come later in the lock order.
+    """Correct the virtual times once all chunks and batches are locked: share rows come later in the lock order.
 
-    Their queues are marked: what did not come back leaves an empty one, which is seen.
+    Their queues are marked, so that one left empty is noticed.
     """
     if not ended:
         return
@@ -155,7 +157,7 @@ def _note(session: Session, lost: LostLease, outcome: Reaped) -> None:
 
 
 def _return(session: Session, lost: LostLease) -> Reaped:
-    """Put a locked chunk back into the queue, or withdraw it where its batch is no longer wanted."""
+    """Return a locked chunk to the queue, or withdraw it where its batch is no longer wanted."""
     if lock_batch_state(session, lost.batch_id) is not BatchState.IN_PROGRESS:
         _end(session, lost, ChunkState.WITHDRAWN)
         return Reaped.WITHDRAWN
@@ -174,7 +176,7 @@ def _read_lines(storage: Storage, suspect: LostLease) -> list[RawLine] | None:
 def _reap_suspect(
     session: Session, suspect: LostLease, lines: Sequence[RawLine] | None, *, lease: timedelta
 ) -> Reaped | None:
-    """Decide on a suspect, given its lines; None where its lease went on or was ended meanwhile."""
+    """Decide on a suspect by its lines; None where its lease was extended or ended meanwhile."""
     values = {**suspect.guard, **_times(lease)}
     for lost in _read(session, _SUSPECT, values):
         outcome = _decide(session, lost, lines)
@@ -202,7 +204,7 @@ def _decide(session: Session, lost: LostLease, lines: Sequence[RawLine] | None) 
 
 
 def _miss(session: Session, lost: LostLease) -> Reaped:
-    """Put a locked chunk off whose input is not there; at the second look its batch fails."""
+    """Put off a locked chunk whose input is missing; at the second look its batch fails."""
     if not missing_inputs.is_lost(session, lost.batch_id):
         _end(session, lost, ChunkState.DEFERRED)
         deferring.put_off(session, lost.batch_id, period=missing_inputs.SECOND_LOOK)
@@ -213,7 +215,7 @@ def _miss(session: Session, lost: LostLease) -> Reaped:
 
 
 def _fail(session: Session, lost: LostLease, line: RawLine) -> None:
-    """Give a chunk's only line its error."""
+    """Record the error of a chunk's only line."""
     message = f"this line's worker was lost {lost.num_lost} times while it ran; it was given up and is not billed"
     content = error_line(
         lost.batch_id, line.line_no, custom_id_of(line.content), code="engine_failure", message=message
@@ -239,11 +241,12 @@ def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfin
 
 
 def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
-    """Return what a child does not inherit; finished lines inside its span count as its requests and are not run again.
+    """Return the columns that a child does not inherit; finished lines inside its span count as its requests and are
+    not run again.
 
-    A part goes on with the lost leases of the whole, so that the next one splits it at once. A single line starts from
-    none: it is failed only for leases lost as a chunk of its own, never for those it shared with its neighbours in this
-    one. Other chunks of its worker may be the reason for its first ones; at the last it has no other suspect beside it.
+    A part keeps the lost leases of the whole, so that its next loss splits it at once. A single line starts from none:
+    it fails only for leases lost as a chunk of its own, never for those it shared with its neighbours. Other chunks of
+    its worker may have caused its first losses; at the last one its worker held no other suspect.
     """
     part = PlannedChunk(
         first_line=span[0].line_no,
@@ -269,7 +272,7 @@ _IS_COUNTED = f"""(
 )"""
 _IS_OVER = f"chunk.state = 'leased' AND {LEASES.sql.is_over}"
 IS_ANY_OVER = f"EXISTS (SELECT FROM chunk WHERE {_IS_OVER})"
-# A single line goes back to the queue until it is given up; anything longer is bisected before.
+# A single line returns to the queue until it is given up; longer chunks are bisected before.
 _NEEDS_LINES = f"""
     batch.state = 'in_progress' AND {_IS_COUNTED}
     AND chunk.losses + 1 >= CASE WHEN chunk.num_requests = 1 THEN :poison ELSE :suspect END
@@ -300,7 +303,7 @@ _FRESH = {
     "id", "state", "fence", "lease_until", "worker_id", "hinted_at", "started_fence", "covered_tokens",
     "waits_for_tokens", "charged_priority", "needed_tokens", "covered_picos", "waits_for_picos", "needed_picos",
 }  # fmt: skip
-"""Columns that begin anew in a child; it inherits the others, but for what `_child` gives."""
+"""Columns that start anew in a child; it inherits all others except those of `_child`."""
 _GIVEN = {*PlannedChunk._fields, "losses"}
 _WRITTEN = [column.name for column in Chunk.__table__.columns if column.name not in _FRESH]
 _INSERT_CHILD = text(f"""
@@ -308,5 +311,6 @@ _INSERT_CHILD = text(f"""
     SELECT {", ".join(f":{name}" if name in _GIVEN else name for name in _WRITTEN)} FROM chunk WHERE id = :parent_id
 """)
 
-# Those in which chunks wait, where they ran in others: a change of their batch, or a cap, may have moved them.
+# The classes in which chunks wait may differ from those in which they ran: a change of their batch, or a cap, may have
+# moved them.
 _SHARES = text("SELECT DISTINCT model, priority, tenant_id FROM chunk WHERE id = ANY(CAST(:ids AS bigint[]))")

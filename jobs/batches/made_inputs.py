@@ -1,7 +1,6 @@
-"""Batches whose input is written here and not uploaded: the object first, then file and batch in one transaction.
+"""Batches whose input the service writes itself: the object first, then file and batch in one transaction.
 
-What is in it, the caller decides. Sent again such a create returns the batch made before, and its object is needed by
-nobody.
+The caller supplies the lines. A repeated create returns the batch made before; the object written for it stays unused.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _WRITTEN_AT_ONCE = MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What became of a create call."""
+    """Result of a create call."""
 
     batch: Batch
     is_new: bool
-    """False: an earlier try made it, and the object that was written for this one has no row."""
+    """False: an earlier try made the batch, and no row references the object written for this one."""
 
 
 class InputWriter:
-    """Writes lines into the object of an input. Made by `open_input`."""
+    """Writes lines into the object of an input; made by `open_input`."""
 
     def __init__(self, stream: ObjectWriter, estimator: InputEstimator) -> None:
         self.size_bytes = 0
-        """Of the lines so far, each with its line end."""
+        """Size of the lines so far, including line ends."""
         self._stream = stream
         self._estimator = estimator
         self._block = bytearray()
@@ -52,14 +51,14 @@ class InputWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held. Raises ServiceError."""
+        """Write buffered lines. Raises ServiceError."""
         block = bytes(self._block)
         self._estimator.feed(block)
         self._stream.write(block)
         self._block.clear()
 
     def new_file(self, object_key: str, *, filename: str) -> NewFile:
-        """Return what was written, once it is whole."""
+        """Return the written file, once it is complete."""
         return NewFile(
             object_key=object_key,
             filename=filename,
@@ -72,7 +71,8 @@ class InputWriter:
 
 @contextmanager
 def open_input(storage: Storage, object_key: str, *, settings: Settings) -> Iterator[InputWriter]:
-    """Open an object that no row names yet: whole when the block ends, and never there when the block raises."""
+    """Open an object that no row references yet: complete when the block ends, and never created when the block
+    raises."""
     with storage.writer(object_key) as stream:
         writer = InputWriter(stream, InputEstimator(default_max_tokens=settings.default_max_tokens))
         yield writer
@@ -82,7 +82,8 @@ def open_input(storage: Storage, object_key: str, *, settings: Settings) -> Iter
 def write_input(
     storage: Storage, object_key: str, lines: Iterable[bytes], *, filename: str, settings: Settings
 ) -> NewFile:
-    """Write lines into an object that no row names yet; where `lines` raise nothing appears. Raises ServiceError."""
+    """Write lines into an object that no row references yet; nothing is created where `lines` raise. Raises
+    ServiceError."""
     with open_input(storage, object_key, settings=settings) as writer:
         for line in lines:
             writer.write(line)
@@ -99,10 +100,10 @@ def submit(
     key_id: str | None = None,
     spend: Callable[[int], None] = lambda tokens: None,
 ) -> Made:
-    """Name the object and create its batch, or return the batch that an earlier try made.
+    """Insert the file and create its batch, or return the batch that an earlier try made.
 
-    `wanted.made_from` says what the input was made from, in place of a file's id. Raises what `create_batch` raises,
-    and TooLargeError where the tenant keeps as many files as it may.
+    `wanted.made_from` identifies the input in place of a file id. Raises what `create_batch` raises, and TooLargeError
+    where the tenant has reached its limit of files.
     """
     earlier = lifecycle.find_repeated(session, tenant, wanted)
     if earlier is not None:
@@ -110,6 +111,6 @@ def submit(
     files.hold_room(session, tenant.id)
     files.check_room(session, tenant.id, limits_of(tenant, settings), size_bytes=new.size_bytes)
     file = files.create_file(session, tenant.id, new)
-    named = replace(wanted, input_file_id=file.id)
-    batch = lifecycle.create_batch(session, tenant, named, settings, key_id=key_id, spend=spend)
+    request = replace(wanted, input_file_id=file.id)
+    batch = lifecycle.create_batch(session, tenant, request, settings, key_id=key_id, spend=spend)
     return Made(batch=batch, is_new=True)

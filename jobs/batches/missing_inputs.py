@@ -1,8 +1,8 @@
-"""Inputs that the object store does not give: their batches are put off, and fail where the input is lost.
+"""Inputs that the object store fails to return: their batches are put off, and fail where the input is lost.
 
-A store that is away costs nobody a line: its batches wait. A store that is there and has no such object is asked again
-after `SECOND_LOOK`; misses it once more, and the batch fails as a whole. What was finished is kept and billed. All
-chunks of a batch read one object, so what one worker misses no other will find.
+While the store is away, batches wait and no line fails. A store that answers but lacks the object is asked again after
+`SECOND_LOOK`; if it is still missing the batch fails as a whole. Finished lines are kept and billed. All chunks of a
+batch read one object, so no other worker would find it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from jobs.tables import Batch
 log = logging.getLogger(__name__)
 
 SECOND_LOOK = timedelta(minutes=2)
-"""Between the two looks that have to miss an input before it is taken for lost."""
+"""Time between the two misses after which an input counts as lost."""
 AWAY = timedelta(seconds=5)
-"""How long a batch is put off whose input was asked for while the store was away."""
+"""How long a batch is put off when the store was away."""
 _CODE = "file_not_found"
 
 
 class PutOffError(TokenmillError):
-    """A batch waits for the second look at its input."""
+    """The batch waits for the second look at its input."""
 
 
 def wait_for_store(session: Session, claim: ClaimedChunk) -> None:
-    """Put off the batch of a claimed chunk: the store is away. Raises FencedOutError."""
+    """Put off the batch of a claimed chunk because the store is away. Raises FencedOutError."""
     deferring.defer(session, claim, period=AWAY)
 
 
 def miss(session: Session, claim: ClaimedChunk) -> None:
-    """Put off the batch of a claimed chunk whose input is not there, or fail it at the second look.
+    """Put off the batch of a claimed chunk whose input is missing, or fail it at the second look.
 
     Raises FencedOutError.
     """
@@ -55,17 +55,18 @@ def miss(session: Session, claim: ClaimedChunk) -> None:
 
 
 def find_again(session: Session, batch_id: str) -> None:
-    """Forget that the input of a batch was missed: it was read."""
+    """Clear the record of a missing input: it was read."""
     session.execute(_FIND, {"batch_id": batch_id})
 
 
 def is_lost(session: Session, batch_id: str) -> bool:
-    """Note that a store that is there misses the input of a batch; tell whether it did so long enough ago already."""
+    """Record that the store lacks the input of a batch; return whether it already did long enough ago."""
     return bool(session.scalar(_MISS, {"batch_id": batch_id, "second_look": SECOND_LOOK}))
 
 
 def require_lost(work: BatchWork) -> None:
-    """Note the same for who validates a batch or writes its files; put it off where the input is not lost yet.
+    """The same for a worker that validates a batch or writes its files; puts the batch off where the input is not lost
+    yet.
 
     Raises PutOffError then.
     """
@@ -78,7 +79,7 @@ def require_lost(work: BatchWork) -> None:
 
 
 def fail_batch(session: Session, batch_id: str) -> None:
-    """Move a running batch towards failed; its workers learn it at their next flush or heartbeat.
+    """Move a running batch towards failed; its workers learn of it at their next flush or heartbeat.
 
     Lock the chunk that missed the input first.
     """
@@ -92,7 +93,7 @@ def fail_batch(session: Session, batch_id: str) -> None:
 
 
 def name_missing_input(batch: Batch) -> None:
-    """Say in the `errors` of a locked batch, once, that its input is lost."""
+    """Record in the `errors` of a locked batch, once, that its input is lost."""
     errors = batch.errors or []
     if not any(error["code"] == _CODE for error in errors):
         message = (

@@ -1,6 +1,6 @@
-"""Requests that were not run when their batch ended: each gets an error result, so that it is in exactly one file.
+"""Error results for requests that were not run when their batch ended, so that each is in exactly one file.
 
-Written and counted in blocks under the claim, none of them while the input is read: whoever takes a batch over goes on
+Written and counted in blocks under the claim, with no transaction open while the input is read: a successor continues
 with the lines that have no result yet.
 """
 
@@ -28,7 +28,7 @@ from jobs.tables import Batch, File
 log = logging.getLogger(__name__)
 
 MAX_NAMELESS = 1000
-"""Error lines for lines that are no requests: 20 bytes must not become 200 without end."""
+"""Limit of error lines for lines that are no requests: 20 bytes must not become 200 without end."""
 _ERRORS_A_BLOCK = 1000
 _NUMBERS_A_PAGE = 100_000
 _MAX_LINE_BYTES = 64 * MIB  # far above any setting; only custom_ids are read of these lines
@@ -40,26 +40,26 @@ _WHY_NOT_RUN = {
 
 
 class CountsDisagreeError(TokenmillError):
-    """Our own invariant is broken: the results of a batch are not as many as its counters say."""
+    """Invariant broken: the number of a batch's results differs from its counters."""
 
 
 @dataclass(slots=True)
 class NotRun:
-    """What became of the requests that were not run."""
+    """Outcome for the requests that were not run."""
 
     is_input_lost: bool = False
-    """Nobody knows their custom_ids: some have no result."""
+    """Their custom_ids are unknown, so some have no result."""
     num_nameless: int = 0
     """Lines without a custom_id, of an input that was never validated."""
 
 
 def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *, outcome: BatchState) -> NotRun:
-    """Give an error result to every request without a result: fewer only where the input is lost.
+    """Insert an error result for every request without one; fewer only where the input is lost.
 
-    Nobody has counted the requests of a batch that ended before it was validated: every line is one, but for nameless
-    ones beyond a few, which only say that this is no input. Holds one byte a line, and a block of results. Raises
-    PutOffError where the input is missed for the first time, CountsDisagreeError where lines of a batch that is to
-    complete have no result.
+    The requests of a batch that ended before its validation were never counted: every line is one, except nameless
+    lines beyond MAX_NAMELESS, which only show that this is no input. Holds one byte a line, and a block of results.
+    Raises PutOffError where the input is missing for the first time, CountsDisagreeError where lines of a batch that is
+    to complete have no result.
     """
     is_counted = batch.in_progress_at is not None or outcome not in (BatchState.CANCELLED, BatchState.EXPIRED)
     num_missing = batch.num_requests - batch.num_completed - batch.num_failed
@@ -87,14 +87,14 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
 
 class _Writer:
     def __init__(self, work: BatchWork, batch: Batch, *, num_missing: int | None) -> None:
-        """`num_missing` is how many results the batch lacks, None where nobody has counted its requests."""
+        """`num_missing` is how many results the batch lacks; None where its requests were never counted."""
         self.num_written = 0
         self._work = work
         self._batch_id = batch.id
         self._num_missing = num_missing
 
     def write(self, block: Sequence[LineResult]) -> None:
-        """Insert results and count them on the batch, at once: they stay, whoever writes the rest."""
+        """Insert results and count them on the batch at once: they stay even if another worker writes the rest."""
         if self._num_missing is not None and self.num_written + len(block) > self._num_missing:
             self.check(self.num_written + len(block))
         with self._work.writing() as (session, batch):
@@ -139,7 +139,7 @@ class _Reader(Iterator[LineResult]):
             if has_result and self._max_nameless is None:
                 continue
             custom_id = custom_id_of(line.content)
-            # Those that have their result already too: as many of them become lines, however often this begins anew.
+            # Counts lines that already have a result too, so that a restart produces no more lines.
             self.num_nameless += custom_id is None
             is_one_too_many = custom_id is None and self.num_nameless > (self._max_nameless or self.num_nameless)
             if not has_result and not is_one_too_many:

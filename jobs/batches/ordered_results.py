@@ -1,4 +1,4 @@
-"""The lines of a result file, taken in the order of the batch's input, in memory of a piece of the file."""
+"""Read a result file in the order of the batch's input, holding one piece of the file in memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jobs.settings import MIB
 from jobs.storage import Storage
 
 MAX_LINE_BYTES = 64 * MIB
-"""A line with more is not held in memory: it counts as the error of its request."""
+"""A longer line is not held in memory: it counts as the error of its request."""
 
 _UNREADABLE_CODE = "result_too_long"
 _HEAD = re.compile(rb'{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*"),')
-"""How each line of a result file begins: `jobs.lines.output_lines`."""
+"""Start of each line of a result file, as written by `jobs.lines.output_lines`."""
 _HEAD_BYTES = 4096
 
 
 class OrderedResults:
-    """A batch's output or error file. Its lines have the order of the input, as all files of one batch."""
+    """A batch's output or error file. Its lines follow the order of the input, like all files of one batch."""
 
     def __init__(self, storage: Storage, key: str | None) -> None:
         """`key` is None where the batch has no such file."""
@@ -34,17 +34,17 @@ class OrderedResults:
         self._next = self._read()
 
     def take(self, custom_id: str) -> Mapping[str, Any] | None:
-        """Return the next line if it is that of this request; None: it is another's, or there is none any more."""
+        """Return the next line if it belongs to this request; None where it belongs to another or there is none."""
         if self._next is None or self._next["custom_id"] != custom_id:
             return None
-        taken, self._next = self._next, self._read()
-        return taken
+        line, self._next = self._next, self._read()
+        return line
 
     def take_all(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the next lines of requests whose custom_id begins so, each with the rest of that."""
+        """Yield the next lines of requests whose custom_id has this prefix, each with the rest of the id."""
         while self._next is not None and self._next["custom_id"].startswith(prefix):
-            taken, self._next = self._next, self._read()
-            yield taken["custom_id"].removeprefix(prefix), taken
+            line, self._next = self._next, self._read()
+            yield line["custom_id"].removeprefix(prefix), line
 
     def _read(self) -> Mapping[str, Any] | None:
         line = next(self._lines, None)
@@ -52,11 +52,11 @@ class OrderedResults:
             return None
         if line.content is None:
             return self._too_long(line)
-        found: Mapping[str, Any] = orjson.loads(line.content)
-        return found
+        result: Mapping[str, Any] = orjson.loads(line.content)
+        return result
 
     def _too_long(self, line: RawLine) -> Mapping[str, Any]:
-        """Return an error in place of a line that is too long to be held. Raises ServiceError where it is no result."""
+        """Return an error in place of a line that is too long to hold. Raises ServiceError where it is no result."""
         assert self._key is not None, "it has lines"
         end = min(line.byte_end, line.byte_start + _HEAD_BYTES)
         head = _HEAD.match(self._storage.read_range(self._key, line.byte_start, end))

@@ -1,7 +1,7 @@
-"""What a validation writes of its batch, block by block, before the batch starts: planned chunks, uncounted results.
+"""Blocks that a validation writes before its batch starts: planned chunks and uncounted error results.
 
-Neither exists for anybody else until the batch starts or counts it. Whoever begins anew, or writes the files of a batch
-that never started, drops them first.
+Neither is visible to anybody else until the batch starts or counts it. A validation that starts over, or the
+finalisation of a batch that never started, drops them first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jobs.tables import Batch
 _CHUNKS_A_BLOCK = 2000
 _ERRORS_A_BLOCK = 1000
 _BYTES_A_BLOCK = 4 * MIB
-"""Of error results: a custom_id may be as long as a line."""
-_ROWS_DROPPED = 10_000  # a transaction
+"""Size of a block of error results: a custom_id may be as long as a line."""
+_ROWS_DROPPED = 10_000  # per transaction
 
 
 class Plan:
-    """The chunks and error results of one validation: held until a block is full, then written."""
+    """Chunks and error results of one validation, written whenever a block is full."""
 
     def __init__(self, work: BatchWork) -> None:
         self._work = work
@@ -38,7 +38,7 @@ class Plan:
         self._num_errors = 0  # written
 
     def add_error(self, problem: LineProblem) -> None:
-        """Let a bad line have an error result."""
+        """Add the error result of an invalid line."""
         content = error_line(
             self._work.claim.id, problem.line_no, problem.custom_id, code=problem.code, message=str(problem)
         )
@@ -46,21 +46,21 @@ class Plan:
         self._num_bytes += len(content)
 
     def write_if_full(self, planner: ChunkPlanner, *, model: str | None) -> None:
-        """Write a block once it is large: of errors, and of the chunks that are closed."""
+        """Write a block of errors, or of closed chunks, once it is large enough."""
         is_full = len(self._errors) >= _ERRORS_A_BLOCK or self._num_bytes >= _BYTES_A_BLOCK
         if is_full or len(planner.chunks) >= _CHUNKS_A_BLOCK:
             with self._work.writing() as (session, batch):
                 self._write(session, batch, planner.pop_closed(), model=model, state=ChunkState.PLANNED)
 
     def publish(self, session: Session, batch: Batch, planner: ChunkPlanner, *, model: str | None) -> None:
-        """Write what is left and make all chunks ready, in the transaction that starts the batch."""
+        """Write the rest and make all chunks ready, in the transaction that starts the batch."""
         self._write(session, batch, planner.finish(), model=model, state=ChunkState.READY)
         after = ChunkState.READY
         values = {
             "batch_id": batch.id,
             "after": after.value,
             "sources": sources_of(after),
-            "priority": batch.priority,  # it may have been changed since a block was written
+            "priority": batch.priority,  # may have changed since a block was written
             "expires_at": batch.expires_at,
         }
         session.execute(_PUBLISH, values)
@@ -79,7 +79,7 @@ class Plan:
 
 
 def drop(work: BatchWork) -> None:
-    """Drop what validations have written of a batch that has not started, this one's or earlier ones'."""
+    """Delete what this or earlier validations have written for a batch that has not started."""
     is_left = True
     while is_left:
         with work.writing() as (session, batch):

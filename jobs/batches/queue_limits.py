@@ -1,6 +1,6 @@
-"""How much may wait at once: of one tenant, and of all together. Asked once for each batch that is created.
+"""Limits on open batches and queued tokens, per tenant and overall; checked once for each new batch.
 
-Knows counts and estimates; the price of a batch is the budget's.
+Uses counts and estimates; the price of a batch is the budget's concern.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUEUE_FULL_RETRY_SECONDS = 30.0
 
 
 def check_queue(session: Session, settings: Settings) -> None:
-    """Raise RateLimitError where all tenants together have as many open batches as there may be."""
+    """Raise RateLimitError where all tenants together have the maximum of open batches."""
     allowed = settings.max_open_batches
     open_ones = select(literal_column("1")).select_from(Batch).where(_is_open()).limit(allowed).subquery()
     if session.scalar(select(func.count()).select_from(open_ones)) == allowed:
@@ -31,9 +31,9 @@ def check_queue(session: Session, settings: Settings) -> None:
 
 
 def check_open(session: Session, tenant: Tenant, settings: Settings) -> None:
-    """Raise RateLimitError or LimitError where a tenant may have no further batch open now, however small.
+    """Raise RateLimitError or LimitError where a tenant may open no further batch now, however small.
 
-    For who is about to write one's lines: another may take the last place meanwhile.
+    A check before its lines are written: another batch may take the last place meanwhile.
     """
     check_queue(session, settings)
     num_open, _ = open_work(session, tenant.id)
@@ -41,10 +41,10 @@ def check_open(session: Session, tenant: Tenant, settings: Settings) -> None:
 
 
 def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: int) -> None:
-    """Raise LimitError where one more batch, of `tokens`, is more than a tenant may have open.
+    """Raise LimitError where a further batch of `tokens` exceeds what the tenant may have open.
 
-    Raises TooLargeError where it is more by itself: waiting makes no room. Exact where the caller holds the lock of the
-    tenant's budget: two creates then come one after the other.
+    Raises TooLargeError where it exceeds that by itself, as waiting would not help. Exact where the caller holds the
+    lock of the tenant's budget, which serialises creates.
     """
     if tokens > limits.enqueued_tokens:
         raise TooLargeError(
@@ -64,7 +64,7 @@ def check_tenant(session: Session, tenant_id: str, limits: Limits, *, tokens: in
 
 
 def open_work(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many open batches a tenant has, and the estimated tokens of those that an engine answers."""
+    """Return how many open batches a tenant has, and their estimated tokens without those of documents."""
     estimate = File.estimated_input_tokens + File.estimated_output_tokens
     of_engines = func.sum(estimate).filter(Batch.endpoint.not_in(PREPARED))
     query = (
@@ -87,5 +87,5 @@ def _check_num_open(num_open: int, limits: Limits) -> None:
 
 
 def _is_open() -> ColumnElement[bool]:
-    # As literals: the partial indexes are used for nothing else.
+    # As literals: the partial indexes match nothing else.
     return Batch.state.in_([literal_column(f"'{state}'") for state in LIVE_BATCH_STATES])

@@ -1,4 +1,4 @@
-"""Finished lines of a batch as its owner reads them, page by page, while it runs and after it."""
+"""Finished lines of a batch for its owner, page by page, during and after its run."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from jobs.settings import MIB
 from jobs.tables import Batch, Deletion
 
 MAX_PAGE_BYTES = 4 * MIB
-"""A page of results ends after the line that passes this: lines may have megabytes each."""
+"""A page of results ends after the line that exceeds this: lines may have megabytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsPage:
-    """Finished lines, in the order of their arrival."""
+    """Finished lines, in the order in which they finished."""
 
     content: bytes
     """NDJSON."""
     after: int
     """The cursor of the next page."""
     has_more: bool
-    """Whether to ask for it at once."""
+    """Whether more lines are available now."""
 
 
 def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit: int = 1000) -> ResultsPage:
-    """Return results in the order of their arrival, from the one after number `after` on.
+    """Return results in the order in which they finished, starting after number `after`.
 
-    The cursor counts results, not lines: they are numbered 1, 2, 3 … under the batch's lock, so a number that can be
-    read has all smaller ones committed, and no line is skipped however late it finishes. Raises GoneError where they
-    were deleted, or their retention has ended before the last line was read.
+    The cursor counts results, not lines: they are numbered 1, 2, 3 … under the batch's lock, so all results before a
+    visible number are committed, and no line is skipped however late it finishes. Raises GoneError where they were
+    deleted, or their retention has ended before the last line was read.
     """
     day = batch_day(batch.created_at)
     values = {"day": day, "batch_id": batch.id}
@@ -53,7 +53,7 @@ def read_finished_lines(session: Session, batch: Batch, *, after: int = 0, limit
 def _check_kept(session: Session, batch: Batch, *, day: date, after: int) -> None:
     """Raise GoneError where the lines were deleted, or their retention has ended before the last one was read.
 
-    After they were read: rows that were purged meanwhile must not look like the end.
+    Called after the read: rows that were purged meanwhile must not look like the end.
     """
     deleted = session.scalar(_IS_DELETED, {"batch_id": batch.id})
     if deleted:
@@ -66,7 +66,7 @@ def _check_kept(session: Session, batch: Batch, *, day: date, after: int) -> Non
 
 def _deleted(batch: Batch, entry: Deletion | None) -> str:
     what = f"The results of batch {batch.id!r} were deleted"
-    if entry is None:  # the time is over, and nobody has swept since
+    if entry is None:  # expired, and not swept yet
         return f"{what} when one of its files expired."
     with_file = "when one of its files expired" if entry.deleted_by == deletions.EXPIRY else f"by {entry.deleted_by!r}"
     return f"{what} {with_file}, at {entry.deleted_at:%Y-%m-%d %H:%M:%S} UTC."
@@ -74,8 +74,8 @@ def _deleted(batch: Batch, entry: Deletion | None) -> str:
 
 def _expired(batch: Batch) -> str:
     files = {"output": batch.output_file_id, "error": batch.error_file_id}
-    named = " and ".join(f"its {kind} file {file_id!r}" for kind, file_id in files.items() if file_id)
-    return f"The results of batch {batch.id!r} are no longer kept line by line. Download {named} instead."
+    files_text = " and ".join(f"its {kind} file {file_id!r}" for kind, file_id in files.items() if file_id)
+    return f"The results of batch {batch.id!r} are no longer kept line by line. Download {files_text} instead."
 
 
 _IS_DELETED = text("""

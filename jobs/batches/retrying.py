@@ -1,7 +1,7 @@
-"""The failed lines of a batch that has ended, as the input of another one.
+"""Retry the failed lines of a batch that has ended as the input of another one.
 
-Which lines failed the error file says, by ids that are made of a line's number: those of the input are compared with
-them, so that lines without a custom_id, or with one that another has, are told apart.
+The error file identifies failed lines by ids made from line numbers, which are matched with those of the input: lines
+without a custom_id, or with a duplicate one, stay distinct.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from jobs.tables import Batch, Result, Tenant
 
 _MAX_LINE_BYTES = 64 * MIB  # far above any setting: the lines were accepted once
 LOOKED_AT = 1000
-"""Failed lines that are looked at where a retry is only offered."""
+"""Failed lines checked where a retry is only offered."""
 RUN_ERRORS = frozenset(
     {
         *("engine_failure", "insufficient_quota", "batch_expired", "batch_cancelled", "file_not_found"),
         UNAVAILABLE,
     }
 )
-"""What may become of a good line that gets no response. With any other code it was refused for what it is, and would
-fail the new batch too."""
+"""Errors after which a valid line may succeed. A line with any other code was refused for its content, and would fail
+the new batch too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySource:
-    """Where the failed lines of a batch are."""
+    """Files that hold the failed lines of a batch."""
 
     batch_id: str
     num_failed: int
@@ -59,7 +59,7 @@ def wish(
     trace_context: str | None = None,
     retry_count: int = 0,
 ) -> CreateBatch:
-    """Return the create call of a retry: as the batch was asked for, but for what is given here."""
+    """Return the create call of a retry: that of the batch, with these values replaced."""
     return CreateBatch(
         input_file_id="",
         made_from=f"failed lines of {batch.id}",
@@ -78,14 +78,14 @@ def wish(
 
 
 def _asked(batch: Batch) -> AskedPriority:
-    """Return the class to ask for again: of a batch that overflowed the last one, which everybody may ask for."""
+    """Return the class to request again; a batch that overflowed requests the last class, which everybody may use."""
     return AskedPriority.BULK if batch.priority == Priority.OVERFLOW else AskedPriority(batch.priority)
 
 
 def begin(session: Session, tenant: Tenant, batch: Batch, wanted: CreateBatch, settings: Settings) -> RetrySource:
-    """Return where the lines of a retry are, before any of them is read.
+    """Return the files of a retry's lines, before any of them is read.
 
-    Raises what would refuse it whatever they are: as `source_of` does, ForbiddenError for its class, RateLimitError or
+    Raises the errors that do not depend on the lines: as `source_of`, ForbiddenError for its class, RateLimitError or
     LimitError where no further batch may be open.
     """
     check_request(wanted)
@@ -96,9 +96,9 @@ def begin(session: Session, tenant: Tenant, batch: Batch, wanted: CreateBatch, s
 
 
 def check_lines(session: Session, batch: Batch) -> None:
-    """Raise ConflictError where no failed line may run as it is, as far as the first LOOKED_AT of them say.
+    """Raise ConflictError where none of the first LOOKED_AT failed lines may run unchanged.
 
-    By the results in the database, which have the same lines as the error file, for whoever does not read that.
+    Uses the results in the database, which have the same lines as the error file.
     """
     if batch.results_deleted_at is not None:
         return
@@ -111,9 +111,9 @@ def check_lines(session: Session, batch: Batch) -> None:
 
 
 def source_of(session: Session, batch: Batch) -> RetrySource:
-    """Return where a batch's failed lines are.
+    """Return the files that hold a batch's failed lines.
 
-    Raises ConflictError where it has not ended or nothing failed, GoneError where a file that is needed is deleted.
+    Raises ConflictError where it has not ended or nothing failed, GoneError where a needed file is deleted.
     """
     if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
         raise ConflictError(
@@ -123,9 +123,9 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
     if batch.error_file_id is None:
         raise _nothing(batch)
     errors = find_kept(session, batch.tenant_id, batch.error_file_id)
-    given = batch.source_file_id or batch.input_file_id  # passages are looked for anew
-    content = find_kept(session, batch.tenant_id, given)
-    for file, file_id, what in ((content, given, "input"), (errors, batch.error_file_id, "error")):
+    input_id = batch.source_file_id or batch.input_file_id  # retrieval runs again
+    content = find_kept(session, batch.tenant_id, input_id)
+    for file, file_id, what in ((content, input_id, "input"), (errors, batch.error_file_id, "error")):
         if file is None:
             raise GoneError(
                 f"The {what} file {file_id!r} of batch {batch.id!r} was deleted or has expired, so nobody knows its "
@@ -140,10 +140,10 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
 
 
 def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
-    """Yield the failed lines of the input as they stand there, in order; those that validation refused are left out.
+    """Yield the failed lines of the input unchanged and in order, without those that validation refused.
 
-    Both files are read side by side, in memory of a piece of each: the error file has the order of the input. Raises
-    ConflictError where none is left, ServiceError, or GoneError where the store has lost a file.
+    Both files are streamed side by side: the error file has the order of the input. Raises ConflictError where none is
+    left, ServiceError, or GoneError where the store has lost a file.
     """
     num_found = 0
     try:
@@ -167,7 +167,7 @@ def failed_lines(storage: Storage, source: RetrySource) -> Iterator[bytes]:
 
 
 def _failed_ids(storage: Storage, source: RetrySource) -> Iterator[str]:
-    """Yield the ids of the error file's lines that may run, by line number."""
+    """Yield the ids of the error file's lines that may run, in the order of lines."""
     lines = iter_lines(storage.iter_chunks(source.errors_key), max_line_bytes=_MAX_LINE_BYTES)
     return _may_run(line.content for line in lines if line.content is not None)
 
@@ -192,7 +192,7 @@ def _nothing(batch: Batch) -> ConflictError:
     if batch.state == BatchState.FAILED:
         why = "failed as a whole, before any line ran: `errors` says why. Correct the file and submit it"
     elif not batch.num_requests:
-        why = "has no line that is known. Look at its input file, and submit one that has lines"
+        why = "has no known lines. Check its input file, and submit one that has lines"
     else:
         why = f"has no failed lines: all {batch.num_completed:,} are completed. Submit its input again to run them all"
     return ConflictError(f"Batch {batch.id!r} {why} as a new batch.", code="nothing_to_retry")

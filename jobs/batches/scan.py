@@ -1,4 +1,4 @@
-"""What a batch's input holds: reads its lines in order, lists every bad one, plans the chunks of the others.
+"""Scan a batch's input: read its lines in order, list every invalid one, plan the chunks of the others.
 
 Pure: no SQL, no storage. Memory does not grow with the size of lines: per line only a digest of its custom_id is kept.
 """
@@ -20,20 +20,20 @@ from jobs.lines.reading import CustomIds, InputLine, LineProblem, RawLine, parse
 from jobs.settings import MIB, Settings
 
 MAX_CHUNK_BYTES = 16 * MIB
-"""A chunk of long lines ends early: a worker reads it in one piece, K at a time."""
+"""A chunk of long lines ends early: a worker reads a chunk in one piece, and K chunks at a time."""
 FILLING_LINES = 64
-"""So many lines a chunk, times the chunks that a worker keeps open, fill an engine's seats (256 on a GPU)."""
+"""Lines per chunk that, times the chunks a worker keeps open, fill an engine's seats (256 on a GPU)."""
 SHORT_CHUNK_TOKENS = 16_384
-"""A chunk goes on past FILLING_LINES while it is shorter than this, so that what each chunk costs is little beside its
-lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
+"""A chunk continues past FILLING_LINES while it is shorter than this, so that the fixed cost of a chunk is small beside
+its lines: three transactions (claim, progress, end), and the pause until the next one is under way."""
 
 PREPARE_LINES = 16
-"""Of a chunk of documents at most, and fewer where they are expected to take longer than a turn. In the fair order they
-count by milliseconds, where others count by tokens."""
+"""Most lines of a chunk of documents; fewer where they are expected to exceed a turn. Fair order counts them in
+milliseconds instead of tokens."""
 
 
 class PlannedChunk(NamedTuple):
-    """A chunk to be: a named tuple, because a large batch has a hundred thousand of them."""
+    """A planned chunk; a named tuple, because a large batch has a hundred thousand of them."""
 
     first_line: int
     num_lines: int
@@ -42,14 +42,14 @@ class PlannedChunk(NamedTuple):
     byte_end: int
     estimated_tokens: int
     copies: list[int] | None = None
-    """As of `ChunkRef.copies`."""
+    """As in `ChunkRef.copies`."""
 
 
 class ChunkPlanner:
-    """Group consecutive lines into chunks; each begins and ends with one that can run.
+    """Group consecutive lines into chunks; each begins and ends with a valid line.
 
-    A chunk has FILLING_LINES, more where they are short and fewer where they are long: at most `max_lines` and, but for
-    a single line, `max_tokens` by estimate.
+    A chunk has FILLING_LINES, more where they are short and fewer where they are long: at most `max_lines` and, except
+    for a single line, `max_tokens` by estimate.
     """
 
     def __init__(self, *, max_lines: int, max_tokens: int) -> None:
@@ -57,10 +57,10 @@ class ChunkPlanner:
         self._max_lines = max_lines
         self._max_tokens = max_tokens
         self._open: PlannedChunk | None = None
-        self._num_skipped = 0  # bad lines since the last one that can run
+        self._num_skipped = 0  # invalid lines since the last valid one
 
     def add(self, line: RawLine, tokens: int, *, copy_of: int | None = None) -> None:
-        """Plan a line that can run; `copy_of` is the earlier one whose answer it may have."""
+        """Plan a valid line; `copy_of` is the earlier line whose answer it may share."""
         chunk = self._open
         if chunk is None or not self._fits(chunk, line, tokens):
             self._close()
@@ -84,7 +84,7 @@ class ChunkPlanner:
         self._open.copies.extend((line_no, copy_of))
 
     def skip(self) -> None:
-        """Note a bad line: inside a chunk it counts as a request that has its result already."""
+        """Record an invalid line: inside a chunk it counts as a request that already has its result."""
         self._num_skipped += 1
 
     def finish(self) -> list[PlannedChunk]:
@@ -93,7 +93,7 @@ class ChunkPlanner:
         return self.chunks
 
     def pop_closed(self) -> list[PlannedChunk]:
-        """Return the closed chunks, and forget them."""
+        """Return the closed chunks and drop them."""
         closed, self.chunks = self.chunks, []
         return closed
 
@@ -110,40 +110,40 @@ class ChunkPlanner:
 
 
 class Passages(Protocol):
-    """Takes every line of an input in order, as those are looked for and put in that lines want in their prompts."""
+    """Receives every line of an input in order, to look up the passages for its prompt or to insert them."""
 
     def skip(self, raw: RawLine) -> None:
         """Pass over a line that is not run."""
 
     def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> tuple[RawLine, Mapping[str, Any]]:
-        """Return a line as it is run, and its body. Raises LineProblem where it cannot be, which fails it alone."""
+        """Return a line as it is run, and its body. Raises LineProblem where this fails, which fails the line alone."""
 
 
 @dataclass(slots=True)
 class Scan:
-    """What is found while lines are read in order."""
+    """State of a scan in the order of lines."""
 
     endpoint: str
     models: Collection[str]
     settings: Settings
     contexts: Mapping[str, int] = field(default_factory=dict)
-    """The context of the models that a worker serves now."""
+    """Context lengths of the models that a worker serves now."""
     kinds: Mapping[str, LineKind] = field(default_factory=dict)
-    """What models answer that are offered, those for other endpoints, too."""
+    """Line kinds of the offered models, including those for other endpoints."""
     passages: Passages | None = None
     """None: no line is changed."""
     line_milliseconds: int = 1
-    """What each line is expected to take a reader, where the lines are prepared."""
+    """Expected reading time of each line, where the lines are documents to prepare."""
     is_retry: bool = False
     """Whether the lines were accepted once, with whatever custom_id was allowed then."""
     planner: ChunkPlanner = field(init=False)
     model: str | None = None  # of the batch: the first known one
     num_requests: int = 0
     num_problems: int = 0
-    problem_bytes: int = 0  # of the bad lines
+    problem_bytes: int = 0  # of the invalid lines
     num_copies: int = 0
-    num_contexts: int = 0  # of the good lines, those that want passages
-    num_unfilled: int = 0  # of these, those that there are none for
+    num_contexts: int = 0  # valid lines that want passages
+    num_unfilled: int = 0  # of these, lines without any
     listed: list[dict[str, Any]] = field(default_factory=list)
     _ids: CustomIds = field(default_factory=CustomIds)
     _identical: IdenticalLines = field(default_factory=IdenticalLines)
@@ -160,26 +160,26 @@ class Scan:
         return kind_of(self.endpoint) is LineKind.PREPARE
 
     def check(self, line: RawLine) -> LineProblem | None:
-        """Return what is wrong with the next line; None where it is planned into a chunk, or is one too many."""
+        """Return the problem of the next line; None where it is planned into a chunk or exceeds the allowed lines."""
         self.num_requests += 1
         if self.num_requests > self.settings.max_batch_lines:
             return None  # the batch fails as a whole; only the count matters now
         try:
-            request, asked = self._checked(line)
+            request, parsed = self._checked(line)
         except LineProblem as problem:
             self._note(problem, line)
             return problem
         try:
-            line, body = self._filled(request, line, asked)
+            line, body = self._filled(request, line, parsed)
         except LineProblem as problem:
             self.num_unfilled += 1
             self.planner.skip()
             return problem
-        self._plan(line, body, copy_of=self._identical.add(request, line.content or b"", asked))
+        self._plan(line, body, copy_of=self._identical.add(request, line.content or b"", parsed))
         return None
 
     def file_problem(self) -> dict[str, Any] | None:
-        """Return what is wrong with the file as a whole, which fails the batch in any case."""
+        """Return the problem of the file as a whole, which fails the batch in any case."""
         allowed = self.settings.max_batch_lines
         if self.num_requests == 0:
             return whole_file_problem("empty_file", "the input file has no requests; write one JSON object a line")
@@ -189,21 +189,21 @@ class Scan:
         return None
 
     def _plan(self, line: RawLine, body: Mapping[str, Any], *, copy_of: int | None) -> None:
-        assert line.content is not None, "what is too long is a problem"
+        assert line.content is not None, "a line that is too long is a problem"
         tokens = self.line_milliseconds
         if not self._is_prepared:
             tokens = estimate_tokens(line.content, body, default_max_tokens=self.settings.default_max_tokens)
         self.planner.add(line, tokens, copy_of=copy_of)
         self.num_copies += copy_of is not None
 
-    def _filled(self, request: InputLine, line: RawLine, asked: Request) -> tuple[RawLine, Mapping[str, Any]]:
-        """Return a good line as it is run, and its body. Raises LineProblem where it has no passages."""
-        wanted = asked.context if isinstance(asked, ChatRequest) else None
+    def _filled(self, request: InputLine, line: RawLine, parsed: Request) -> tuple[RawLine, Mapping[str, Any]]:
+        """Return a valid line as it is run, and its body. Raises LineProblem where it has no passages."""
+        wanted = parsed.context if isinstance(parsed, ChatRequest) else None
         self.num_contexts += wanted is not None
         return (line, request.body) if self.passages is None else self.passages.fill(request, line, wanted)
 
     def _checked(self, line: RawLine) -> tuple[InputLine, Request]:
-        """Return a good line, and what its body asks for."""
+        """Return a valid line and its parsed body."""
         if line.content is None:
             raise too_long_problem(line, max_line_bytes=self.settings.max_line_bytes)
         request = parse_line(line.content, line_no=line.line_no, endpoint=self.endpoint)
@@ -255,7 +255,7 @@ class Scan:
 
 
 def too_many_invalid(num_invalid: int, *, num_requests: int, settings: Settings) -> dict[str, Any] | None:
-    """Return what is wrong with a file whose bad lines are skipped and are more than may be."""
+    """Return the problem of a file with more invalid lines than may be skipped."""
     allowed = allowed_problems(num_requests, settings)
     if num_invalid <= allowed:
         return None
@@ -267,9 +267,9 @@ def too_many_invalid(num_invalid: int, *, num_requests: int, settings: Settings)
 
 
 def allowed_problems(num_requests: int, settings: Settings) -> int:
-    """Return how many bad lines may be skipped.
+    """Return how many invalid lines may be skipped.
 
-    One costs its tenant nothing and leaves an error of 200 bytes: good ones, which cost, must outweigh it.
+    An invalid line costs its tenant nothing and leaves an error of 200 bytes: valid ones, which cost, must outweigh it.
     """
     return max(settings.max_invalid_lines, num_requests // 10)
 

@@ -1,4 +1,4 @@
-"""What a caller asks for when creating a batch, and the checks that need no database."""
+"""A create call for a batch, and the checks that need no database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_IDEMPOTENCY_KEY = 255
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-# How this attempt reached us, not what it asks for; what `made_from` says; its run, and what that has left.
+# The attempt's transport, what `made_from` covers, the run, and what the run has left.
 _NOT_IN_FINGERPRINT = frozenset(
     {
         *("idempotency_key", "retry_count", "made_from", "retry_of", "run_id", "cap_tokens", "cap_picos"),
@@ -49,41 +49,40 @@ class CreateBatch:
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
     made_from: str | None = None
-    """What the input was made from, where no caller has uploaded it, or its digest: it stands for the file in
-    `fingerprint`."""
+    """What the input was made from where it was not uploaded, or its digest: it replaces the file in `fingerprint`."""
     retry_of: str | None = None
     """The id of the batch whose failed lines these are."""
     after: str | None = None
-    """The id of the batch that has to be completed before this one starts."""
+    """The id of the batch that must complete before this one starts."""
     run_id: str | None = None
-    """The id of the run that makes it. Its metadata says so too, but that is its owner's, who may write it anywhere."""
+    """The id of the run that creates it. The metadata has it too, but its owner may write that anywhere."""
     stage_of: str | None = None
-    """The id of the batch that it does something for: that was accepted, so neither a right nor a full queue refuses
-    this one."""
+    """The id of the batch that it serves: that one was accepted, so neither a right nor a full queue refuses this
+    one."""
     cap_tokens: int | None = None
-    """The most that it may use, beside what its tenant has; None: as much as that."""
+    """The most that it may use beside the tenant's budget; None: no cap."""
     cap_picos: int | None = None
-    """The same of money."""
+    """The same in money."""
     is_ours: bool = False
-    """Whether the service makes it, and no user: only then may its lines be of an endpoint that is not public."""
+    """Whether the service creates it, not a user: only then may its lines use an endpoint that is not public."""
     idempotency_key: str | None = None
     trace_context: str | None = None
-    """Of the request's span, where it is traced."""
+    """Trace context of the request's span, if traced."""
     retry_count: int = 0
-    """The client's own (x-stainless-retry-count): 0 for a first try."""
+    """The client's retry count (x-stainless-retry-count): 0 for a first try."""
 
     def fingerprint(self) -> str:
-        """Return a hash of what is asked for, equal for a repeated call."""
-        wanted = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
+        """Return a hash of the request, equal for a repeated call."""
+        values = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_FINGERPRINT}
         if self.after is None:
-            del wanted["after"]  # what is not given has no part in it, so that a field more changes no other call's
+            del values["after"]  # an absent field is left out, so that new fields leave other calls' hashes unchanged
         if self.made_from is not None:
-            wanted["input_file_id"] = self.made_from
-        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            values["input_file_id"] = self.made_from
+        return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def parse_window(text: str) -> timedelta:
-    """Read a completion window such as 24h, 30m or 7d. Raises InputError naming the allowed forms and range."""
+    """Parse a completion window such as 24h, 30m or 7d. Raises InputError with the allowed forms and range."""
     match = _WINDOW.fullmatch(text)
     window = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else None
     if window is None or not MIN_WINDOW <= window <= MAX_WINDOW:
@@ -97,7 +96,7 @@ def parse_window(text: str) -> timedelta:
 
 
 def check_request(wanted: CreateBatch) -> None:
-    """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
+    """Raise InputError where a field of the call is not allowed; `check_file` checks the file."""
     parse_window(wanted.completion_window)
     require_endpoint(wanted.endpoint, is_ours=wanted.is_ours)
     seconds = wanted.output_expires_after_seconds
@@ -114,7 +113,7 @@ def check_request(wanted: CreateBatch) -> None:
 
 
 def check_metadata(metadata: Mapping[Any, Any] | None) -> None:
-    """Raise InputError where metadata passes the contract's limits."""
+    """Raise InputError where metadata exceeds the API's limits."""
     if metadata is None:
         return
     if len(metadata) > MAX_METADATA_PAIRS:

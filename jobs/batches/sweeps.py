@@ -1,7 +1,7 @@
-"""Sweeps over everybody's batches: move those whose time has come, find those that wait for a control worker.
+"""Sweeps over all tenants' batches: move those that are due, find those that wait for a control worker.
 
-The dispatcher sweeps at each tick; each sweep takes a bounded number of batches, the rest is for the next one. Control
-workers read what is due and choose themselves. Knows no contents of lines.
+The dispatcher sweeps at each tick; a sweep handles a bounded number of batches, the rest follows in the next one.
+Control workers read the due batches and choose themselves.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from jobs.tables.base import one_of
 
 _IS_ANY_OPEN = f"SELECT EXISTS (SELECT FROM batch WHERE {one_of('state', LIVE_BATCH_STATES)})"
 _SWEEP_LIMIT = 100  # batches
-_DUE_A_QUEUE = 4  # batches: one is taken up at a time, and others may be at the first ones already
+_DUE_A_QUEUE = 4  # batches: a worker takes one at a time, and others may already have the first ones
 _WAITS_SINCE = func.coalesce(Batch.finalizing_at, Batch.cancelling_at, Batch.created_at)
 
 
 def is_any_open(session: Session) -> bool:
-    """Tell whether a batch has not ended: while none has, there is nothing to sweep, and no chunk that is not over."""
+    """Return whether any batch has not ended: otherwise there is nothing to sweep, and no open chunk."""
     return bool(session.connection().exec_driver_sql(_IS_ANY_OPEN).scalar())
 
 
@@ -64,15 +64,15 @@ def finish_ready(session: Session) -> list[str]:
 
 
 def pick_for_validation(session: Session, *, again_seconds: float) -> list[str]:
-    """Return batches to hint for validation and note the hint; those hinted within `again_seconds` are left out."""
+    """Return batches to hint for validation and record the hint; those hinted within `again_seconds` are left out."""
     return _pick(session, _LOCK_TO_VALIDATE, again_seconds=again_seconds)
 
 
 def pick_for_finalizing(session: Session, *, again_seconds: float) -> list[str]:
-    """Return batches whose files can be written, and note the hint; those hinted within `again_seconds` are left out.
+    """Return batches whose files can be written, and record the hint; those hinted within `again_seconds` are left out.
 
-    An expired or cancelled batch waits until its workers have given their chunks back or lost them; chunks that came
-    back to the queue since are withdrawn here.
+    An expired or cancelled batch waits until its workers have given back or lost their chunks; chunks that returned to
+    the queue since are withdrawn here.
     """
     for batch_id in session.scalars(_IDS_ENDING_WITH_CHUNKS):
         leasing.withdraw_open(session, batch_id)
@@ -92,9 +92,9 @@ class DueBatch:
 
 
 def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]] = ()) -> list[DueBatch]:
-    """Return batches to validate or to write out, hinted or not: of each tenant and class the few that wait longest.
+    """Return batches to validate or to write out, hinted or not: per tenant and class the few that wait longest.
 
-    Left out are those of `but_for`, as (id, state), and those that a worker has claimed.
+    Leaves out those of `but_for`, as (id, state), and claimed ones.
     """
     left = [f"{batch_id} {state.value}" for batch_id, state in but_for]
     rows = session.execute(_DUE, {"left": left})
@@ -102,7 +102,7 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
         DueBatch(
             batch_id=row.id,
             tenant_id=row.tenant_id,
-            # Who overflows is validated as bulk work, which ages.
+            # overflow is validated as bulk work, which ages
             priority=Priority.BULK if row.priority == Priority.OVERFLOW else Priority(row.priority),
             state=BatchState(row.state),
             waited=row.waited,
@@ -112,7 +112,7 @@ def due_batches(session: Session, *, but_for: Collection[tuple[str, BatchState]]
 
 
 def _due() -> Select[Any]:
-    """Return the query of `due_batches`; of `left`, ids with states."""
+    """Return the query of `due_batches`; parameter `left`: ids with states."""
     columns = (Batch.id, Batch.tenant_id, Batch.priority, Batch.state, _WAITS_SINCE.label("since"))
     key = Batch.id + literal_column("' '") + Batch.state
     is_free = (key != all_(bindparam("left", type_=ARRAY(Text)))) & _is_unclaimed()
@@ -137,9 +137,9 @@ def _pick(session: Session, due: Select[Batch], *, again_seconds: float) -> list
     return ids
 
 
-def _idle(found: Select[Batch]) -> Select[Batch]:
-    """Return a query that locks the batches that nobody else holds: a busy one is for a later tick, not waited for."""
-    return found.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
+def _idle(batches: Select[Batch]) -> Select[Batch]:
+    """Return a query that locks only unlocked batches: a busy one is left for a later tick."""
+    return batches.order_by(Batch.id).limit(_SWEEP_LIMIT).with_for_update(skip_locked=True, key_share=True)
 
 
 def _is_ending() -> ColumnElement[bool]:
@@ -155,7 +155,7 @@ def _is_unclaimed() -> ColumnElement[bool]:
 
 
 def _has_open_chunk() -> ColumnElement[bool]:
-    # Three questions, as there are three indexes.
+    # Three conditions, as there are three indexes.
     return _has_chunk(ChunkState.READY, ChunkState.LEASED) | _has_waiting_chunk()
 
 
@@ -172,11 +172,11 @@ def _has_chunk(*states: ChunkState) -> ColumnElement[bool]:
 
 
 def _literals(states: Iterable[BatchState | ChunkState]) -> list[ColumnElement[str]]:
-    """Return what is no parameter: the planner matches it with the predicates of the partial indexes."""
+    """Return literals in place of parameters: the planner matches them with the predicates of the partial indexes."""
     return [literal_column(f"'{state}'") for state in states]
 
 
-# Made once: to put a query together takes several times what its answer does, and the dispatcher asks at every tick.
+# Built once: building a query takes several times as long as running it, and the dispatcher runs it at every tick.
 _WAS_HINTED_LONG_AGO = Batch.hinted_at.is_(None) | (
     Batch.hinted_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, bindparam("again_seconds"))
 )
@@ -186,7 +186,7 @@ _TO_VALIDATE = select(Batch).where(_is_in(BatchState.VALIDATING), _is_unclaimed(
 _TO_WRITE_OUT = select(Batch).where(_awaits_files(), _is_unclaimed(), _WAS_HINTED_LONG_AGO)
 _ENDING_WITH_CHUNKS = select(Batch).where(_is_ending(), _has_chunk(ChunkState.READY) | _has_waiting_chunk())
 SWEPT = (_OVERDUE, _ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT, _ENDING_WITH_CHUNKS)
-"""Queries of the batches that the sweeps of this module would find; of `again_seconds`."""
+"""Queries of the batches that this module's sweeps would find; parameter `again_seconds`."""
 
 _LOCK_OVERDUE = _idle(_OVERDUE.order_by(Batch.expires_at))
 _LOCK_ANSWERED, _LOCK_TO_VALIDATE, _LOCK_TO_WRITE_OUT = map(_idle, (_ANSWERED, _TO_VALIDATE, _TO_WRITE_OUT))

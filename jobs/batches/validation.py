@@ -1,7 +1,7 @@
-"""Validate a batch: stream its input, plan its chunks, and set it going or fail it.
+"""Validate a batch: stream its input, plan its chunks, and start or fail it.
 
-What is good and bad is decided in scan.py. It is written in short transactions under a claim, none of them open while
-the object store is asked; the last one starts the batch, or fails it with nothing left.
+scan.py decides which lines are valid. Results are written in short transactions under a claim, none of them open during
+a request to the object store; the last one starts the batch, or fails it and leaves nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from jobs.storage import Storage
 from jobs.tables import Batch, File
 
 EmbedderOf = Callable[[Session, str, str], Embedder | None]
-"""Take the ids of a tenant and an index; the rest as in `asking`."""
+"""Takes the ids of a tenant and an index; otherwise as in `asking`."""
 
 
 def no_embedder(_session: Session, _tenant_id: str, _index_id: str) -> None:
-    """Return that no index has its queries embedded."""
+    """Return None: no index has its queries embedded."""
 
 
 def validate_batch(
@@ -57,10 +57,10 @@ def validate_batch(
 ) -> BatchState | None:
     """Validate a batch and return the state it moved to; None where there was nothing to do (a repeated hint).
 
-    With invalid_lines "skip", bad lines become error results, counted as failed and unbilled when the batch starts.
-    A batch whose input the store does not have is put off, and fails the second time. Where lines want passages it
-    stays validating, with a stage begun, until they are found: then it is validated again.
-    `hold_sessions` as for `ClaimedWork`. Raises ServiceError where the store fails: whoever comes next begins anew.
+    With invalid_lines "skip", invalid lines become error results, counted as failed and unbilled when the batch starts.
+    A batch whose input is missing in the store is put off, and fails the second time. Where lines want passages the
+    batch stays validating while stages look them up, and is then validated again. `hold_sessions` as for `ClaimedWork`.
+    Raises ServiceError where the store fails: the next worker starts over.
     """
     return work_on(
         maker,
@@ -106,7 +106,7 @@ def _validate(work: BatchWork, storage: Storage, settings: Settings, embedder_of
         if started is not None:
             return started
         problem = whole_file_problem(
-            "model_not_found", f"the model {scan.model!r} was removed just now, or answers other lines now"
+            "model_not_found", f"the model {scan.model!r} was removed just now, or now answers other lines"
         )
     planned.drop(work)
     return _fail(work, scan, [problem, *scan.listed] if problem else scan.listed)
@@ -125,12 +125,12 @@ def _scan_of(session: Session, batch: Batch, settings: Settings) -> Scan:
 
 
 def _is_asking(scan: Scan) -> bool:
-    """Tell whether lines want passages that are not looked for yet: what is planned is for the time when they are."""
+    """Return whether lines want passages that are not looked up yet: chunks are planned only afterwards."""
     return isinstance(scan.passages, Asking) and scan.num_contexts > 0
 
 
 def _ask(work: BatchWork, scan: Scan, settings: Settings) -> BatchState:
-    assert isinstance(scan.passages, Asking), "there is something to be asked"
+    assert isinstance(scan.passages, Asking), "there are lines to look up"
     planned.drop(work)
     course.begin(work, scan.passages.stages(), settings)
     return BatchState.VALIDATING
@@ -145,7 +145,7 @@ def _lookup(work: BatchWork, tenant_id: str, embedder_of: EmbedderOf) -> Callabl
 
 
 def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, plan: Plan) -> dict[str, Any] | None:
-    """Have every line checked, and what comes of it planned; return what is wrong with the file as a whole.
+    """Check every line and plan the results; return the problem of the file as a whole.
 
     Raises NotFoundError where the store does not have it.
     """
@@ -163,11 +163,11 @@ def _read_input(work: BatchWork, storage: Storage, batch: Batch, *, scan: Scan, 
 def _read_lines(
     work: BatchWork, storage: Storage, file: File, *, scan: Scan, plan: Plan, allowed_problems: int
 ) -> None:
-    """Have every line checked, and what comes of it planned as long as the batch may start."""
+    """Check every line, and plan the results as long as the batch may start."""
     pieces = work.checked(storage.iter_range(file.object_key, 0, file.size_bytes))
     for line in iter_lines(pieces, max_line_bytes=scan.settings.max_line_bytes):
         problem = scan.check(line)
-        if _is_asking(scan) or scan.num_problems > allowed_problems:  # of the latter the batch fails, whatever comes
+        if _is_asking(scan) or scan.num_problems > allowed_problems:  # in the latter case the batch fails in any case
             scan.planner.pop_closed()
             continue
         if problem is not None:
@@ -188,12 +188,12 @@ def _fail(work: BatchWork, scan: Scan, errors: Sequence[dict[str, Any]]) -> Batc
 
 
 def _note(session: Session, batch: Batch, scan: Scan) -> None:
-    found = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
+    summary = f"{scan.num_requests:,} lines, {scan.num_problems:,} of them refused"
     if scan.num_copies:
-        found += f", {scan.num_copies:,} the same as earlier ones"
+        summary += f", {scan.num_copies:,} the same as earlier ones"
     if scan.num_contexts:
-        found += f", {scan.num_contexts:,} with passages wanted and {scan.num_unfilled:,} of them without any"
-    decisions.note(session, batch.id, Kind.VALIDATED, detail=found)
+        summary += f", {scan.num_contexts:,} with passages wanted and {scan.num_unfilled:,} of them without any"
+    decisions.note(session, batch.id, Kind.VALIDATED, detail=summary)
 
 
 def _count_refused(session: Session, batch: Batch, scan: Scan) -> None:
@@ -209,8 +209,8 @@ def _is_held(session: Session, scan: Scan) -> bool:
 def _start(work: BatchWork, scan: Scan, plan: Plan, new_input: NewFile | None) -> BatchState | None:
     """Set the batch going; with no line to run it goes on to its files at once. None where its model is gone."""
     if scan.model is not None:
-        # Before the chunks: whoever has open chunks already keeps the virtual time it has. And by itself: claims wait
-        # for that row, and a million chunks take their time.
+        # Before the chunks: a tenant with open chunks keeps its virtual time. In its own transaction: claims wait for
+        # that row, and inserting a million chunks takes a while.
         with work.writing() as (session, batch):
             fairshare.activate(session, model=scan.model, priority=batch.priority, tenant_id=batch.tenant_id)
     with work.writing() as (session, batch):

@@ -108,7 +108,7 @@ def test_a_batch_whose_model_is_removed_while_it_is_validated_fails_with_nothing
     assert validate(session, storage, batch.id, settings=settings) == "failed"
     session.refresh(batch)
     assert [(error["code"], error["message"]) for error in batch.errors or []] == [
-        ("model_not_found", "the model 'm' was removed just now, or answers other lines now")
+        ("model_not_found", "the model 'm' was removed just now, or now answers other lines")
     ]
     assert (batch.reserved_tokens, session.query(Chunk).count()) == (0, 0)
 

@@ -1,4 +1,5 @@
-"""Passages for the prompts of a batch's lines: asked for by batches of their own, put into its input before it starts.
+"""Passages for the prompts of a batch's lines: retrieved by batches of their own, inserted into the input before it
+starts.
 
-Knows no index and no model: what a query has to be embedded with, a function says that is given.
+Independent of indexes and models: the caller passes a function that names the embedder of an index.
 """

@@ -1,6 +1,6 @@
-"""Writes what the next stages are asked: queries to be embedded, or passages to be found.
+"""Write the inputs of the next retrieval stages: queries to embed, or passages to find.
 
-Objects that no row names yet; where nothing comes of them they are swept.
+Their objects are not referenced by any row yet; unused ones are swept.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from jobs.states import StageKind
 from jobs.storage import Storage
 
 _TOKENS_AROUND = 8
-"""More than a tokenizer adds to a text at its begin and end."""
+"""More than a tokenizer adds at both ends of a text."""
 _EMPTY = StageError(code="empty_query", message="the query of its context has no word")
 Line = tuple[RawLine, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedder:
-    """What makes vectors of the queries of an index."""
+    """The embedding model of an index's queries."""
 
     model: str
     query_prefix: str
     max_tokens: int
-    """Of a text."""
+    """Per text."""
 
     def may_cut(self, text: str) -> bool:
-        """Tell whether a text may have more tokens than are read: each has a byte at least, as tokenizers write it."""
+        """Return whether a text may exceed the tokens that are read; a token has at least one byte."""
         return len(unicodedata.normalize("NFKC", text).encode()) + _TOKENS_AROUND > self.max_tokens
 
 
 EmbedderOf = Callable[[str], Embedder | None]
-"""Return what embeds the queries of a tenant's index, None: nothing. Raises InputError where it cannot be searched."""
+"""Returns the embedder of a tenant's index, None where it needs none. Raises InputError where it cannot be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewStage:
-    """A stage to be begun."""
+    """A stage to create."""
 
     kind: StageKind
     model: str | None
@@ -62,7 +62,7 @@ class NewStage:
 
 
 class Asking:
-    """Takes the lines of an input in order; those that want passages are asked about, and none is changed."""
+    """Receives the lines of an input in order and writes queries for those that want passages; changes no line."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Asking:
         embedder_of: EmbedderOf,
         settings: Settings,
     ) -> None:
-        """What is written is whole once `closing` is closed; `embedded` are the stages that made vectors so far."""
+        """Writing is complete once `closing` is closed; `embedded` are the embedding stages so far."""
         self._storage = storage
         self._closing = closing
         self._batch_id = batch_id
@@ -86,13 +86,13 @@ class Asking:
         self._vectors = {stage.model: StageResults(storage, stage) for stage in embedded}
         self._is_embedded = bool(embedded)
         self._writers: dict[str | None, tuple[str, InputWriter]] = {}
-        """Of the lines for a model, those to be found under None; with the key of the object."""
+        """By embedding model, None for the lookup of passages; each with the key of its object."""
 
     def skip(self, raw: RawLine) -> None:
         """Pass over a line that is not run."""
 
     def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> Line:
-        """Return the line as it is."""
+        """Return the line unchanged."""
         if wanted is not None:
             embedder = self._embedder(wanted.index) if wanted.query.strip() else _EMPTY
             if embedder is None or isinstance(embedder, StageError):
@@ -104,7 +104,7 @@ class Asking:
         return raw, line.body
 
     def stages(self) -> list[NewStage]:
-        """Return what is to be begun, once it is whole: every embedding before anything is found."""
+        """Return the stages to create, once written: all embeddings come before the lookup."""
         models = [model for model in self._writers if model is not None]
         return [self._stage(model) for model in models] or [self._stage(None)]
 
@@ -148,5 +148,5 @@ class Asking:
             key = files.new_object_key(self._tenant_id)
             opened = self._closing.enter_context(open_input(self._storage, key, settings=self._settings))
             self._writers[model] = key, opened
-        asked = {"custom_id": line.custom_id, "method": "POST", "url": endpoint, "body": body}
-        self._writers[model][1].write(orjson.dumps(asked))
+        request = {"custom_id": line.custom_id, "method": "POST", "url": endpoint, "body": body}
+        self._writers[model][1].write(orjson.dumps(request))

@@ -1,6 +1,6 @@
-"""What a validation does for a batch's passages: which step it is at, and the stages that it begins.
+"""Retrieval during validation: which step is next, and the stages it creates.
 
-Done again it does the same: a stage exists once the transaction is over that gives the claim back.
+Repeatable: a stage exists once the transaction that releases the claim has committed.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from jobs.tables import Batch, BatchStage, Tenant
 log = logging.getLogger(__name__)
 
 ROOM_PAUSE = timedelta(seconds=30)
-"""Room comes as batches end, and each look reads the whole input."""
+"""Room comes as batches end, and each attempt reads the whole input."""
 
 
 class Retrieval:
-    """One step of it: lines are asked about, or filled."""
+    """One step: queries are written, or lines are filled."""
 
     def __init__(self, storage: Storage, closing: ExitStack, *, settings: Settings) -> None:
-        """What is written is whole once `closing` is closed."""
+        """Writing is complete once `closing` is closed."""
         self._storage = storage
         self._closing = closing
         self._settings = settings
         self._filled: tuple[str, InputWriter] | None = None
 
     def passages(self, batch: Batch, stages: Sequence[Stage], embedder_of: EmbedderOf) -> Asking | Filling:
-        """Return what takes the lines of the input at the step that follows these stages, which have ended."""
-        found = next((stage for stage in stages if stage.kind is StageKind.FIND), None)
-        if found is None:
+        """Return the receiver of the input's lines for the step after these stages, which have ended."""
+        finding = next((stage for stage in stages if stage.kind is StageKind.FIND), None)
+        if finding is None:
             return Asking(
                 self._storage,
                 self._closing,
@@ -62,10 +62,10 @@ class Retrieval:
         key = files.new_object_key(batch.tenant_id)
         opened = made_inputs.open_input(self._storage, key, settings=self._settings)
         self._filled = key, self._closing.enter_context(opened)
-        return Filling(StageResults(self._storage, found), self._filled[1])
+        return Filling(StageResults(self._storage, finding), self._filled[1])
 
     def new_input(self, batch_id: str) -> NewFile | None:
-        """Return the input with its passages, once it is whole; None where nothing was put in."""
+        """Return the input with its passages, once written; None where no line changed."""
         if self._filled is None:
             return None
         key, writer = self._filled
@@ -73,7 +73,7 @@ class Retrieval:
 
 
 def begin(work: BatchWork, stages: Sequence[NewStage], settings: Settings) -> None:
-    """Create the batches of stages; where they have no room nobody claims the batch before a pause is over."""
+    """Create the batches of stages; where the queue has no room, the batch is put off for a pause."""
     try:
         with work.writing() as (session, batch):
             _submit_all(session, batch, stages, settings)
@@ -83,7 +83,7 @@ def begin(work: BatchWork, stages: Sequence[NewStage], settings: Settings) -> No
 
 
 def use_input(session: Session, batch: Batch, new: NewFile | None) -> None:
-    """Let a batch run an input with passages in place of what its owner gave, which it still names."""
+    """Run an input with passages in place of the owner's, which the batch still names."""
     if new is not None:
         batch.source_file_id = batch.input_file_id
         batch.input_file_id = files.create_file(session, batch.tenant_id, new).id
@@ -118,7 +118,7 @@ def _wanted(session: Session, batch: Batch, stage: NewStage) -> CreateBatch:
 
 
 def _window_left(session: Session, batch: Batch) -> str:
-    """Return what is left of the batch's time, in minutes; a stage has one at least."""
+    """Return the rest of the batch's window in minutes; at least one."""
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
     left = math.ceil((batch.expires_at - now).total_seconds() / 60)

@@ -1,6 +1,6 @@
-"""Writes the input as it is run: each line with the passages of its prompt, at its number and with its custom_id.
+"""Write the input as it is run: each line with its passages, under its number and custom_id.
 
-An object that no row names yet. What of a line is not changed is written as it was given.
+The object is not referenced by any row yet. The unchanged parts of a line are copied as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_REQUEST = b"{}"  # in place of a line that is too long to be read
 
 
 class Filling:
-    """Takes the lines of an input in order and puts into each what was found for it."""
+    """Receives the lines of an input in order and inserts the passages found for each."""
 
     def __init__(self, found: StageResults, writer: InputWriter) -> None:
         self._found = found
@@ -30,17 +30,19 @@ class Filling:
         self._write(raw.line_no, raw.content or _NO_REQUEST)
 
     def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> Line:
-        """Return a line with its passages, and where it stands now. Raises LineProblem where there are none to show."""
-        assert raw.content is not None, "what is too long is skipped"
+        """Return a line with its passages and its new offset. Raises LineProblem where there are none."""
+        assert raw.content is not None, "a line that is too long is skipped"
         if wanted is None:
             return self._write(raw.line_no, _without_context(raw.content)), line.body
-        found = self._found.take(line.custom_id)
-        if isinstance(found, StageError):
+        passages = self._found.take(line.custom_id)
+        if isinstance(passages, StageError):
             self.skip(raw)
-            message = f"no passages for its prompt: {found.message}"
-            raise LineProblem(found.code, message, line_no=line.line_no, param="body.context", custom_id=line.custom_id)
-        body = with_passages(line.body, shown_passages(found))
-        filled = orjson.loads(raw.content) | {"body": body, "context": citations(found)}
+            message = f"no passages for its prompt: {passages.message}"
+            raise LineProblem(
+                passages.code, message, line_no=line.line_no, param="body.context", custom_id=line.custom_id
+            )
+        body = with_passages(line.body, shown_passages(passages))
+        filled = orjson.loads(raw.content) | {"body": body, "context": citations(passages)}
         return self._write(raw.line_no, orjson.dumps(filled)), body
 
     def _write(self, line_no: int, content: bytes) -> RawLine:
@@ -53,7 +55,7 @@ class Filling:
 
 
 def _without_context(content: bytes) -> bytes:
-    """Return a line that has no `context` beside its body: there it would be taken for what we have put into others."""
+    """Return a line without a `context` beside its body: there it would pass for passages that the service inserted."""
     if b'"context"' not in content:
         return content
     line = orjson.loads(content)

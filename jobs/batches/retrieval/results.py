@@ -1,4 +1,4 @@
-"""What a stage has answered to each of its lines, taken in the order of the lines: an answer, or why there is none."""
+"""Results of a stage in the order of its lines: an answer, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.batches.retrieval.stages import Stage
 from jobs.storage import Storage
 
 UNAVAILABLE = "context_unavailable"
-"""The code of a line whose passages were not looked for, or are lost: the same line may have them another time."""
+"""Code of a line whose passages were not looked up, or are lost: a retry of the line may get them."""
 
 INDEX_NOT_FOUND = "index_not_found"
 
@@ -25,7 +25,7 @@ class StageError:
 
 
 class StageResults:
-    """The output and the error file of a stage, read side by side."""
+    """The output and error files of a stage, read side by side."""
 
     def __init__(self, storage: Storage, stage: Stage) -> None:
         self._answers = OrderedResults(storage, stage.output_key)
@@ -33,7 +33,7 @@ class StageResults:
         self._stage = stage
 
     def take(self, custom_id: str) -> Mapping[str, Any] | StageError:
-        """Return the answer's body to a line, or its error; each line is asked for once, in order."""
+        """Return the answer's body of a line, or its error; call once per line, in order."""
         answer = self._answers.take(custom_id)
         if answer is not None and answer["error"] is None:
             body: Mapping[str, Any] = answer["response"]["body"]
@@ -43,7 +43,7 @@ class StageResults:
             why = self._stage.problem or "its results are gone"
             return StageError(code=UNAVAILABLE, message=f"batch {self._stage.batch_id} is {self._stage.state}: {why}")
         if failed["error"] is not None:
-            said = f"batch {self._stage.batch_id}: {failed['error']['message']}"
-            return StageError(code=UNAVAILABLE, message=said)
+            reason = f"batch {self._stage.batch_id}: {failed['error']['message']}"
+            return StageError(code=UNAVAILABLE, message=reason)
         error = failed["response"]["body"]["error"]
         return StageError(code=str(error["code"]), message=str(error["message"]))

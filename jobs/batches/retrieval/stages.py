@@ -1,7 +1,4 @@
-"""The batches that look for another one's passages: which there are, whether they have ended, and what they have left.
-
-Knows no line.
-"""
+"""Retrieval stages of a batch: the batches that look up its passages, whether they have ended, and their results."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One that has begun."""
+    """A stage that was created."""
 
     kind: StageKind
     model: str | None
-    """That embeds; None where no model is needed."""
+    """The embedding model; None for the lookup, which needs none."""
     batch_id: str
     state: BatchState
     problem: str | None
@@ -32,7 +29,7 @@ class Stage:
     num_requests: int
     num_answered: int
     output_key: str | None
-    """The object of its results; None: there is none, or it was deleted."""
+    """The object of its results; None where there is none, or it was deleted."""
     errors_key: str | None
 
     @property
@@ -48,24 +45,24 @@ def stages_of(session: Session, batch_id: str) -> list[Stage]:
 
 
 def open_stages(session: Session, batch_id: str) -> Sequence[Batch]:
-    """Return the batches of its stages that have not ended."""
+    """Return the stages' batches that have not ended."""
     query = select(Batch).join(BatchStage, BatchStage.stage_batch_id == Batch.id)
     return session.scalars(query.where(BatchStage.batch_id == batch_id, Batch.state.not_in(_ENDED))).all()
 
 
 def kept_stages(session: Session, batch_id: str) -> Sequence[Batch]:
-    """Return the batches of its stages that are not deleted."""
+    """Return the stages' batches that are not deleted."""
     query = select(Batch).join(BatchStage, BatchStage.stage_batch_id == Batch.id)
     return session.scalars(query.where(BatchStage.batch_id == batch_id, Batch.deleted_at.is_(None))).all()
 
 
 def is_stage() -> ColumnElement[bool]:
-    """Tell of a row of `batch` that it looks for passages for another one."""
+    """Return the condition that a `batch` row is a stage of another batch."""
     return exists().where(BatchStage.stage_batch_id == Batch.id)
 
 
 def are_over() -> ColumnElement[bool]:
-    """Tell of a row of `batch` that no stage of it is open."""
+    """Return the condition that no stage of a `batch` row is open."""
     stage = aliased(Batch)
     is_open = (BatchStage.stage_batch_id == stage.id) & stage.state.not_in(_ENDED)
     return ~exists().where(BatchStage.batch_id == Batch.id, is_open)
