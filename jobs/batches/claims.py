@@ -1,5 +1,4 @@
-"""Claims of control workers on batches, to validate them or write their files. A claim ends when its batch changes
-state."""
+"""Claims of control workers on batches to validate or finalise; a claim ends when its batch changes state."""
 
 from __future__ import annotations
 

@@ -70,8 +70,7 @@ def _lock_outputs(session: Session, batch_id: str) -> list[File]:
 
 
 def delete_tenant(session: Session, tenant: Tenant, *, by: str) -> None:
-    """Close a tenant permanently: keys and webhooks are deleted at once, its name becomes free; `delete_left` deletes
-    the rest."""
+    """Close a tenant permanently: delete keys and webhooks and free its name; `delete_left` does the rest."""
     tenant.deleted_at = session.scalar(select(func.now()))
     tenant.name = tenant.id
     revoke_keys(session, tenant.id)
@@ -98,8 +97,7 @@ def _cancel(session: Session, batches: Select[Batch]) -> int:
 
 
 def delete_left(maker: sessionmaker[Session]) -> int:
-    """Delete the remaining data of deleted tenants and cancel their running batches; return how many items were
-    handled.
+    """Delete the remaining data of deleted tenants and cancel their running batches; return the number of items.
 
     A running batch is deleted by a later call, once it has ended; an input, once its last batch has ended.
     """

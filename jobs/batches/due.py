@@ -39,8 +39,7 @@ def look(session: Session, *, again_seconds: float) -> Due:
 
 @lru_cache(maxsize=4)
 def _written(dialect: Dialect, again_seconds: float) -> tuple[str, dict[str, Any]]:
-    """Return the compiled query and its parameters: looking it up in SQLAlchemy's cache takes longer than running
-    it."""
+    """Return the compiled query and its parameters: SQLAlchemy's cache lookup takes longer than the query."""
     query = _LOOK.params(again_seconds=again_seconds, again=timedelta(seconds=again_seconds), within=fleet.LIVE_WITHIN)
     compiled = query.compile(dialect=dialect).construct_expanded_state()
     return compiled.statement, dict(compiled.parameters)

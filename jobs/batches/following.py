@@ -26,8 +26,7 @@ _IS_WAITING = text("batch.state = 'validating' AND batch.after_batch_id IS NOT N
 
 
 def may_start() -> ColumnElement[bool]:
-    """Return the condition that the predecessor of a `batch` row, if any, has completed, and none of its stages is
-    open."""
+    """Return the condition that a batch's predecessor, if any, has completed, and no stage of it is open."""
     earlier = aliased(Batch)
     is_over = (earlier.id == Batch.after_batch_id) & (earlier.state == BatchState.COMPLETED.value)
     has_its_turn = Batch.after_batch_id.is_(None) | exists().where(is_over, earlier.deleted_at.is_(None))

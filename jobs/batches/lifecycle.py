@@ -100,8 +100,7 @@ def check_create(session: Session, tenant: Tenant, wanted: CreateBatch, settings
 
 
 def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:
-    """Return the batch that an equal create call made before, or None; blocks other equal calls until the transaction
-    ends.
+    """Return the batch that an equal create call made before, or None; locks out other equal calls.
 
     Raises InputError, or ConflictError where the key was used for another request.
     """

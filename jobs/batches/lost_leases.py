@@ -1,5 +1,4 @@
-"""Lost leases: return the chunk to the queue, bisect it on repeated losses, fail a single line that keeps killing
-engines.
+"""Lost leases: requeue the chunk, bisect it on repeated losses, fail a single line that keeps killing engines.
 
 Only leases that expire count as lost; not chunks that were given back, nor leases that nobody could extend because
 Postgres was away. Only a dead engine says anything about lines: a chunk counts a loss if its lines had gone to an
@@ -241,8 +240,7 @@ def _split(session: Session, lost: LostLease, lines: Sequence[RawLine], *, unfin
 
 
 def _child(lost: LostLease, span: Sequence[RawLine], *, num_unfinished: int) -> dict[str, Any]:
-    """Return the columns that a child does not inherit; finished lines inside its span count as its requests and are
-    not run again.
+    """Return the columns that a child does not inherit; finished lines in its span count but are not run again.
 
     A part keeps the lost leases of the whole, so that its next loss splits it at once. A single line starts from none:
     it fails only for leases lost as a chunk of its own, never for those it shared with its neighbours. Other chunks of

@@ -71,8 +71,7 @@ class InputWriter:
 
 @contextmanager
 def open_input(storage: Storage, object_key: str, *, settings: Settings) -> Iterator[InputWriter]:
-    """Open an object that no row references yet: complete when the block ends, and never created when the block
-    raises."""
+    """Open an object that no row references yet; it is created when the block ends, never when it raises."""
     with storage.writer(object_key) as stream:
         writer = InputWriter(stream, InputEstimator(default_max_tokens=settings.default_max_tokens))
         yield writer
@@ -82,7 +81,7 @@ def open_input(storage: Storage, object_key: str, *, settings: Settings) -> Iter
 def write_input(
     storage: Storage, object_key: str, lines: Iterable[bytes], *, filename: str, settings: Settings
 ) -> NewFile:
-    """Write lines into an object that no row references yet; nothing is created where `lines` raise. Raises
+    """Write lines into an object that no row references yet; none is created where `lines` raise. Raises
     ServiceError."""
     with open_input(storage, object_key, settings=settings) as writer:
         for line in lines:

@@ -65,8 +65,7 @@ def is_lost(session: Session, batch_id: str) -> bool:
 
 
 def require_lost(work: BatchWork) -> None:
-    """The same for a worker that validates a batch or writes its files; puts the batch off where the input is not lost
-    yet.
+    """The same for a worker that validates or finalises a batch; puts it off where the input is not lost yet.
 
     Raises PutOffError then.
     """

@@ -1,5 +1,4 @@
-"""Cover lines of a claimed chunk before they run: reserve the most that each may use, so that limits are never
-exceeded.
+"""Cover lines of a claimed chunk before they run: reserve the most that each may use, so that limits hold.
 
 One transaction per group of lines. The chunk records under its fence how much it covers, so that the end of a lease
 returns it exactly once, whoever ends it.

@@ -79,8 +79,7 @@ class Queue:
 
 
 def lower_capped(queues: Sequence[Queue]) -> list[Queue]:
-    """Move what exceeds a tenant's cap to the front of its queue in the next class, where it takes turns with other
-    tenants.
+    """Move the chunks beyond a tenant's cap to the front of its queue in the next class, to take turns there.
 
     A tenant without such a queue starts at max(own, least) of that class, like a newly active one.
     """

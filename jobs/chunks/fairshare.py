@@ -62,8 +62,7 @@ def activate(session: Session, *, model: str, priority: str, tenant_id: str) -> 
 
 
 def keep_up(session: Session, *, model: str, priority: str, tenant_id: str) -> None:
-    """Raise a tenant to max(own, least active) in the class its chunk was lowered to, before the chunk is charged
-    there.
+    """Raise a tenant to max(own, least active) in the class its chunk was lowered to, before charging it.
 
     Where nobody is active it keeps its own time: a tenant whose chunks are lowered is not a newcomer with each of them.
     """

@@ -77,8 +77,7 @@ def heartbeat(
     running_lines: Mapping[str, RunningLines] | None = None,
     out_reason: str | None = None,
 ) -> Beat:
-    """Record that the worker lives, its engine's latest stats, its running lines by batch, and why it claims
-    nothing."""
+    """Record a sign of life, the engine's latest stats, running lines by batch, and why it claims nothing."""
     values: dict[str, Any] = {"heartbeat_at": func.clock_timestamp()}
     if running_lines is not None:
         values["running_lines"] = {
@@ -151,13 +150,12 @@ def _num_unfinished(batch: Batch) -> int:
 
 
 def waits_for(session: Session, batches: Sequence[Batch], *, within: timedelta = LIVE_WITHIN) -> dict[str, str]:
-    """Return what batches in progress wait for, by id, as sentences for their owners; batches that wait for nothing are
-    left out.
+    """Return what batches in progress wait for, by id, as sentences for their owners; others are left out.
 
     A worker drained by an operator finishes its chunks and claims none.
     """
-    serving = session.execute(_SERVING, {"within": within})
-    serving: dict[str | None, bool] = {row.model: row.takes_up for row in serving}
+    rows = session.execute(_SERVING, {"within": within})
+    serving: dict[str | None, bool] = {row.model: row.takes_up for row in rows}
     lacking = [batch for batch in batches if batch.state == BatchState.IN_PROGRESS and not serving.get(batch.model)]
     drained = [batch.id for batch in lacking if batch.model in serving]
     leased = set(session.scalars(_HELD_BATCHES, {"ids": drained})) if drained else set()

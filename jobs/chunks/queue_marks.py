@@ -24,8 +24,7 @@ def mark_chunks(session: Session, chunk_ids: Sequence[int]) -> None:
 
 
 def follow_batches(maker: sessionmaker[Session]) -> None:
-    """Give hinted chunks the class and deadline of their batch: a change of the batch skips chunks that are being
-    hinted."""
+    """Give hinted chunks the class and deadline of their batch: a change skips chunks that are being hinted."""
     with transaction(maker) as session:
         changed = session.scalars(_CHANGE_HINTED).all()
         if changed:

@@ -73,8 +73,7 @@ class HeldRows(Generic[Row]):
         self._hold = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} FOR NO KEY UPDATE")
 
     def renew(self, session: Session, held: Held, *, lease: timedelta) -> str:
-        """Extend a claim to `lease` from now; return the row's state. Raises FencedOutError where the claim has
-        ended."""
+        """Extend a claim to `lease` from now; return the row's state. Raises FencedOutError where it has ended."""
         return str(self._require(session, self._renew, held, lease=lease))
 
     def confirm(self, session: Session, held: Held) -> None:
@@ -100,8 +99,7 @@ class HeldRows(Generic[Row]):
         )
 
     def _require(self, session: Session, statement: Executable, held: Held, **values: object) -> Any:
-        """Run a statement on the claimed row and return its first column. Raises FencedOutError where it returns no
-        row."""
+        """Return the first column of a statement on the claimed row. Raises FencedOutError where there is no row."""
         row = session.execute(statement, {**held.guard, **values}).one_or_none()
         if row is None:
             raise self.over(held)

@@ -56,8 +56,7 @@ class ClaimedWork(Generic[Row]):
         hears_cancel: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`hold_sessions` opens connections of their own for renewals, so that they never wait behind the work's
-        connections.
+        """`hold_sessions` opens separate connections for renewals, which must not wait for the work's.
 
         `is_stopping` is polled between steps, and occasionally within one. With `hears_cancel` the work is interrupted,
         once, when its row becomes cancelling.
@@ -120,8 +119,7 @@ class ClaimedWork(Generic[Row]):
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the claim in a thread until the block ends: one request to the store may take longer than a claim
-        lasts.
+        """Renew the claim in a thread until the block ends: a store request may take longer than a claim lasts.
 
         With renewal between pieces alone, two workers would take the row from each other and neither would finish.
         """
