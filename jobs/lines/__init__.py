@@ -1,4 +1,4 @@
-"""One line of an input or output file: what it may ask, what is wrong with it, how its answer is written.
+"""Lines of input and output files: parameters, checks and errors of a request, and the format of its answer.
 
 Pure: bytes and values; no SQL, no storage.
 """

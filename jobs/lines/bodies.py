@@ -1,4 +1,4 @@
-"""What a line's body may ask for: the generating endpoints' parameters, each supported, harmless or refused by name.
+"""Parse the bodies of the generating endpoints: each parameter is supported, ignored as harmless, or refused by name.
 
 Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no engine.
 """
@@ -33,14 +33,14 @@ CHAT_ENDPOINT = "/v1/chat/completions"
 COMPLETION_ENDPOINT = "/v1/completions"
 
 COMPLETION_MAX_TOKENS = 16
-"""What `/v1/completions` generates where `max_tokens` is absent, as OpenAI documents it."""
+"""Default of `/v1/completions` where `max_tokens` is absent, as OpenAI documents it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A conversation for the model's chat template: role system, user, assistant or tool.
+    """A conversation for the model's chat template, with roles system, user, assistant and tool.
 
-    The content is a string; None beside tool calls without text, whose arguments are JSON text.
+    The content is a string, or None in a message with tool calls and no text; their arguments are JSON text.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -59,14 +59,14 @@ class CompletionRequest:
     sampling: Sampling
     structure: Structure | None = None
     echo: bool = False
-    """Whether an answer begins with its prompt."""
+    """Whether an answer starts with its prompt."""
 
 
 def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | CompletionRequest:
-    """Read the body of a line of a generating endpoint, which is checked. Raises BodyError naming the parameter.
+    """Parse and check the body of a line of a generating endpoint. Raises BodyError naming the parameter.
 
-    A null means "not given". A parameter that would have no effect at the given value is accepted; one that would
-    have an effect that the engine does not offer is refused.
+    A null means "not given". A parameter without effect at the given value is accepted; one whose effect the engine
+    does not offer is refused.
     """
     if endpoint == CHAT_ENDPOINT:
         return chat_request(body)
@@ -75,83 +75,83 @@ def parse_body(endpoint: str, body: Mapping[str, Any]) -> ChatRequest | Completi
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
-    """As `parse_body`, of the one endpoint."""
-    given = _checked(body, _CHAT)
-    if "messages" not in given:
+    """As `parse_body`, for this endpoint."""
+    values = _checked(body, _CHAT)
+    if "messages" not in values:
         raise BodyError("messages", "messages is missing; give the conversation", code="missing_required_parameter")
-    structure, tool_use = structure_of(given), tool_use_of(given)
+    structure, tool_use = structure_of(values), tool_use_of(values)
     if structure is not None and tool_use is not None:
         raise BodyError("tools", f"tools and {structure.param} are both given; give one, or tool_choice none")
     return ChatRequest(
-        messages=given["messages"],
-        sampling=_sampling(given, logprobs=_chat_logprobs(given)),
+        messages=values["messages"],
+        sampling=_sampling(values, logprobs=_chat_logprobs(values)),
         structure=structure,
         tool_use=tool_use,
-        context=_context(given),
+        context=_context(values),
     )
 
 
 def completion_request(body: Mapping[str, Any]) -> CompletionRequest:
-    """As `parse_body`, of the one endpoint."""
-    given = _checked(body, _COMPLETION)
-    if "prompt" not in given:
+    """As `parse_body`, for this endpoint."""
+    values = _checked(body, _COMPLETION)
+    if "prompt" not in values:
         raise BodyError("prompt", "prompt is missing; give text or token ids", code="missing_required_parameter")
-    given.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
-    if given.get("best_of", given.get("n", 1)) != given.get("n", 1):
+    values.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
+    if values.get("best_of", values.get("n", 1)) != values.get("n", 1):
         raise unsupported("best_of", "best_of other than n is not supported; raise n and choose for yourself")
-    echo = given.get("echo", False)
-    if given["max_tokens"] == 0 and not echo:
+    echo = values.get("echo", False)
+    if values["max_tokens"] == 0 and not echo:
         raise BodyError("max_tokens", "max_tokens is 0; it must be at least 1, or echo must be true")
-    sampling = _sampling(given, logprobs=given.get("logprobs"))
-    num_prompts, num_answers = len(given["prompt"]), len(given["prompt"]) * sampling.n
+    sampling = _sampling(values, logprobs=values.get("logprobs"))
+    num_prompts, num_answers = len(values["prompt"]), len(values["prompt"]) * sampling.n
     if num_answers > MAX_ANSWERS:
-        asked = f"prompt holds {num_prompts:,} prompts and n is {sampling.n}: {num_answers:,} answers"
-        raise BodyError("n", f"{asked}; {MAX_ANSWERS:,} are allowed in a line. Use more lines")
-    return CompletionRequest(prompts=given["prompt"], sampling=sampling, structure=structure_of(given), echo=echo)
+        total = f"prompt holds {num_prompts:,} prompts and n is {sampling.n}: {num_answers:,} answers"
+        raise BodyError("n", f"{total}; {MAX_ANSWERS:,} are allowed in a line. Use more lines")
+    return CompletionRequest(prompts=values["prompt"], sampling=sampling, structure=structure_of(values), echo=echo)
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Return the values of the parameters that are given, each through its check."""
-    given = {}
+    """Return the checked values of the given parameters."""
+    values = {}
     for name, value in body.items():
         check = checks.get(name)
         if check is None:
             message = f"{name} is not a parameter of this endpoint; remove it"
             raise BodyError(name, message, code="unknown_parameter")
         if value is not None:
-            given[name] = check(name, value)
-    return given
+            values[name] = check(name, value)
+    return values
 
 
-def _context(given: Mapping[str, Any]) -> ContextRequest | None:
-    """Return what passages a checked body asks for. Raises BodyError where it does not say where they go."""
-    found: ContextRequest | None = given.get("context")
-    if found is not None:
-        check_placeholder(given["messages"])
-    return found
+def _context(values: Mapping[str, Any]) -> ContextRequest | None:
+    """Return the passages that a checked body requests. Raises BodyError where it lacks their placeholder."""
+    request: ContextRequest | None = values.get("context")
+    if request is not None:
+        check_placeholder(values["messages"])
+    return request
 
 
-def _sampling(given: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
-    max_tokens = _max_tokens(given)
-    min_tokens = given.get("min_tokens", 0)
+def _sampling(values: Mapping[str, Any], *, logprobs: int | None) -> Sampling:
+    max_tokens = _max_tokens(values)
+    min_tokens = values.get("min_tokens", 0)
     if max_tokens is not None and min_tokens > max_tokens:
         raise BodyError("min_tokens", f"min_tokens is {min_tokens}; it must not be above max_tokens, {max_tokens}")
-    values = {name: value for name, value in given.items() if name in CHECKS}
-    return Sampling(**values | {"max_tokens": max_tokens, "logprobs": logprobs})
+    sampling = {name: value for name, value in values.items() if name in CHECKS}
+    return Sampling(**sampling | {"max_tokens": max_tokens, "logprobs": logprobs})
 
 
-def _max_tokens(given: Mapping[str, Any]) -> int | None:
-    old, new = given.get("max_tokens"), given.get("max_completion_tokens")
+def _max_tokens(values: Mapping[str, Any]) -> int | None:
+    old, new = values.get("max_tokens"), values.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         message = f"max_tokens is {old} and max_completion_tokens is {new}; give one of them"
         raise BodyError("max_completion_tokens", message)
     return old if new is None else new
 
 
-def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
-    if given.get("logprobs", False):
-        return int(given.get("top_logprobs", 0))
-    if given.get("top_logprobs", 0):
+def _chat_logprobs(values: Mapping[str, Any]) -> int | None:
+    if values.get("logprobs", False):
+        return int(values.get("top_logprobs", 0))
+    if values.get("top_logprobs", 0):
         raise BodyError("top_logprobs", "top_logprobs needs logprobs to be true")
     return None
 
@@ -162,7 +162,7 @@ _SHARED: dict[str, Check] = {
     **CHECKS,
     **STRUCTURES,
     ONE_OF_AS_ANY_OF: flag,
-    "model": text,  # validation has matched it with the batch
+    "model": text,  # matched with the batch by validation
     "max_tokens": whole(1),
     "user": text,
     "stream": only(False),
@@ -185,7 +185,7 @@ _CHAT: dict[str, Check] = _SHARED | {
     "store": only(False),
     "service_tier": only("auto", "default"),
     "safety_identifier": text,
-    "prompt_cache_key": text,  # prefixes are shared by their content
+    "prompt_cache_key": text,  # ignored: prefixes are shared by their content
     "prompt_cache_options": refused,
     "prompt_cache_retention": refused,
     "audio": refused,

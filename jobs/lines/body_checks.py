@@ -1,6 +1,6 @@
-"""Checks of the single values of a request body: what each may be, and the sentence a wrong one gets.
+"""Checks of single values of a request body, and the messages for wrong ones.
 
-Pure; which parameter has which check is `jobs.lines.sampling` and `jobs.lines.bodies`.
+Pure; `jobs.lines.sampling` and `jobs.lines.bodies` assign checks to parameters.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from protocol.sampling import BIAS, MAX_INT, RANGES, TOKEN_ID, Number, Range, Wh
 
 MAX_TEMPERATURE = 2.0  # as OpenAI documents it
 MAX_STOPS = 32  # OpenAI allows 4; each costs a search per token
-MAX_WORD_CHARACTERS = 256  # of a stop string, whose beginnings are looked for at each token, and of a bad word
-MAX_BAD_WORDS = 1024  # these three are written out for every token that is sampled
-MAX_BIASES = 1024  # OpenAI documents no number
+MAX_WORD_CHARACTERS = 256  # of a stop string, whose beginnings are searched at each token, and of a bad word
+MAX_BAD_WORDS = 1024  # these three are written out for every sampled token
+MAX_BIASES = 1024  # OpenAI documents no limit
 MAX_STOP_TOKEN_IDS = 1024
-MAX_ALLOWED_TOKEN_IDS = 16_384  # a step costs the same with one; a line that waits holds 36 bytes for each
+MAX_ALLOWED_TOKEN_IDS = 16_384  # a step costs the same with one; a waiting line holds 36 bytes for each
 MAX_PROMPTS = 2048  # of one completion line; a line is one unit of result, so it must not be a batch of its own
-MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a sequence that runs and a text that is kept
+MAX_ANSWERS = 2048  # of one line: its prompts times n, each of them a running sequence and a stored text
 
 MAX_SCORES = 1_000_000
-"""Log-probabilities that a line's answer shows of its prompts, and as many of its outputs, which is 80 MB each: of a
-million tokens their own, of 47,000 the 20 likeliest besides."""
-MAX_ECHO_BYTES = 16 * 2**20  # of one line's answers: the prompts that they repeat, as UTF-8
+"""Log-probabilities of the prompts in a line's answer, and as many of the outputs, 80 MB each: for a million tokens
+their own only, for 47,000 tokens the 20 likeliest besides."""
+MAX_ECHO_BYTES = 16 * 2**20  # of one line's answers: the echoed prompts, as UTF-8
 
 
 class BodyError(InputError):
-    """A body that cannot be run: becomes its line's error with status 400, and no other line is touched."""
+    """A body that cannot be run: becomes its line's error with status 400; other lines are not affected."""
 
     def __init__(self, param: str | None, message: str, *, code: str = "invalid_value") -> None:
         super().__init__(message, param=param, code=code)
 
 
 Check = Callable[[str, Any], Any]
-"""Take the parameter's name and its non-null value; return what it means or raise BodyError."""
+"""Takes the parameter's name and its non-null value; returns the parsed value or raises BodyError."""
 
 
 # --- checks of one value ---------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def unsupported(name: str, message: str) -> BodyError:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Check for a number of a range; those that need not be whole become floats."""
+    """Check for a number in a range; numbers that need not be whole become floats."""
 
     allowed: Range
 
@@ -66,7 +66,7 @@ class Within:
 
     @property
     def shown(self) -> str:
-        """Return the range as documented; an upper end that is that of the type is left out."""
+        """Return the range as documented, without an upper end that is only that of the type."""
         low, high = (
             f"{end:g}" if isinstance(end, float) else str(end) for end in (self.allowed.low, self.allowed.high)
         )
@@ -108,7 +108,7 @@ object_ = of_type(dict, "an object")
 
 
 def only(*harmless: object) -> Check:
-    """Accept the values that change nothing and refuse the rest."""
+    """Return a check that accepts the values without effect and refuses all others."""
 
     def check(name: str, value: Any) -> Any:
         if any(type(value) is type(allowed) and value == allowed for allowed in harmless):
@@ -143,22 +143,22 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
-    found = token_ids(name, value)
-    _check_num_ids(name, found, allowed=MAX_STOP_TOKEN_IDS)
-    return found
+    ids = token_ids(name, value)
+    _check_num_ids(name, ids, allowed=MAX_STOP_TOKEN_IDS)
+    return ids
 
 
 def allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
-    found = token_ids(name, value)
-    if not found:
+    ids = token_ids(name, value)
+    if not ids:
         raise wrong(name, value, "at least one token id")
-    _check_num_ids(name, found, allowed=MAX_ALLOWED_TOKEN_IDS)
-    return found
+    _check_num_ids(name, ids, allowed=MAX_ALLOWED_TOKEN_IDS)
+    return ids
 
 
-def _check_num_ids(name: str, found: Sequence[int], *, allowed: int) -> None:
-    if len(found) > allowed:
-        raise BodyError(name, f"{name} holds {len(found):,} token ids; at most {allowed:,} are allowed")
+def _check_num_ids(name: str, ids: Sequence[int], *, allowed: int) -> None:
+    if len(ids) > allowed:
+        raise BodyError(name, f"{name} holds {len(ids):,} token ids; at most {allowed:,} are allowed")
 
 
 def bad_words(name: str, value: Any) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def _check_lengths(name: str, words: list[str]) -> None:
 
 
 def logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """Return pairs of token id and bias; JSON writes the ids as strings."""
+    """Return pairs of token id and bias; JSON has the ids as strings."""
     if type(value) is not dict:
         raise wrong(name, value, "an object from token ids to numbers", code="invalid_type")
     if len(value) > MAX_BIASES:
@@ -224,18 +224,18 @@ def _prompt_ids(name: str, value: list[Any]) -> tuple[int, ...]:
 
 
 def only_known(body: Mapping[str, Any], parameters: Mapping[str, Check]) -> dict[str, Any]:
-    """Return what is given of a body, checked; a null means "not given". Raises BodyError for an unknown parameter."""
-    given = {}
+    """Return the checked parameters of a body; a null means "not given". Raises BodyError for unknown ones."""
+    values = {}
     for name, value in body.items():
         if name not in parameters:
             message = f"{name} is not a parameter of this endpoint; remove it"
             raise BodyError(name, message, code="unknown_parameter")
         if value is not None:
-            given[name] = parameters[name](name, value)
-    return given
+            values[name] = parameters[name](name, value)
+    return values
 
 
 def refuse_unknown(name: str, value: Mapping[str, Any], known: set[str]) -> None:
-    """Raise BodyError for a key of `value`, the object called `name`, that is not among `known`."""
+    """Raise BodyError for a key of the object `value`, called `name`, that is not in `known`."""
     for key in value.keys() - known:
         raise BodyError(f"{name}.{key}", f"{name}.{key} is not a field of {name}", code="unknown_parameter")

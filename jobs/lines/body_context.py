@@ -1,6 +1,6 @@
-"""Passages for a prompt: what a line asks an index for, where they go in its body, and how they are written there.
+"""Passages for a prompt: a line's query to an index, their place in its body, and their layout.
 
-Pure: knows no index; who looks for the passages, and when, is `jobs.batches.retrieval`.
+Pure and independent of the index; `jobs.batches.retrieval` looks up the passages.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unkno
 from protocol.passages import ShownPassage, layout
 
 PLACEHOLDER = "{{context}}"
-"""Stands once in the messages of a line with a context, where its passages go."""
+"""Marks, exactly once in the messages of a line with a context, where its passages go."""
 DEFAULT_TOKENS = 1024
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 100
 TOKENS_AROUND = 16
-"""Of a passage, as estimated: its number, the name of its document and the blank line behind it."""
+"""Estimated tokens around a passage: its number, the name of its document and the following blank line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """What a line wants to be shown."""
+    """The passages that a line requests."""
 
     index: str
     """The id of an index."""
     query: str
-    """What its passages are to be about; one without a word is the line's error, not that of its file."""
+    """The text to search for. A query without words is the line's error, not the file's."""
     max_tokens: int = DEFAULT_TOKENS
-    """Of all passages together, as the index counts them."""
+    """Limit for all passages together, as the index counts tokens."""
     top_k: int = DEFAULT_TOP_K
-    """Passages, at most."""
+    """Most passages."""
     truncate: bool = False
-    """A query that is longer than the index's model reads at once is embedded as far as it does, and not refused."""
+    """Whether a query longer than the embedding model reads is truncated instead of refused."""
 
     @property
     def most_tokens(self) -> int:
-        """Return about how many tokens a prompt grows by, at most."""
+        """Return the approximate maximum of tokens added to a prompt."""
         return self.max_tokens + TOKENS_AROUND * self.top_k
 
 
 def context(name: str, value: Any) -> ContextRequest:
-    """Check what a line asks an index for. Raises BodyError."""
-    given = object_(name, value)
-    refuse_unknown(name, given, set(_FIELDS))
-    found = {key: _FIELDS[key](f"{name}.{key}", one) for key, one in given.items() if one is not None}
+    """Check and parse a line's query to an index. Raises BodyError."""
+    values = object_(name, value)
+    refuse_unknown(name, values, set(_FIELDS))
+    fields = {key: _FIELDS[key](f"{name}.{key}", one) for key, one in values.items() if one is not None}
     for key in ("index", "query"):
-        if key not in found:
+        if key not in fields:
             raise BodyError(f"{name}.{key}", f"{name}.{key} is missing", code="missing_required_parameter")
-    return ContextRequest(**found)
+    return ContextRequest(**fields)
 
 
 def no_context(name: str, _value: Any) -> ContextRequest:
-    """Refuse it where a prompt is text that no chat template guards."""
+    """Refuse a context in a plain prompt, which no chat template guards."""
     raise unsupported(
         name,
         f"{name} is for /v1/chat/completions: in a completion's prompt the words of a document could be special tokens",
@@ -62,7 +62,7 @@ def no_context(name: str, _value: Any) -> ContextRequest:
 
 
 def check_placeholder(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise BodyError unless messages, which are checked otherwise, say at one place where passages go."""
+    """Raise BodyError unless the messages, checked otherwise, have exactly one placeholder."""
     count = sum((message["content"] or "").count(PLACEHOLDER) for message in messages)
     if count == 0:
         message = f"context is given, and messages do not say where its passages go; write {PLACEHOLDER} there, once"
@@ -72,14 +72,14 @@ def check_placeholder(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def with_passages(body: Mapping[str, Any], passages: Sequence[ShownPassage]) -> dict[str, Any]:
-    """Return a chat's body that asks for no context: its passages stand where it said. The one given is not changed."""
+    """Return a copy of a chat body with the passages in place of their placeholder and without `context`."""
     written = layout(passages)
     messages = [{**message, "content": _filled(message.get("content"), written)} for message in body["messages"]]
     return {key: value for key, value in body.items() if key != "context"} | {"messages": messages}
 
 
 def _filled(content: Any, written: str) -> Any:
-    """Return the content of a message, a text or parts with one each, or none."""
+    """Return the content of a message (a text, parts with one text each, or None) with the passages inserted."""
     if isinstance(content, str):
         return content.replace(PLACEHOLDER, written)
     if content is None:

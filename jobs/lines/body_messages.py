@@ -1,6 +1,6 @@
-"""Checks of a conversation: roles, text, tool calls that were made and what they returned.
+"""Checks of a conversation: roles, text, tool calls and their results.
 
-Pure; the model's chat template makes a prompt of it in the worker.
+Pure; the worker turns it into a prompt with the model's chat template.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jobs.lines.body_checks import BodyError, text, unsupported, wrong
 from jobs.lines.body_tools import past_calls
 from jobs.lines.reading import shown
 
-# OpenAI's "developer" took over from "system"; chat templates of open models know the old name.
+# OpenAI's "developer" replaced "system"; chat templates of open models use the old name.
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -21,7 +21,7 @@ _ROLES = {
     "tool": "tool",
 }
 _FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
-# Fields that API answers carry and that users paste back into a history: accepted while they say nothing.
+# Fields of API answers that users copy into a history: accepted while empty.
 _EMPTY_MESSAGE_FIELDS = frozenset({"refusal", "annotations", "audio", "function_call", "reasoning_content"})
 
 
@@ -40,7 +40,7 @@ def _message(name: str, value: Any) -> Mapping[str, Any]:
     role = _role(f"{name}.role", value.get("role"))
     calls, answers = value.get("tool_calls") or None, value.get("tool_call_id")
     content = value.get("content")
-    # A message that only calls tools may be without text.
+    # A message that only calls tools may have no text.
     message: dict[str, Any] = {
         "role": role,
         "content": None if calls and content is None else _content(f"{name}.content", content),

@@ -1,6 +1,6 @@
-"""Checks of what an output must be: `response_format`, and vLLM's `structured_outputs` and `guided_…`.
+"""Checks of structured outputs: `response_format`, and vLLM's `structured_outputs` and `guided_…`.
 
-Pure; whether a schema or grammar can be kept is asked by the worker, of the library that keeps it.
+Pure; the worker asks the grammar library whether it supports a schema or grammar.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 from jobs.lines.body_checks import BodyError, Check, flag, object_, refuse_unknown, text, unsupported, wrong
 
 ONE_OF_AS_ANY_OF = "one_of_as_any_of"
-"""The parameter that has `oneOf`, in schemas of the output and of tools, taken as `anyOf`."""
+"""Parameter that says that `oneOf`, in schemas of the output and of tools, is treated as `anyOf`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """What the text must be."""
+    """Constraint on the text."""
 
     param: str
-    """The parameter that an error is to name."""
+    """The parameter named in errors."""
     fields: Mapping[str, Any]
-    """One kind, under its name in `engine.StructuredOutput`."""
+    """One constraint, under its name in `engine.StructuredOutput`."""
 
 
 def response_format(name: str, value: Any) -> Structure | None:
-    """Take OpenAI's three kinds; "text" asks for nothing."""
+    """Parse OpenAI's three kinds; "text" means no constraint."""
     kind = object_(name, value).get("type")
     if kind == "json_schema":
         refuse_unknown(name, value, {"type", "json_schema"})
@@ -40,7 +40,7 @@ def response_format(name: str, value: Any) -> Structure | None:
 
 
 def _json_schema(name: str, value: Any) -> Structure:
-    """The schema is always kept, whatever `strict` says; `name` and `description` are for the reader."""
+    """Parse a `json_schema`, enforced whatever `strict` is; `name` and `description` are ignored."""
     if type(value) is not dict:
         raise wrong(name, value, "an object with name and schema", code="invalid_type")
     refuse_unknown(name, value, {"name", "description", "schema", "strict"})
@@ -53,23 +53,23 @@ def _json_schema(name: str, value: Any) -> Structure:
 
 
 def structured_outputs(name: str, value: Any) -> Structure | None:
-    """Take vLLM's object: exactly one of its kinds, and whether JSON may have white space."""
+    """Parse vLLM's object: exactly one of its kinds, and whether JSON may contain white space."""
     for key in object_(name, value):
         if key not in _KINDS and key != "disable_any_whitespace":
             raise unsupported(f"{name}.{key}", f"{name}.{key} is not supported; remove it")
-    given = {key: part for key, part in value.items() if part is not None and not (key in _SWITCHES and part is False)}
-    kinds = given.keys() & _KINDS.keys()
+    values = {key: part for key, part in value.items() if part is not None and not (key in _SWITCHES and part is False)}
+    kinds = values.keys() & _KINDS.keys()
     if len(kinds) != 1:
         raise BodyError(name, f"{name} has {len(kinds)} kinds; give exactly one of {', '.join(_KINDS)}")
     (kind,) = kinds
-    fields = {kind: _KINDS[kind](f"{name}.{kind}", given[kind])}
+    fields = {kind: _KINDS[kind](f"{name}.{kind}", values[kind])}
     if value.get("disable_any_whitespace") is not None:
         fields["any_whitespace"] = not flag(f"{name}.disable_any_whitespace", value["disable_any_whitespace"])
     return Structure(param=f"{name}.{kind}", fields=fields)
 
 
 def guided(kind: str) -> Check:
-    """Take a parameter of older vLLM, `guided_<kind>`."""
+    """Return the check of a parameter of older vLLM, `guided_<kind>`."""
 
     def check(name: str, value: Any) -> Structure:
         return Structure(param=name, fields={kind: _KINDS[kind](name, value)})
@@ -77,21 +77,21 @@ def guided(kind: str) -> Check:
     return check
 
 
-def structure_of(given: Mapping[str, Any]) -> Structure | None:
+def structure_of(values: Mapping[str, Any]) -> Structure | None:
     """Return the one structure among a body's checked parameters. Raises BodyError when there are two."""
-    if given.keys().isdisjoint(STRUCTURES):  # as of most lines
+    if values.keys().isdisjoint(STRUCTURES):  # as in most lines
         return None
-    found = [(name, given[name]) for name in STRUCTURES if given.get(name) is not None]
-    if len(found) > 1:
-        raise BodyError(found[1][0], f"{found[0][0]} and {found[1][0]} are both given; give one of them")
-    if found and given.get("ignore_eos"):
-        raise BodyError("ignore_eos", f"ignore_eos is true and {found[0][0]} ends the output; give one of them")
-    return _with_one_of(found[0][1], given) if found else None
+    structures = [(name, values[name]) for name in STRUCTURES if values.get(name) is not None]
+    if len(structures) > 1:
+        raise BodyError(structures[1][0], f"{structures[0][0]} and {structures[1][0]} are both given; give one of them")
+    if structures and values.get("ignore_eos"):
+        raise BodyError("ignore_eos", f"ignore_eos is true and {structures[0][0]} ends the output; give one of them")
+    return _with_one_of(structures[0][1], values) if structures else None
 
 
-def _with_one_of(structure: Structure, given: Mapping[str, Any]) -> Structure:
-    """Note in a structure with a JSON schema how its `oneOf` is to be taken."""
-    if not given.get(ONE_OF_AS_ANY_OF) or "json" not in structure.fields:
+def _with_one_of(structure: Structure, values: Mapping[str, Any]) -> Structure:
+    """Add to a structure with a JSON schema how its `oneOf` is treated."""
+    if not values.get(ONE_OF_AS_ANY_OF) or "json" not in structure.fields:
         return structure
     return replace(structure, fields={**structure.fields, ONE_OF_AS_ANY_OF: True})
 
@@ -131,4 +131,4 @@ STRUCTURES: dict[str, Check] = {
     "guided_choice": guided("choice"),
     "guided_grammar": guided("grammar"),
 }
-"""The parameters that say what the output must be; a body may have one of them."""
+"""Parameters that constrain the output; a body may have one of them."""

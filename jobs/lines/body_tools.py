@@ -1,6 +1,6 @@
-"""Checks of what a chat body says of tools: those offered, whether they must be used, and calls in its history.
+"""Checks of tools in a chat body: those offered, the tool choice, and calls in the history.
 
-Pure; how a model is told of tools, and how it writes a call, is the worker's.
+Pure; the worker describes tools to the model and parses its calls.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Choice(StrEnum):
-    """Whether a tool is to be called."""
+    """Whether the model calls a tool."""
 
     NONE = "none"  # never
-    AUTO = "auto"  # if the model likes
-    REQUIRED = "required"  # surely
+    AUTO = "auto"  # if the model chooses to
+    REQUIRED = "required"  # always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """The tools of a request, as they were given."""
+    """The tools of a request, unchanged."""
 
     offered: tuple[Mapping[str, Any], ...]
-    """All of them: the model is told of these."""
+    """All of them, as described to the model."""
     callable: tuple[Mapping[str, Any], ...]
-    """Those that may be called: one alone where the choice names it."""
+    """Tools that may be called: only one where the choice names it."""
     choice: Choice
-    """Never NONE; REQUIRED where it names a tool."""
+    """Never NONE; REQUIRED where the choice names a tool."""
     is_parallel: bool
     """Whether one answer may hold several calls."""
     one_of_as_any_of: bool = False
-    """Whether `oneOf` in the functions' schemas is taken as `anyOf`."""
+    """Whether `oneOf` in the functions' schemas is treated as `anyOf`."""
 
 
 def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -48,12 +48,12 @@ def tools(name: str, value: Any) -> tuple[Mapping[str, Any], ...]:
         raise wrong(name, value, "a list of tools", code="invalid_type")
     if len(value) > MAX_TOOLS:
         raise BodyError(name, f"{name} holds {len(value)} tools; {MAX_TOOLS} are allowed")
-    found = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
-    names = [tool["function"]["name"] for tool in found]
+    offered = tuple(_tool(f"{name}[{index}]", tool) for index, tool in enumerate(value))
+    names = [tool["function"]["name"] for tool in offered]
     for one in names:
         if names.count(one) > 1:
             raise BodyError(name, f"{name} has the function {one} more than once; give each its own name")
-    return found
+    return offered
 
 
 def _tool(name: str, value: Any) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ def _tool(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def tool_choice(name: str, value: Any) -> Choice | str:
-    """Return the choice, or "function:" and the name of the one tool to be called."""
+    """Return the choice, or "function:" and the name of the only tool to call."""
     if type(value) is str:
         if value not in tuple(Choice):
             raise wrong(name, value, '"none", "auto", "required" or an object that names a function')
@@ -85,32 +85,32 @@ def tool_choice(name: str, value: Any) -> Choice | str:
     return f"function:{_function_name(f'{name}.function.name', function.get('name'))}"
 
 
-def tool_use_of(given: Mapping[str, Any]) -> ToolUse | None:
-    """Bring a body's checked tools and choice together; None when no tool may be called. Raises BodyError."""
-    offered: tuple[Mapping[str, Any], ...] = given.get("tools", ())
-    choice = given.get("tool_choice", Choice.AUTO)
+def tool_use_of(values: Mapping[str, Any]) -> ToolUse | None:
+    """Combine a body's checked tools and choice; None when no tool may be called. Raises BodyError."""
+    offered: tuple[Mapping[str, Any], ...] = values.get("tools", ())
+    choice = values.get("tool_choice", Choice.AUTO)
     if not offered and choice not in (Choice.NONE, Choice.AUTO):
         raise BodyError("tool_choice", "tool_choice asks for a call and tools is empty; give the tools")
     if not offered or choice == Choice.NONE:
         return None
     callable_ = offered
     if choice not in tuple(Choice):
-        wanted = choice.removeprefix("function:")
-        callable_ = tuple(tool for tool in offered if tool["function"]["name"] == wanted)
+        tool_name = choice.removeprefix("function:")
+        callable_ = tuple(tool for tool in offered if tool["function"]["name"] == tool_name)
         if not callable_:
-            raise BodyError("tool_choice", f"tool_choice names {wanted}, which is not among the tools")
+            raise BodyError("tool_choice", f"tool_choice names {tool_name}, which is not among the tools")
     is_named = callable_ is not offered
     return ToolUse(
         offered=offered,
         callable=callable_,
         choice=Choice.REQUIRED if is_named else Choice(choice),
-        is_parallel=given.get("parallel_tool_calls", True) and not is_named,
-        one_of_as_any_of=given.get("one_of_as_any_of", False),
+        is_parallel=values.get("parallel_tool_calls", True) and not is_named,
+        one_of_as_any_of=values.get("one_of_as_any_of", False),
     )
 
 
 def past_calls(name: str, value: Any) -> list[dict[str, Any]]:
-    """Take the `tool_calls` of an assistant's message; `arguments` stay the text of a JSON object."""
+    """Check the `tool_calls` of an assistant's message; `arguments` remain JSON text."""
     if type(value) is not list:
         raise wrong(name, value, "a list of tool calls", code="invalid_type")
     return [_past_call(f"{name}[{index}]", call) for index, call in enumerate(value)]

@@ -1,6 +1,6 @@
-"""The bodies of lines that the service writes for itself: documents to be read or cut, answers to be grounded.
+"""Bodies of the service's own lines: documents to read or cut, answers to ground.
 
-Pure. Users send none of them, yet every field is checked: what is written today is read by a release of next month.
+Pure. Users send none of them, yet every field is checked: a later release may read lines that were written today.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from jobs.lines.body_checks import BodyError, Check, object_, text, whole
 
 PREPARE_MODEL = ":prepare"
-"""What stands for a model in lines that need none. Their chunks wait in the queue of this name, which `tokenmill
-prepare` serves; `jobs.served_models` lets no model begin with a colon."""
+"""Stands for a model in lines that need none. Their chunks wait in the queue of this name, which `tokenmill prepare`
+serves; `jobs.served_models` forbids model names that begin with a colon."""
 
 DOCUMENTS = "documents"
-"""What people see in the place of that name: it is no model."""
+"""Shown to users in its place, as it is no model."""
 
 READ_ENDPOINT = "/v1/documents/read"
 GROUND_ENDPOINT = "/v1/documents/ground"
@@ -27,103 +27,104 @@ _KEY = re.compile(r"[0-9]+(-[0-9]+)?")
 
 
 def shown_model(model: str) -> str:
-    """Return a model's name, or what people see where work on documents has no model."""
+    """Return a model's name, or the text shown for document work without a model."""
     return DOCUMENTS if model == PREPARE_MODEL else model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """A document to be read: a file of the tenant, or an object of one of its stores."""
+    """A document to read: a file of the tenant, or an object in one of its stores."""
 
     name: str
-    """What users call it; its ending says its format where its bytes do not."""
+    """The user's name of the file; its extension gives the format where its bytes do not."""
     file_id: str | None = None
     store: str | None = None
     key: str | None = None
-    """Of the object in the store."""
+    """Key of the object in the store."""
     etag: str | None = None
-    """Of the version that was listed; another may be there by now: the answer's sha256 says what was read."""
+    """ETag of the listed version. The object may have changed since; the answer's sha256 says which version was
+    read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroundRequest:
-    """What a model said of a read document, to be found in it."""
+    """A model's answers about a read document, whose values are to be located in it."""
 
     plan_key: str
-    """Of the object that says what was asked."""
+    """Key of the object with the questions."""
     name: str
     sha256: str
     first: Sequence[Mapping[str, Any]]
-    """Of each group, in their order, its answer: `text` and `logprobs`, or `error` with a code and a message."""
+    """The answer for each group, in order: `text` and `logprobs`, or `error` with a code and a message."""
     usage: Mapping[str, Any]
-    """Tokens of all answers, as the record tells them."""
+    """Tokens of all answers, as in the record."""
     object_key: str | None = None
-    """Of the read document."""
+    """Key of the read document."""
     found_key: str | None = None
-    """In its place where an index was asked: of the results of looking for its passages."""
+    """Key of the passage lookup's results, in place of the document where an index was searched."""
     second_readings: Mapping[str, Mapping[str, Any]] | None = None
-    """The same of second readings, by the number of the group; None: there are none."""
+    """The same of second readings, by group number; None where there are none."""
     again: Sequence[Mapping[str, Mapping[str, Any]]] = ()
-    """The same of each round of further questions, by their keys: the number of a group, or 3-0 for a part of it."""
+    """The same of each round of further questions, by key: a group number, or e.g. 3-0 for a part of it."""
     covered: Mapping[str, Mapping[str, Any]] | None = None
-    """The same of what was asked with the found values covered; None: nothing was, so far."""
+    """The same of questions asked with the found values masked; None where none were asked so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
-    """Read documents to be cut into passages, of which a segment of an index is made."""
+    """Read documents to cut into passages for one segment of an index."""
 
     segment_key: str
-    """Of the object that is to be written."""
+    """Key of the object to write."""
     documents: Sequence[Mapping[str, str]]
-    """Of each its `id`, its `name` and the `object_key` of what was read of it."""
+    """`id`, `name` and the `object_key` of the read text of each."""
     max_tokens: int
-    """Of a passage."""
+    """Per passage."""
     overlap_tokens: int
     language: str
     tokenizer_sha256: str | None = None
-    """Of the tokenizer whose tokens are counted; None: two bytes are a token."""
+    """The tokenizer that counts tokens; None: two bytes count as one token."""
 
 
 def read_request(body: Mapping[str, Any]) -> ReadRequest:
-    """Read the body of a line of READ_ENDPOINT. Raises BodyError."""
-    given = _checked(body, _READ)
-    is_file = "file_id" in given
-    if is_file == ("store" in given) or ("store" in given) != ("key" in given) or (is_file and "etag" in given):
+    """Parse the body of a line of READ_ENDPOINT. Raises BodyError."""
+    values = _checked(body, _READ)
+    is_file = "file_id" in values
+    if is_file == ("store" in values) or ("store" in values) != ("key" in values) or (is_file and "etag" in values):
         raise BodyError("file_id", "give file_id, or store and key in its place", code="invalid_value")
-    return ReadRequest(**_required(given, "name"))
+    return ReadRequest(**_required(values, "name"))
 
 
 def ground_request(body: Mapping[str, Any]) -> GroundRequest:
-    """Read the body of a line of GROUND_ENDPOINT. Raises BodyError."""
-    given = _checked(body, _GROUND)
-    if ("object_key" in given) == ("found_key" in given):
+    """Parse the body of a line of GROUND_ENDPOINT. Raises BodyError."""
+    values = _checked(body, _GROUND)
+    if ("object_key" in values) == ("found_key" in values):
         raise BodyError("object_key", "give object_key, or found_key in its place", code="invalid_value")
-    return GroundRequest(**_required(given, "plan_key", "name", "sha256", "first", "usage"))
+    return GroundRequest(**_required(values, "plan_key", "name", "sha256", "first", "usage"))
 
 
 def cut_request(body: Mapping[str, Any]) -> CutRequest:
-    """Read the body of a line of CUT_ENDPOINT. Raises BodyError."""
-    given = _checked(body, _CUT)
-    return CutRequest(**_required(given, *(name for name in _CUT if name != "tokenizer_sha256")))
+    """Parse the body of a line of CUT_ENDPOINT. Raises BodyError."""
+    values = _checked(body, _CUT)
+    return CutRequest(**_required(values, *(name for name in _CUT if name != "tokenizer_sha256")))
 
 
 def _checked(body: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
-    """Return the fields that are given, each through its check; `model` says nothing."""
-    given = {}
+    """Return the checked fields; `model` is ignored."""
+    values = {}
     for name, value in body.items():
         if name != "model" and name not in checks:
             raise BodyError(name, f"{name} is not a field of this endpoint; remove it", code="unknown_parameter")
         if name != "model" and value is not None:
-            given[name] = checks[name](name, value)
-    return given
+            values[name] = checks[name](name, value)
+    return values
 
 
-def _required(given: dict[str, Any], *names: str) -> dict[str, Any]:
+def _required(values: dict[str, Any], *names: str) -> dict[str, Any]:
     for name in names:
-        if name not in given:
+        if name not in values:
             raise BodyError(name, f"{name} is missing", code="missing_required_parameter")
-    return given
+    return values
 
 
 def _answers(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
@@ -137,8 +138,8 @@ def _answers_by_group(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
         if not (group.isascii() and group.isdigit()):
             raise BodyError(name, f"{name} has the key {group[:40]!r}; give the numbers of groups")
         _answer(f"{name}.{group}", one)
-    found: Mapping[str, Mapping[str, Any]] = value
-    return found
+    answers: Mapping[str, Mapping[str, Any]] = value
+    return answers
 
 
 def _rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
@@ -156,11 +157,11 @@ def _rounds(name: str, value: Any) -> Sequence[Mapping[str, Mapping[str, Any]]]:
 
 def _answer(name: str, value: Any) -> Mapping[str, Any]:
     """Check one answer: a text with its log-probabilities, or an error."""
-    found: Mapping[str, Any] = object_(name, value)
-    if ("text" in found) == ("error" in found):
+    answers: Mapping[str, Any] = object_(name, value)
+    if ("text" in answers) == ("error" in answers):
         raise BodyError(name, f"{name} must have a text or an error")
-    _checked(found, {"text": text, "error": object_, "logprobs": _logprobs})
-    return found
+    _checked(answers, {"text": text, "error": object_, "logprobs": _logprobs})
+    return answers
 
 
 def _logprobs(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
@@ -173,8 +174,8 @@ def _documents(name: str, value: Any) -> Sequence[Mapping[str, str]]:
     if type(value) is not list or not value:
         raise BodyError(name, f"{name} must be a list of documents", code="invalid_type")
     for index, one in enumerate(value):
-        given = _checked(object_(f"{name}[{index}]", one), _NAMED)
-        _required(given, *_NAMED)
+        values = _checked(object_(f"{name}[{index}]", one), _NAMED)
+        _required(values, *_NAMED)
     return value
 
 

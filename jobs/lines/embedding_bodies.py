@@ -1,4 +1,4 @@
-"""What a line of `/v1/embeddings` may ask for: each parameter supported, harmless or refused by name.
+"""Parse the bodies of `/v1/embeddings`: each parameter is supported, ignored as harmless, or refused by name.
 
 Pure: the parsed body in, a frozen request out; no SQL, no tokenizer, no model.
 """
@@ -16,7 +16,7 @@ EMBEDDING_ENDPOINT = "/v1/embeddings"
 
 
 class Encoding(StrEnum):
-    """How an answer writes a vector: a list of numbers, or its float32 in little endian as base64."""
+    """Format of a vector in an answer: a list of numbers, or its float32 in little endian as base64."""
 
     FLOAT = "float"
     BASE64 = "base64"
@@ -24,36 +24,36 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingRequest:
-    """Texts or token ids, each answered with a vector."""
+    """Texts or token ids, one vector each."""
 
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
-    """How many of the first numbers of a vector are wanted; None: all."""
+    """Number of leading dimensions returned; None: all."""
     encoding: Encoding = Encoding.FLOAT
     truncate: bool = False
-    """A text that is longer than the model reads at once is read as far as it does, and not refused."""
+    """Whether a text longer than the model reads is truncated instead of refused."""
 
 
 def embedding_request(body: Mapping[str, Any]) -> EmbeddingRequest:
-    """Read the body of a line of EMBEDDING_ENDPOINT; a null means "not given". Raises BodyError."""
-    given = only_known(body, _PARAMETERS)
-    if "input" not in given:
+    """Parse the body of a line of EMBEDDING_ENDPOINT; a null means "not given". Raises BodyError."""
+    values = only_known(body, _PARAMETERS)
+    if "input" not in values:
         raise BodyError("input", "input is missing; give text or token ids", code="missing_required_parameter")
     return EmbeddingRequest(
-        inputs=given["input"],
-        dimensions=given.get("dimensions"),
-        encoding=given.get("encoding_format", Encoding.FLOAT),
-        truncate=given.get("truncate", False),
+        inputs=values["input"],
+        dimensions=values.get("dimensions"),
+        encoding=values.get("encoding_format", Encoding.FLOAT),
+        truncate=values.get("truncate", False),
     )
 
 
 def _inputs(name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
-    found = prompts(name, value)
-    for index, one in enumerate(found):
+    inputs = prompts(name, value)
+    for index, one in enumerate(inputs):
         if one == "":
             where = name if type(value) is str else f"{name}[{index}]"
             raise BodyError(name, f"{where} is an empty string; leave it out, or give it a text")
-    return found
+    return inputs
 
 
 def _encoding(name: str, value: Any) -> Encoding:
@@ -64,7 +64,7 @@ def _encoding(name: str, value: Any) -> Encoding:
 
 
 _PARAMETERS: dict[str, Check] = {
-    "model": text,  # validation has matched it with the batch
+    "model": text,  # matched with the batch by validation
     "input": _inputs,
     "dimensions": whole(1),
     "encoding_format": _encoding,

@@ -1,6 +1,6 @@
-"""Every endpoint that lines may have: what kind of work it is, who may ask for it, and what reads its bodies.
+"""The endpoints of lines: the kind of work, who may request it, and the parser of its bodies.
 
-The one list of them; a further endpoint is a row here. Knows no queue and no worker.
+The only such list: a further endpoint is one more row here.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ Request = (
 
 
 class LineKind(StrEnum):
-    """Who runs the lines of an endpoint."""
+    """Which kind of worker runs the lines of an endpoint."""
 
-    GENERATE = "generate"  # an engine, which answers with new tokens
-    POOL = "pool"  # a model that answers with vectors
-    RERANK = "rerank"  # a model that answers with scores of documents
-    PREPARE = "prepare"  # a worker without an engine: documents, and what is found in them
+    GENERATE = "generate"  # an engine, which generates tokens
+    POOL = "pool"  # a model that returns vectors
+    RERANK = "rerank"  # a model that returns scores of documents
+    PREPARE = "prepare"  # a worker without an engine: documents and passage lookups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What lines of one `url` are."""
+    """Properties of the lines of one `url`."""
 
     path: str
     kind: LineKind
     parse: Callable[[Mapping[str, Any]], Request]
-    """Return what a line's body asks for, or raise BodyError."""
+    """Returns the parsed request of a body, or raises BodyError."""
     is_public: bool = True
-    """Whether users may submit batches of it; else the service alone makes them."""
+    """Whether users may submit batches of it; otherwise only the service creates them."""
     max_chunk_lines: int | None = None
-    """Of a chunk; None: as usual for lines of their kind."""
+    """Most lines of a chunk; None: the default for lines of their kind."""
 
 
 QUERY_LINES = 256
-"""Of a chunk: each takes milliseconds, so that what a chunk costs is little beside its lines."""
+"""Lines per chunk of queries: each takes milliseconds, so that a chunk's fixed cost is small beside its lines."""
 
 _ALL = (
     Endpoint(path=CHAT_ENDPOINT, kind=LineKind.GENERATE, parse=chat_request),
@@ -86,28 +86,28 @@ _ALL = (
 )
 BY_PATH: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _ALL}
 ENDPOINTS = tuple(endpoint.path for endpoint in _ALL if endpoint.is_public)
-"""Those that users may name."""
+"""Endpoints that users may name."""
 PREPARED = tuple(endpoint.path for endpoint in _ALL if endpoint.kind is LineKind.PREPARE)
-"""Those whose lines have no tokens."""
+"""Endpoints whose lines have no tokens."""
 
 
 def paths_of(kind: LineKind) -> tuple[str, ...]:
-    """Return the endpoints of a kind that users may name."""
+    """Return the public endpoints of a kind."""
     return tuple(path for path in ENDPOINTS if BY_PATH[path].kind is kind)
 
 
 def kind_of(path: str) -> LineKind:
-    """Return the kind of an endpoint that a batch has."""
+    """Return the kind of a batch's endpoint."""
     return BY_PATH[path].kind
 
 
 def parse_request(path: str, body: Mapping[str, Any]) -> Request:
-    """Read the body of a line whose endpoint validation has checked. Raises BodyError naming the parameter."""
+    """Parse the body of a line whose endpoint validation has checked. Raises BodyError naming the parameter."""
     return BY_PATH[path].parse(body)
 
 
 def require_endpoint(path: str, *, is_ours: bool = False) -> None:
-    """Raise InputError for an endpoint whose requests no batch may have; `is_ours`: the service makes it."""
+    """Raise InputError for an endpoint that a batch may not use; `is_ours`: the service creates the batch."""
     endpoint = BY_PATH.get(path)
     if endpoint is not None and (endpoint.is_public or is_ours):
         return

@@ -1,6 +1,6 @@
 """Count and estimate the requests of an input file while it streams in, so that a submit can be refused at once.
 
-Never fails: a line that is wrong counts as a request, and validation says later what is wrong with it.
+Never fails: an invalid line counts as a request, and validation reports its error later.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from jobs.lines.body_context import DEFAULT_TOKENS, DEFAULT_TOP_K, MAX_TOP_K, TO
 from jobs.lines.reading import LineSplitter, RawLine
 from protocol.sampling import MAX_INT, MAX_N
 
-_MAX_HELD_BYTES = 8 * 1024 * 1024  # of one line; a longer one is only counted
+_MAX_HELD_BYTES = 8 * 1024 * 1024  # per line; a longer one is only counted
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_PROMPT = 8  # what a chat template adds around a conversation, and
 _TOKENS_PER_MESSAGE = 8  # around each of its messages: roles and separators
-# Of one line: its answer is one value in Postgres, which holds 1 GB, so more than this is never written. Without a
-# limit a file of lines with every parameter at its highest would sum to more than a bigint holds.
+# Per line: its answer is one value in Postgres, which holds 1 GB, so more than this is never written. Without a limit a
+# file of lines with every parameter at its maximum would sum to more than a bigint holds.
 _MAX_OUTPUT_TOKENS = 2**31
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputEstimate:
-    """What an input file asks for."""
+    """Size of an input file in requests and tokens."""
 
     num_requests: int
-    """Exact; blank lines do not count."""
+    """Exact, without blank lines."""
     estimated_input_tokens: int
-    """Prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and the calls of a history
-    count as JSON. Against a large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with
-    few bytes per token, gives up to four times as many. Token id prompts are exact. A query counts with each of its
+    """Prompt bytes ÷ 4, rounded up per text, plus 8 tokens a prompt and a message; tools and past tool calls count as
+    JSON. Against a large vocabulary it is within ±40 % on prose and code; a small vocabulary, or a script with few
+    bytes per token, gives up to four times as many. Token id prompts are exact. A query counts with each of its
     documents, the passages of a context with its max_tokens."""
     estimated_output_tokens: int
     """The line's own limit times n times its prompts, the most that it may generate. Without a limit a completion
-    generates at most 16; a chat may go on until the context ends, and counts with the default. Embeddings and scores
-    have none."""
+    generates at most 16; a chat may continue to the end of the context, and counts with the default. Embeddings and
+    scores have none."""
 
     def __add__(self, other: InputEstimate) -> InputEstimate:
         return InputEstimate(
@@ -54,7 +54,7 @@ class InputEstimator:
     """Feed the file in pieces of any size, then finish; holds one line of at most 8 MiB."""
 
     def __init__(self, *, default_max_tokens: int, first_line: int = 0) -> None:
-        """`first_line`: another one than 0 has no byte order mark."""
+        """`first_line`: only line 0 may have a byte order mark."""
         self._default_max_tokens = default_max_tokens
         self._splitter = LineSplitter(max_line_bytes=_MAX_HELD_BYTES, first_line=first_line)
         self._num_requests = 0
@@ -66,14 +66,14 @@ class InputEstimator:
             self._add(line)
 
     def finish(self) -> InputEstimate:
-        """Add the last line, which may have no line end, and return the sums."""
+        """Add the last line, which may lack a line end, and return the sums."""
         for line in self._splitter.finish():
             self._add(line)
         return self.so_far
 
     @property
     def so_far(self) -> InputEstimate:
-        """Return the sums of the lines that have ended."""
+        """Return the sums of the complete lines."""
         return InputEstimate(
             num_requests=self._num_requests,
             estimated_input_tokens=self._input_tokens,
@@ -102,7 +102,7 @@ def estimate_input_tokens(line: bytes, body: Mapping[str, Any]) -> int:
 
 
 def _body_of(line: bytes) -> Mapping[str, Any]:
-    """Return the body of a request line, an empty one where it cannot be read."""
+    """Return the body of a request line; empty where it cannot be parsed."""
     try:
         body = orjson.loads(line)["body"]
     except _MALFORMED:
@@ -111,7 +111,7 @@ def _body_of(line: bytes) -> Mapping[str, Any]:
 
 
 def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> tuple[int, int]:
-    """Return (input tokens, output tokens); where the prompt cannot be read, the bytes of the whole line count."""
+    """Return (input tokens, output tokens); where the prompt cannot be parsed, the bytes of the whole line count."""
     try:
         input_tokens, num_prompts = _input_of(body)
     except _MALFORMED:
@@ -127,7 +127,7 @@ def _estimate(line: bytes, body: Mapping[str, Any], default_max_tokens: int) -> 
 
 
 def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no prompt to read."""
+    """Return (tokens, number of prompts). Raises one of _MALFORMED where there is no readable prompt."""
     if _generates_nothing(body):
         return _tokens_of_prompt(body["input"]) if "input" in body else _tokens_of_pairs(body)
     messages = body.get("messages")
@@ -138,18 +138,18 @@ def _input_of(body: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _generates_nothing(body: Mapping[str, Any]) -> bool:
-    """Tell whether a body asks for vectors or scores of its texts, and for no tokens."""
+    """Return whether a body requests vectors or scores, and no generated tokens."""
     return bool(body.keys() & {"input", "documents"}) and not body.keys() & {"messages", "prompt"}
 
 
 def _tokens_of_pairs(body: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (tokens, number of documents) of a query that is read with each document."""
+    """Return (tokens, number of documents) of a query that is read once with each document."""
     texts = [each if isinstance(each, str) else each["text"] for each in body["documents"]]
     return sum(map(_tokens_of, texts)) + len(texts) * (_tokens_of(body["query"]) + _TOKENS_PER_PROMPT), len(texts)
 
 
 def _tokens_of_context(context: Any) -> int:
-    """Return about how many tokens the passages may have that a line asks for."""
+    """Return the approximate tokens of the passages that a line requests."""
     if not isinstance(context, dict):
         return 0
     top_k = _allowed(context.get("top_k"), MAX_TOP_K, DEFAULT_TOP_K)
@@ -189,5 +189,5 @@ def _tokens_of_bytes(size: int) -> int:
 
 
 def _allowed(value: Any, most: int, otherwise: int) -> int:
-    """Return a parameter's value; one that is refused when the line runs counts as if it had not been given."""
+    """Return a parameter's value; an invalid one, which is refused when the line runs, counts as absent."""
     return value if type(value) is int and 0 <= value <= most else otherwise

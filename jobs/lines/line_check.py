@@ -1,6 +1,6 @@
-"""What is wrong with a well-formed line's request, before anybody runs it: its parameters, and a length beyond doubt.
+"""Check a well-formed line's request before it is run: its parameters, and lengths that surely exceed the context.
 
-Pure. The worker asks the same of a line, and whether it fits by its exact tokens.
+Pure. The worker repeats the check, and also checks the exact number of tokens.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from jobs.lines.reading import InputLine, LineProblem
 
 LONGEST_TOKEN = 32
 """How many times fewer tokens than estimated a prompt may have: the estimate counts one for 4 bytes, and tokens of 128
-spaces are usual."""
+spaces are common."""
 
 
 def check_body(line: InputLine, content: bytes, *, endpoint: str, max_model_len: int | None) -> Request:
-    """Return what the body asks for; `content` is the whole line. Raises LineProblem where no worker will run that.
+    """Return the parsed body; `content` is the whole line. Raises LineProblem where no worker will run it.
 
-    `max_model_len` is the context of the line's model, prompt and answer together; None where it is not known.
+    `max_model_len` is the context of the line's model, prompt and answer together; None where it is unknown.
     """
     try:
         request = parse_request(endpoint, line.body)
@@ -46,7 +46,7 @@ def _check_length(
         )
     param = "messages" if isinstance(request, ChatRequest) else "prompt"
     most = LONGEST_TOKEN * max_model_len * (1 if isinstance(request, ChatRequest) else len(request.prompts))
-    if len(content) < most:  # a byte is no more than a token, whatever the estimate: most lines need none
+    if len(content) < most:  # a byte is at most a token, whatever the estimate: most lines need none
         return
     estimate = estimate_input_tokens(content, line.body)
     if estimate > most:

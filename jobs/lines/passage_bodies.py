@@ -1,6 +1,6 @@
-"""The body of a line that the service writes for itself: passages to be found for another line's prompt; its answer.
+"""Bodies of the service's own passage lookups for other lines' prompts, and their answers.
 
-Pure. Users send none of them, yet every field is checked: what is written today is read by a release of next month.
+Pure. Users send none of them, yet every field is checked: a later release may read lines that were written today.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ FIND_ENDPOINT = "/v1/passages/find"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest:
-    """A query of a tenant's index."""
+    """A query to a tenant's index."""
 
     index: str
     query: str
     max_tokens: int
     top_k: int
     vector: bytes | None = None
-    """Of the query, float32 in little endian; None: it is looked for by its words alone."""
+    """The query's vector, float32 in little endian; None: search by words alone."""
     error: Mapping[str, Any] | None = None
-    """With a code and a message: why the query has no vector, and so no answer."""
+    """Code and message of the reason why the query has no vector, and therefore no answer."""
 
 
 def find_body(
     wanted: ContextRequest, *, vector: str | None = None, error: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return what `find_request` reads; the vector in base64, as an embedding model's answer has it."""
+    """Return the body that `find_request` parses; the vector in base64, as in an embedding model's answer."""
     body: dict[str, Any] = {"model": PREPARE_MODEL, "index": wanted.index, "query": wanted.query}
     body |= {"max_tokens": wanted.max_tokens, "top_k": wanted.top_k}
     return body | {key: value for key, value in (("vector", vector), ("error", error)) if value is not None}
 
 
 def find_request(body: Mapping[str, Any]) -> FindRequest:
-    """Read the body of a line of FIND_ENDPOINT. Raises BodyError."""
-    given = _checked("body", {key: value for key, value in body.items() if key != "model"}, _FIND)
-    return FindRequest(**_required(given, "index", "query", "max_tokens", "top_k"))
+    """Parse the body of a line of FIND_ENDPOINT. Raises BodyError."""
+    values = _checked("body", {key: value for key, value in body.items() if key != "model"}, _FIND)
+    return FindRequest(**_required(values, "index", "query", "max_tokens", "top_k"))
 
 
 def shown_passages(answer: Mapping[str, Any]) -> list[ShownPassage]:
-    """Return the passages of an answer as a prompt shows them."""
+    """Return the passages of an answer as they appear in a prompt."""
     return [ShownPassage(document=one["document"], shown=one["shown"]) for one in answer["passages"]]
 
 
 def citations(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an answer of the model says of its passages: all but what they say, by the numbers of its prompt."""
+    """Return the passages' metadata for the model's answer, without their text, by their numbers in the prompt."""
     numbered = enumerate(answer["passages"], start=1)
     passages = [
         {"number": number} | {key: value for key, value in one.items() if key != "shown"} for number, one in numbered
@@ -67,11 +67,11 @@ def _checked(name: str, value: Mapping[str, Any], checks: Mapping[str, Check]) -
     return {key: checks[key](key, one) for key, one in value.items() if one is not None}
 
 
-def _required(given: dict[str, Any], *names: str) -> dict[str, Any]:
+def _required(values: dict[str, Any], *names: str) -> dict[str, Any]:
     for name in names:
-        if name not in given:
+        if name not in values:
             raise BodyError(name, f"{name} is missing", code="missing_required_parameter")
-    return given
+    return values
 
 
 def _error(name: str, value: Any) -> Mapping[str, Any]:
@@ -80,12 +80,12 @@ def _error(name: str, value: Any) -> Mapping[str, Any]:
 
 def _vector(name: str, value: Any) -> bytes:
     try:
-        found = base64.b64decode(text(name, value), validate=True)
+        vector = base64.b64decode(text(name, value), validate=True)
     except binascii.Error:
         raise BodyError(name, f"{name} is no base64") from None
-    if not found or len(found) % 4:
-        raise BodyError(name, f"{name} has {len(found)} bytes; it must be float32 numbers")
-    return found
+    if not vector or len(vector) % 4:
+        raise BodyError(name, f"{name} has {len(vector)} bytes; it must be float32 numbers")
+    return vector
 
 
 _FIND: dict[str, Check] = {

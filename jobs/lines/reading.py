@@ -1,6 +1,6 @@
-"""The lines of an input file: split, parsed, and what is wrong with one in words.
+"""Split and parse the lines of an input file, and describe the error of an invalid one.
 
-Pure: bytes in, values out; no SQL, no storage, no opinion on what a body may ask for (that is `jobs.lines.bodies`).
+Pure: bytes in, values out; no SQL, no storage. `jobs.lines.bodies` checks the bodies.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ GZIP = b"\x1f\x8b"
 MAX_SHOWN = 80
 """Characters of a wrong value that an error message quotes."""
 MAX_MESSAGE, MAX_PARAM = 500, 200
-"""Characters of what is said of a line, and of the name of what is wrong in it: both may quote keys of the line."""
+"""Longest message about a line, and longest parameter name: both may quote keys of the line."""
 MAX_LEVELS = 1024
-"""Of objects and arrays in one another, the line itself included: what orjson reads."""
+"""Nesting depth of objects and arrays, the line itself included, that orjson reads."""
 
 
 class RawLine(NamedTuple):
-    """One non-blank line and where it stands in the file; a named tuple because a file has millions of them."""
+    """One non-blank line and its place in the file; a named tuple because a file has millions of them."""
 
     line_no: int  # 0-based; blank lines count
     byte_start: int
     byte_end: int  # exclusive, the line end included
-    content: bytes | None  # without BOM and line end; None where the line is longer than allowed
+    content: bytes | None  # without BOM and line end; None where the line is too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class InputLine:
     custom_id: str
     model: str
     body: dict[str, Any]
-    """Parsed, and not yet checked by `jobs.lines.bodies`."""
+    """Parsed; `jobs.lines.bodies` checks it later."""
     context: dict[str, Any] | None = None
-    """Which passages stand in its prompt, where the service has put some there: its answer says it."""
+    """The passages that the service put into its prompt, if any: its answer cites them."""
 
 
 class LineProblem(InputError):
-    """Say what is wrong with one line of an input file: `code` and `param` as the Batch object lists them.
+    """An invalid line of an input file: `code` and `param` as listed in the Batch object.
 
-    `line_no` is 0-based like everywhere inside; `wire()` gives the 1-based number that users see.
+    `line_no` is 0-based as everywhere internally; `wire()` gives the 1-based number that users see.
     """
 
     def __init__(
@@ -70,28 +70,29 @@ class LineProblem(InputError):
 
 
 def _stored(text: str, most: int) -> str:
-    """Return a text as Postgres' JSON takes it, which knows no NUL, and shortened."""
+    """Return a text shortened and without NUL, which Postgres' JSON does not allow."""
     text = text if len(text) <= most else text[:most] + "…"
     return text.replace("\0", "\\u0000")
 
 
 class LineSplitter:
-    """Split a file that comes in blocks of any size into its non-blank lines, in memory of one block and one line.
+    """Split a file that arrives in blocks of any size into its non-blank lines, holding one block and one line.
 
-    Accepts LF and CRLF, a BOM at the head of line 0, blank lines (counted, not returned) and no final line end. A line
-    longer than `max_line_bytes` is returned without its content.
+    Accepts LF and CRLF, a BOM at the start of line 0, blank lines (counted, not returned) and a missing final line end.
+    A line longer than `max_line_bytes` is returned without its content.
     """
 
     def __init__(self, *, max_line_bytes: int, first_line: int = 0, byte_start: int = 0) -> None:
-        """`first_line` and `byte_start` place a stream that begins inside the file."""
+        """`first_line` and `byte_start` are the position of a stream that begins inside the file."""
         self._max_line_bytes = max_line_bytes
         self._line_no = first_line
         self._byte_start = byte_start
-        self._held = bytearray()  # the beginning of a line that goes on in the next block; emptied once it is too long
+        # the beginning of a line that continues in the next block; emptied once it is too long
+        self._held = bytearray()
         self._held_size = 0
 
     def feed(self, block: bytes) -> Iterator[RawLine]:
-        """Yield the lines that end in this block; run it to its end before the next one."""
+        """Yield the lines that end in this block; exhaust the iterator before the next call."""
         first, *others = block.split(b"\n")
         self._hold(first)
         if not others:
@@ -111,7 +112,7 @@ class LineSplitter:
         self._hold(rest)
 
     def finish(self) -> Iterator[RawLine]:
-        """Yield the last line, if the file does not end with a line end; nothing more comes."""
+        """Yield the last line, if the file does not end with a line end; call last."""
         return self._end_held(line_end=0)
 
     def _hold(self, part: bytes) -> None:
@@ -135,7 +136,7 @@ class LineSplitter:
 
 
 def iter_lines(blocks: Iterable[bytes], *, max_line_bytes: int, is_cut: bool = False) -> Iterator[RawLine]:
-    """Split a stream as `LineSplitter` does; of one that `is_cut`, what follows its last line end is no line."""
+    """Split a stream as `LineSplitter` does; with `is_cut` the part after the last line end is dropped."""
     splitter = LineSplitter(max_line_bytes=max_line_bytes)
     for block in blocks:
         yield from splitter.feed(block)
@@ -144,16 +145,16 @@ def iter_lines(blocks: Iterable[bytes], *, max_line_bytes: int, is_cut: bool = F
 
 
 def split_lines(content: bytes, *, first_line: int = 0, byte_start: int = 0) -> list[RawLine]:
-    """Return the non-blank lines of a byte range that was validated before, such as a chunk's."""
+    """Return the non-blank lines of an already validated byte range, such as a chunk's."""
     splitter = LineSplitter(max_line_bytes=len(content), first_line=first_line, byte_start=byte_start)
     return [*splitter.feed(content), *splitter.finish()]
 
 
 def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = False) -> InputLine:
-    """Read one request line. Raises LineProblem with the code of the first thing that is wrong.
+    """Parse one request line. Raises LineProblem with the code of its first error.
 
-    Keys beside custom_id, method, url and body are the user's own and have no meaning here; but for `context` where the
-    line `is_filled`: then the service has written it.
+    Keys other than custom_id, method, url and body are the user's own and are ignored; except `context` where the line
+    `is_filled`, because then the service wrote it.
     """
     try:
         line = orjson.loads(raw)
@@ -173,7 +174,7 @@ def parse_line(raw: bytes, *, line_no: int, endpoint: str, is_filled: bool = Fal
 
 
 def custom_id_of(raw: bytes | None) -> str | None:
-    """Return the custom_id of any line, however bad; None where there is none to be found."""
+    """Return the custom_id of any line, valid or not; None where it has none."""
     if raw is None:
         return None
     try:
@@ -185,38 +186,38 @@ def custom_id_of(raw: bytes | None) -> str | None:
 
 
 def too_long_problem(line: RawLine, *, max_line_bytes: int) -> LineProblem:
-    """Describe a line that is longer than the service reads."""
+    """Return the error of a line that is longer than allowed."""
     size = line.byte_end - line.byte_start
     message = f"this line is {size} bytes long; {max_line_bytes} are allowed. Shorten it or split the request"
     return LineProblem("invalid_request", message, line_no=line.line_no)
 
 
 class CustomIds:
-    """The custom_ids of a file and the lines that had them first.
+    """The custom_ids of a file and the first line of each.
 
-    Keeps a `short_digest` of each, so that memory does not depend on their length: about 130 MiB at a million.
+    Keeps a `short_digest` of each, so that memory does not depend on their length: about 130 MiB for a million.
     """
 
     def __init__(self) -> None:
         self._first_lines: dict[int, int] = {}
 
     def add(self, custom_id: str, line_no: int) -> int | None:
-        """Remember an id; return the 0-based line that had it before, or None."""
+        """Add an id; return the 0-based line that used it before, or None."""
         first = self._first_lines.setdefault(short_digest(custom_id.encode()), line_no)
         return None if first == line_no else first
 
 
 def short_digest(content: bytes) -> int:
-    """Return 96 bits that tell contents apart within one process: Python's hash, keyed anew in each, and a CRC.
+    """Return a 96-bit digest that is valid within one process: Python's hash, keyed anew in each, and a CRC.
 
-    That two different ones among a million have the same is a matter of 1 to 10^17. A cryptographic digest takes three
-    times as long, and validation reads a million lines.
+    The chance of a collision among a million contents is 1 in 10^17. A cryptographic digest takes three times as long,
+    and validation reads a million lines.
     """
     return hash(content) << 32 | zlib.crc32(content)
 
 
 def _unread(raw: bytes, error: orjson.JSONDecodeError, *, line_no: int) -> LineProblem:
-    """Say why a line was not read."""
+    """Return the reason why a line could not be parsed."""
     if error.msg == "depth limit exceeded":
         message = f"this line is nested more than {MAX_LEVELS} levels deep; make it flatter"
         return LineProblem("invalid_request", message, line_no=line_no)
@@ -231,17 +232,17 @@ def _why_no_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
     except UnicodeDecodeError as wrong:
         return f"this line is not UTF-8 from its byte {wrong.start + 1} on; save the file as UTF-8"
     position = f"character {error.pos + 1}"
-    if error.msg.startswith("invalid literal"):  # orjson guesses from the first letter which one was meant
+    if error.msg.startswith("invalid literal"):  # orjson guesses the literal from the first letter
         return f"this line is not valid JSON from its {position} on"
     return f"this line is not valid JSON: {error.msg} at {position}"
 
 
 def _problem_of(line: dict[str, Any], *, line_no: int, endpoint: str) -> LineProblem:
-    """Name the first thing that is wrong with a line that is JSON."""
+    """Return the first error of a line that is valid JSON."""
     custom_id = line.get("custom_id")
-    found = custom_id if type(custom_id) is str else None
+    known_id = custom_id if type(custom_id) is str else None
     code, param, message = _complaint(line, endpoint)
-    return LineProblem(code, message, line_no=line_no, param=param, custom_id=found)
+    return LineProblem(code, message, line_no=line_no, param=param, custom_id=known_id)
 
 
 def _complaint(line: dict[str, Any], endpoint: str) -> tuple[str, str, str]:
@@ -268,7 +269,7 @@ def _given(line: dict[str, Any], key: str) -> str:
 def shown(value: object) -> str:
     """Quote a JSON value in an error message, shortened to MAX_SHOWN characters.
 
-    orjson reads values nested 1,024 deep and writes only 254, so a line may hold what cannot be quoted.
+    orjson parses values nested 1,024 deep and writes only 254, so some values cannot be quoted.
     """
     try:
         text = orjson.dumps(value).decode()

@@ -1,6 +1,6 @@
-"""What a line of `/v1/rerank` may ask for: each parameter supported, harmless or refused by name.
+"""Parse the bodies of `/v1/rerank`: each parameter is supported, ignored as harmless, or refused by name.
 
-The shape is Jina's, as vLLM serves it too. Pure: the parsed body in, a frozen request out; no SQL, no model.
+The format is Jina's, which vLLM serves too. Pure: the parsed body in, a frozen request out; no SQL, no model.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ RERANK_ENDPOINT = "/v1/rerank"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankRequest:
-    """A query, and the documents that are to be put in order for it."""
+    """A query, and the documents to rank for it."""
 
     query: str
     documents: tuple[str, ...]
     top_n: int | None = None
-    """How many of the best are answered; None: all."""
+    """How many of the best are returned; None: all."""
     return_documents: bool = True
-    """Whether each is answered with its text."""
+    """Whether each is returned with its text."""
 
 
 def rerank_request(body: Mapping[str, Any]) -> RerankRequest:
-    """Read the body of a line of RERANK_ENDPOINT; a null means "not given". Raises BodyError."""
-    given = only_known(body, _PARAMETERS)
+    """Parse the body of a line of RERANK_ENDPOINT; a null means "not given". Raises BodyError."""
+    values = only_known(body, _PARAMETERS)
     for name, advice in (("query", "give the text to look for"), ("documents", "give a list of texts")):
-        if name not in given:
+        if name not in values:
             raise BodyError(name, f"{name} is missing; {advice}", code="missing_required_parameter")
     return RerankRequest(
-        query=given["query"],
-        documents=given["documents"],
-        top_n=given.get("top_n"),
-        return_documents=given.get("return_documents", True),
+        query=values["query"],
+        documents=values["documents"],
+        top_n=values.get("top_n"),
+        return_documents=values.get("return_documents", True),
     )
 
 
@@ -76,7 +76,7 @@ def _document(name: str, value: Any) -> str:
 
 
 _PARAMETERS: dict[str, Check] = {
-    "model": text,  # validation has matched it with the batch
+    "model": text,  # matched with the batch by validation
     "query": _query,
     "documents": _documents,
     "top_n": whole(1),

@@ -1,4 +1,4 @@
-"""Response bodies of the line endpoints, as OpenAI's API shapes them.
+"""Response bodies of the line endpoints in the format of OpenAI's API.
 
 Pure: generated text, vectors and counts in, JSON-ready dictionaries out; no SQL, no engine.
 """
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 MIN_LOGPROB = -9999.0
-"""What the API shows for a probability of zero: JSON has no minus infinity."""
+"""Shown by the API for a probability of zero: JSON has no minus infinity."""
 
 SHORT_ID_LENGTH = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """One token and how likely it was."""
+    """One token and its log-probability."""
 
     token: str
     logprob: float | None
-    """Natural; None for the first token of an echoed prompt: nothing comes before it."""
+    """Natural logarithm; None for the first token of an echoed prompt, which nothing precedes."""
     token_bytes: bytes
     """Not always valid UTF-8 on their own."""
     top: Sequence[TokenLogprob] = ()
@@ -31,7 +31,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedToken:
-    """A token that could have stood at some position of a prompt."""
+    """A candidate token at some position of a prompt."""
 
     token_id: int
     token: str
@@ -46,13 +46,13 @@ PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function that the model wants called."""
+    """A function call by the model."""
 
     name: str
     arguments: str
     """A JSON object as text."""
     has_short_id: bool = False
-    """Its id is to be that of `short_call_id`."""
+    """Whether its id is made by `short_call_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class GeneratedChoice:
 
     index: int
     text: str
-    """With tool calls: what was written beside them, often nothing."""
+    """With tool calls: the text beside them, often empty."""
     finish_reason: str
     """`stop` or `length`."""
     logprobs: Sequence[TokenLogprob] | None = None
-    """None: not asked for."""
+    """None: not requested."""
     prompt_logprobs: PromptLogprobs | None = None
-    """None: not asked for."""
+    """None: not requested."""
     tool_calls: Sequence[ToolCall] = ()
 
 
@@ -79,7 +79,7 @@ class Usage:
     """Counted once, however many choices the line had."""
     completion_tokens: int
     cached_tokens: int = 0
-    """Of the prompt, found in the prefix cache."""
+    """Prompt tokens found in the prefix cache."""
 
     def wire(self) -> dict[str, Any]:
         return {
@@ -91,16 +91,16 @@ class Usage:
 
 
 def copied_body(body: Mapping[str, Any], response_id: str, *, copy_of: str) -> dict[str, Any]:
-    """Build the body of a line that is the same as line `copy_of` but for its custom_id, from that one's.
+    """Build the body of a line that equals line `copy_of` except for its custom_id, from the latter's body.
 
-    Nothing is computed for it and nothing billed, and its usage says so: that of all lines sums up to the bill.
+    Nothing is computed or billed for it, and its usage is zero: the sum over all lines equals the bill.
     """
     usage = Usage(prompt_tokens=0, completion_tokens=0).wire() | {"copy_of": copy_of}
     return {**body, "id": response_id, "usage": usage}
 
 
 def is_truncated(body: Mapping[str, Any]) -> bool:
-    """Tell whether a limit of tokens ended one of the choices of a response."""
+    """Return whether a choice of a response was cut at a token limit."""
     return any(choice["finish_reason"] == "length" for choice in body["choices"])
 
 
@@ -126,7 +126,7 @@ def text_completion_body(
 ) -> dict[str, Any]:
     """Build the body of a `/v1/completions` response; `created` is in Unix seconds.
 
-    Choice i × n + j is child j of prompt i, as OpenAI orders them; the caller numbers them so.
+    Choice i × n + j is child j of prompt i, in OpenAI's order; the caller numbers them so.
     """
     return {
         "id": response_id,
@@ -139,7 +139,7 @@ def text_completion_body(
 
 
 def embeddings_body(vectors: Sequence[Sequence[float] | str], *, model: str, num_tokens: int) -> dict[str, Any]:
-    """Build the answer of `/v1/embeddings`; a vector is a list of numbers, or base64 of them."""
+    """Build the response body of `/v1/embeddings`; a vector is a list of numbers, or their base64."""
     return {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(vectors)],
@@ -156,10 +156,10 @@ def rerank_body(
     num_tokens: int,
     documents: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Build the answer of `/v1/rerank` of (index, score) in their order; with `documents` each has its text."""
+    """Build the response body of `/v1/rerank` from (index, score) in this order; with `documents` each has its text."""
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": score} for index, score in scores]
     if documents is not None:
-        results = [found | {"document": {"text": documents[found["index"]]}} for found in results]
+        results = [result | {"document": {"text": documents[result["index"]]}} for result in results]
     return {
         "id": response_id,
         "model": model,
@@ -171,12 +171,12 @@ def rerank_body(
 def error_body(
     message: str, *, code: str, param: str | None, error_type: str = "invalid_request_error"
 ) -> dict[str, Any]:
-    """Build the body of a response with status ≥ 400; all four keys always, as clients expect."""
+    """Build the body of a response with status ≥ 400; always with all four keys, as clients expect."""
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
 def short_call_id(origin: str) -> str:
-    """Return an id of 9 letters and digits, the only ids that Mistral's chat templates take; the same for an origin."""
+    """Return an id of 9 letters and digits, as Mistral's chat templates require; stable for an origin."""
     return hashlib.blake2b(origin.encode(), digest_size=5).hexdigest()[:SHORT_ID_LENGTH]
 
 
@@ -196,7 +196,7 @@ def _chat_choice(choice: GeneratedChoice, response_id: str) -> dict[str, Any]:
 
 
 def _tool_call(call: ToolCall, origin: str) -> dict[str, Any]:
-    """Build a call; its id is a function of its origin, so that a line run again keeps it."""
+    """Build a call; its id is derived from its origin, so that it stays the same when the line is run again."""
     long_id = "call_" + hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()
     call_id = short_call_id(origin) if call.has_short_id else long_id
     return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -220,7 +220,7 @@ def _text_choice(choice: GeneratedChoice) -> dict[str, Any]:
 
 
 def _prompt_logprobs(choice: GeneratedChoice) -> dict[str, Any]:
-    """Return vLLM's field of that name, which is absent where it was not asked for."""
+    """Return vLLM's field of that name, which is absent where it was not requested."""
     if choice.prompt_logprobs is None:
         return {}
     return {"prompt_logprobs": [None if tokens is None else _ranked(tokens) for tokens in choice.prompt_logprobs]}
@@ -251,11 +251,11 @@ def _text_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float | None]:
-    """Return the alternatives by their text, with the token itself; of equal texts the likeliest counts."""
-    found: dict[str, float | None] = {}
+    """Return the alternatives by their text, including the token itself; among equal texts the likeliest counts."""
+    alternatives: dict[str, float | None] = {}
     for one in (*token.top, token):
-        found.setdefault(one.token, _finite(one.logprob))
-    return found
+        alternatives.setdefault(one.token, _finite(one.logprob))
+    return alternatives
 
 
 def _finite(logprob: float | None) -> float | None:

@@ -1,7 +1,7 @@
-"""How a line may say its tokens are to be chosen: one table of parameters, each with its check and its documentation.
+"""Sampling parameters of lines: one table, each parameter with its check and its documentation.
 
-The fields carry the names of `engine.SamplingParams`, so the worker passes them on as they are; `protocol.sampling` has
-the ranges of both. The table in docs/api.md is made of these declarations, and a test compares them.
+The fields have the names of `engine.SamplingParams`, so the worker passes them on unchanged; `protocol.sampling` has
+the ranges of both. The table in docs/api.md is generated from these declarations, and a test compares them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Default = TypeVar("Default")
 
 
 def _parameter(default: Default, check: Check | None, *, allowed: str = "", note: str = "") -> Default:
-    """Declare a parameter; `check` is None where each endpoint has its own, `allowed` needed where it is no range."""
+    """Declare a parameter; `check` is None where each endpoint has its own, `allowed` is for checks without a range."""
     shown = allowed or getattr(check, "shown", "")
     return field(default=default, metadata={"check": check, "allowed": shown, "note": note})
 
@@ -110,7 +110,7 @@ class Sampling:
 
 
 CHECKS: Mapping[str, Check] = {one.name: one.metadata["check"] for one in fields(Sampling) if one.metadata["check"]}
-"""Of the parameters that both endpoints pass on under the same name."""
+"""Checks of the parameters that both endpoints pass on under the same name."""
 
 
 def documented_rows() -> list[str]:
