@@ -1,4 +1,4 @@
-"""When batches will end, what they wait for, and how fast their models' workers are.
+"""Forecasts: when batches end, what they wait for, and how fast their models' workers are.
 
-Knows no HTTP and moves no batch: what is forecast here decides nothing.
+Read-only estimates: no scheduling decision depends on them.
 """

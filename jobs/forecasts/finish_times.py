@@ -1,9 +1,9 @@
-"""When each batch of one model ends, if nothing else comes: the fair order as a flow of tokens.
+"""Forecast when each batch of one model ends, if nothing else comes, with the fair order as a flow of tokens.
 
-Pure: loads in, forecasts out; no SQL, no clock. Who is served is as in `fair_order`, but without ageing and caps, and
-by tokens instead of chunks: a tenant's work advances its virtual time from where it stands, and those that stand lowest
-share the workers by weight. So the end of a batch has a virtual time, and what all queues have had by then is what is
-served before it.
+Pure: loads in, forecasts out; no SQL, no clock. Tenants are served as in `fair_order`, but without ageing and caps, and
+by tokens instead of chunks: a tenant's work advances its virtual time, and the tenants with the lowest share the
+workers by weight. So the end of a batch has a virtual time, and everything that all queues received by then is served
+before it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobs.chunks.fair_order import CLASSES
 from jobs.states import Priority
 
 FARTHEST_SECONDS = 10 * 365 * 86_400
-"""Ten years. A later end is not told: no rate stays for so long, and calendars end with the year 9999."""
+"""Ten years. A later end is not reported: no rate is stable for so long, and calendars end with the year 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLoad:
-    """What is left of one batch, in tokens that are to be computed."""
+    """The rest of one batch, in tokens to compute."""
 
     batch_id: str
     tenant_id: str
@@ -32,33 +32,33 @@ class BatchLoad:
     """Its tenant's, in this class."""
     expires_at: datetime
     ready_tokens: float = 0.0
-    """Of chunks that wait for a worker."""
+    """In chunks that wait for a worker."""
     leased_tokens: float = 0.0
-    """Of lines that workers have and that are not finished."""
+    """In unfinished lines that workers hold."""
     leased_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is to be expected of one batch."""
+    """The forecast of one batch."""
 
     batch_id: str
     tokens: float
-    """That are served until its last line ends, its own among them, while it has chunks that wait; else 0."""
+    """Served until its last line ends, its own included, while it has waiting chunks; otherwise 0."""
     tokens_to_claim: float
-    """That are taken up until its last chunk is, its own among them."""
+    """Claimed until its last chunk is, its own included."""
     tokens_ahead: Mapping[Priority, float]
-    """Of them, those that are taken up before its next chunk, by class; classes with none are left out."""
+    """Those of them claimed before its next chunk, by class; classes without any are left out."""
     position: int
-    """How many batches have their next chunk before it; 0 for one that workers are at."""
+    """How many batches have their next chunk before it; 0 for a batch that workers are running."""
     share: float
-    """Its tenant's part of the workers, among those of its class that have work now."""
+    """Its tenant's share of the workers, among the tenants of its class that have work now."""
 
 
 def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
     """Forecast every batch of one model, best first."""
     leased = sum(load.leased_tokens for load in loads)
-    found: list[Forecast] = []
+    forecasts: list[Forecast] = []
     ahead: dict[Priority, float] = {}
     for priority in CLASSES:
         own = [load for load in loads if load.priority is priority]
@@ -66,19 +66,19 @@ def forecast(loads: Sequence[BatchLoad]) -> list[Forecast]:
         better = sum(ahead.values())
         for load, spot in _in_order(own):
             tokens_to_claim = better + spot.tokens_to_end if load.ready_tokens else 0.0
-            found.append(
+            forecasts.append(
                 Forecast(
                     batch_id=load.batch_id,
                     tokens=leased + tokens_to_claim if load.ready_tokens else 0.0,
                     tokens_to_claim=tokens_to_claim,
                     tokens_ahead={} if load.leased_lines else _counted(ahead, priority, spot.tokens_ahead),
-                    position=0 if load.leased_lines else len(found),
+                    position=0 if load.leased_lines else len(forecasts),
                     share=spot.share,
                 )
             )
         if total:
             ahead[priority] = total
-    return found
+    return forecasts
 
 
 def _counted(better: Mapping[Priority, float], priority: Priority, own: float) -> dict[Priority, float]:
@@ -87,7 +87,7 @@ def _counted(better: Mapping[Priority, float], priority: Priority, own: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spot:
-    """Where a batch stands among the ready work of its class."""
+    """A batch's position among the ready work of its class."""
 
     starts_at: float
     """Virtual time of its first ready token."""
@@ -97,7 +97,7 @@ class _Spot:
 
 
 def _in_order(loads: Sequence[BatchLoad]) -> list[tuple[BatchLoad, _Spot]]:
-    """Return the batches of one class with their spots, in the order of their next chunks."""
+    """Return the batches of one class with their positions, in the order of their next chunks."""
     queues: dict[str, list[BatchLoad]] = defaultdict(list)
     for load in sorted(loads, key=lambda load: (load.expires_at, load.batch_id)):
         queues[load.tenant_id].append(load)
@@ -121,7 +121,7 @@ def _in_order(loads: Sequence[BatchLoad]) -> list[tuple[BatchLoad, _Spot]]:
 
 
 def seconds_to_serve(tokens: float, *, tokens_per_second: float) -> float | None:
-    """Return how long so many tokens take; None where that is more than `FARTHEST_SECONDS`."""
+    """Return how long this many tokens take; None where that exceeds `FARTHEST_SECONDS`."""
     return tokens / tokens_per_second if tokens < FARTHEST_SECONDS * tokens_per_second else None
 
 
@@ -130,7 +130,7 @@ def _ready(queue: Iterable[BatchLoad]) -> float:
 
 
 def _spans(queue: Sequence[BatchLoad]) -> Iterator[tuple[BatchLoad, tuple[float, float]]]:
-    """Yield one tenant's batches with the virtual times between which their ready tokens are served."""
+    """Yield one tenant's batches with the interval of virtual time in which their ready tokens are served."""
     level = queue[0].virtual_time
     for load in queue:
         following = level + load.ready_tokens / load.weight
@@ -141,9 +141,9 @@ def _spans(queue: Sequence[BatchLoad]) -> Iterator[tuple[BatchLoad, tuple[float,
 def _served(
     queues: Sequence[tuple[float, float, float]], spans: Mapping[str, tuple[float, float]]
 ) -> dict[float, float]:
-    """Return for each virtual time of `spans` how many tokens all queues have had by then.
+    """Return for each virtual time of `spans` how many tokens all queues have received by then.
 
-    A queue is (virtual time, weight, tokens): it has its weight for each unit of virtual time between its own and the
+    A queue is (virtual time, weight, tokens): it receives its weight per unit of virtual time from its own time to the
     end of its work. One sweep over the times, in order.
     """
     slopes: dict[float, float] = defaultdict(float)

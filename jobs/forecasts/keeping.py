@@ -1,4 +1,4 @@
-"""What is kept from look to look, as JSON and back. What is not there reads as nothing known.
+"""Convert the state between two measurements to JSON and back. Missing values mean unknown.
 
 Pure: no SQL.
 """
@@ -39,7 +39,7 @@ def kept(state: ModelState, *, ledger_id: int) -> dict[str, Any]:
 
 
 def state_of(row: Any) -> ModelState:
-    """Return what a row of `serving_rate` keeps."""
+    """Return the state stored in a row of `serving_rate`."""
     counters: Mapping[str, Any] = row.counters
     measured = {name: float(counters.get(name, 0.0)) for name in _MEASURED}
     return ModelState(
@@ -60,14 +60,14 @@ def told_as_json(told: Told) -> str:
     return json.dumps(asdict(told))
 
 
-def told_of(found: Mapping[str, Any]) -> Told:
-    """Return what a forecast's row keeps of a batch."""
-    marks = {int(part): None if mark is None else _mark_of(mark) for part, mark in found["marks"].items()}
-    return Told(**{**found, "marks": marks})
+def told_of(values: Mapping[str, Any]) -> Told:
+    """Return what a forecast's row stores about a batch."""
+    marks = {int(part): None if mark is None else _mark_of(mark) for part, mark in values["marks"].items()}
+    return Told(**{**values, "marks": marks})
 
 
-def _mark_of(found: Mapping[str, Any]) -> Mark:
-    return Mark(made_at=found["made_at"], seconds=found["seconds"], kind=_kind_of(*found["kind"]))
+def _mark_of(values: Mapping[str, Any]) -> Mark:
+    return Mark(made_at=values["made_at"], seconds=values["seconds"], kind=_kind_of(*values["kind"]))
 
 
 def _kind_of(phase: str, priority: str | None) -> Kind:

@@ -1,7 +1,7 @@
-"""One look at a model's queue: how fast its workers are now, and when each batch ends, between which moments.
+"""One measurement of a model's queue: the speed of its workers, and the interval in which each batch ends.
 
-Pure: what is seen goes in, what is to be kept and told comes out; no SQL, no clock. A benchmark drives it as the
-dispatcher does (`lab/eta.py`).
+Pure: observations in, state and forecasts out; no SQL, no clock. A benchmark drives it as the dispatcher does
+(`lab/eta.py`).
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ from jobs.states import Priority
 _MARKS = (10, 25, 50, 75, 90)
 """Per cent of a batch's lines: the first forecast at or after each is compared with the batch's end."""
 _MOSTLY = 0.75
-"""Of the time left, for a forecast to tell of one phase; one of more phases teaches nothing of either."""
+"""Share of the time left that one phase must have for a forecast to count for that phase; mixed forecasts teach nothing
+about either."""
 _LEAST_MARKED = 15.0
-"""Seconds of a forecast that is compared with what came: of a shorter one the error is that of the looks, every 5 s."""
+"""Shortest forecast, in seconds, that is compared with the actual end: below it the 5 s between measurements dominate
+the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
-    """What is kept of a model from look to look."""
+    """State of a model kept between measurements."""
 
     rate: Rate = field(default_factory=Rate)
     record: TrackRecord = field(default_factory=TrackRecord)
     begun_tokens: float = 0.0
-    """Of all its batches at the last look."""
+    """Begun tokens of all its batches at the last measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is to be expected of one batch."""
+    """The forecast of one batch."""
 
     found: Forecast
     told: Told
     seconds: float | None
-    """Until its end; None where nobody knows."""
+    """Until its end; None where unknown."""
     earliest_seconds: float | None = None
     latest_seconds: float | None = None
 
 
 def look(state: ModelState, seen: Seen) -> tuple[ModelState, list[Outcome]]:
-    """Measure, compare what was told with what came, and forecast every batch."""
+    """Measure the speed, compare earlier forecasts with the ends, and forecast every batch."""
     before = aged(state.rate, seen.seconds)
     told = {batch.load.batch_id: _told(batch, seen, before) for batch in seen.batches}
     begun_tokens = sum(begun_lines(batch, before) * tokens_of(batch, before) for batch in seen.batches)
@@ -75,13 +77,14 @@ def look(state: ModelState, seen: Seen) -> tuple[ModelState, list[Outcome]]:
 
 def _compared(record: TrackRecord, ended: Sequence[Ended]) -> TrackRecord:
     for one in ended:
-        for mark in filter(None, dict.fromkeys(one.told.marks.values())):  # one that is due for more parts counts once
+        # one that is due for several parts counts once
+        for mark in filter(None, dict.fromkeys(one.told.marks.values())):
             record = record.after(mark.kind, forecast_seconds=mark.seconds, actual_seconds=one.ended_at - mark.made_at)
     return record
 
 
 def _told(batch: BatchSeen, seen: Seen, rate: Rate) -> Told:
-    """Return what is remembered of a batch after this look, without this look's mark."""
+    """Return what is stored about a batch after this measurement, without its mark."""
     done_lines = batch.num_computed + begun_lines(batch, rate)
     before = batch.told or Told(first_lines=batch.num_computed)
     line_seconds = before.line_seconds + batch.running_lines * seen.seconds
@@ -91,17 +94,17 @@ def _told(batch: BatchSeen, seen: Seen, rate: Rate) -> Told:
 
 def _outcomes(state: ModelState, seen: Seen, told: Mapping[str, Told]) -> Iterator[Outcome]:
     by_id = {batch.load.batch_id: batch for batch in seen.batches}
-    for found in forecast([load_of(batch, state.rate) for batch in seen.batches]):
-        batch, own = by_id[found.batch_id], told[found.batch_id]
-        left = None if batch.is_waiting else time_left(batch, found, own, state.rate, num_workers=seen.num_workers)
+    for expected in forecast([load_of(batch, state.rate) for batch in seen.batches]):
+        batch, own = by_id[expected.batch_id], told[expected.batch_id]
+        left = None if batch.is_waiting else time_left(batch, expected, own, state.rate, num_workers=seen.num_workers)
         if left is None:
-            yield Outcome(found=found, told=replace(own, marks={}), seconds=None)
+            yield Outcome(found=expected, told=replace(own, marks={}), seconds=None)
         else:
-            yield _outcome(batch, found, _marked(own, batch, left, now=seen.now), left, state.record)
+            yield _outcome(batch, expected, _marked(own, batch, left, now=seen.now), left, state.record)
 
 
 def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, record: TrackRecord) -> Outcome:
-    """Correct both parts by their earlier errors, which are independent of each other: so their squares add up."""
+    """Correct both parts by their earlier errors, which are independent of each other, so their squares add up."""
     priority = batch.load.priority
     queue = record.factors(_kind(Phase.QUEUE, priority))
     lines = record.factors(_kind(_phase_of_lines(told), priority))
@@ -122,7 +125,7 @@ def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, reco
 
 
 def _kind(phase: Phase, priority: Priority) -> Kind:
-    """Return the kind of a forecast. Lines that run take as long in any class."""
+    """Return the kind of a forecast. Running lines take equally long in any class."""
     return phase, priority if phase is Phase.QUEUE else None
 
 
@@ -131,7 +134,7 @@ def _phase_of_lines(told: Told) -> Phase:
 
 
 def _marked(told: Told, batch: BatchSeen, left: TimeLeft, *, now: float) -> Told:
-    """Return what is remembered with this forecast, where it is the first after a part of the work."""
+    """Return what is stored with this forecast, where it is the first after a part of the work."""
     due = [part for part in _MARKS if 100 * batch.part_done >= part and part not in told.marks]
     if not due:
         return told

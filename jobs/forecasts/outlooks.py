@@ -1,4 +1,4 @@
-"""What batches wait for and when they end, as their owners are told: a few queries, however many batches."""
+"""What batches wait for and when they end, for their owners: a few queries for any number of batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobs.tables import Batch, BatchStage
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 _NO_ROOM = (
     "The passages of its prompts are looked for as soon as your limits have room: for tokens to embed their queries, "
-    "or for more files. It is tried every 30 seconds."
+    "or for more files. It is retried every 30 seconds."
 )
 _CONTROL = "; control workers take batches by class, and in turns between tenants."
 _TO_VALIDATE = f"Waits for a control worker to check its input, before which no line runs{_CONTROL}"
@@ -33,44 +33,48 @@ _INPUT_MISSED = (
 )
 _HAVE_LINES = (BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
 _GRACE = timedelta(seconds=10)
-"""Who waits for a control worker for less is not told so: that is usual, and what is told should not flicker."""
+"""A shorter wait for a control worker is usual and not reported, so that the text does not flicker."""
 KEPT_FOR = timedelta(minutes=10)
-"""A forecast that is older says nothing: whoever made them is gone."""
+"""An older forecast is ignored: its process is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is to be expected of a batch; all None where nothing is known, or it has ended."""
+    """Forecast and status of a batch; all None where nothing is known, or it has ended."""
 
     ends_at: datetime | None = None
     earliest_at: datetime | None = None
-    """As likely as not one in ten ends before it, and"""
+    """10 % of batches are expected to end before it."""
     latest_at: datetime | None = None
-    """one in ten after it."""
+    """10 % of batches are expected to end after it."""
     position: int | None = None
-    """How many batches have their next chunk before it; 0 for one that workers are at."""
+    """How many batches have their next chunk before it; 0 for a batch that workers are running."""
     running_lines: int = 0
-    """Lines that are in an engine now."""
+    """Lines in an engine now."""
     waits_for: str | None = None
     """A sentence."""
     budget_warning: str | None = None
-    """A sentence, where much of a budget is spent that it is charged to."""
+    """A sentence, where much of a budget that the batch is charged to is spent."""
 
 
-def outlooks(session: Session, found: Sequence[Batch], *, currency: str = "") -> dict[str, Outlook]:
-    """Return the outlook of each batch, by its id; `currency` is that of budgets."""
-    open_ones = [batch for batch in found if batch.state not in TERMINAL_BATCH_STATES]
+def outlooks(session: Session, batches: Sequence[Batch], *, currency: str = "") -> dict[str, Outlook]:
+    """Return the outlook of each batch, by id; `currency` is that of budgets."""
+    open_ones = [batch for batch in batches if batch.state not in TERMINAL_BATCH_STATES]
     if not open_ones:
-        return {batch.id: Outlook() for batch in found}
+        return {batch.id: Outlook() for batch in batches}
     spending = _spending(session, {batch.tenant_id for batch in open_ones}, currency=currency)
     running = [batch for batch in open_ones if batch.state == BatchState.IN_PROGRESS]
-    told = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
-    told |= _of_control(session, open_ones)
-    told |= _of_running(session, running, spending) if running else {}
-    told |= _with_running_lines(session, open_ones, told)
-    told |= {batch.id: _deferred(told.get(batch.id, Outlook()), batch) for batch in open_ones if batch.deferred_until}
-    told |= {batch.id: _warned(told.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones}
-    return {batch.id: told.get(batch.id, Outlook()) for batch in found}
+    result = _of_followers(session, open_ones) | _of_retrieving(session, open_ones)
+    result |= _of_control(session, open_ones)
+    result |= _of_running(session, running, spending) if running else {}
+    result |= _with_running_lines(session, open_ones, result)
+    result |= {
+        batch.id: _deferred(result.get(batch.id, Outlook()), batch) for batch in open_ones if batch.deferred_until
+    }
+    result |= {
+        batch.id: _warned(result.get(batch.id, Outlook()), batch, spending[batch.tenant_id]) for batch in open_ones
+    }
+    return {batch.id: result.get(batch.id, Outlook()) for batch in batches}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +89,9 @@ class _Spending:
 def _spending(session: Session, tenant_ids: Collection[str], *, currency: str) -> dict[str, _Spending]:
     quotas = budgets.quotas(session, tenant_ids)
     limited = [tenant_id for tenant_id, quota in quotas.items() if quota.num_window_budgets]
-    found = window_budgets.allowances_of(session, limited) if limited else {}
+    allowances = window_budgets.allowances_of(session, limited) if limited else {}
     return {
-        tenant_id: _Spending(quota=quota, allowances=found.get(tenant_id, ()), currency=currency)
+        tenant_id: _Spending(quota=quota, allowances=allowances.get(tenant_id, ()), currency=currency)
         for tenant_id, quota in quotas.items()
     }
 
@@ -98,7 +102,7 @@ def _warned(outlook: Outlook, batch: Batch, spending: _Spending) -> Outlook:
 
 
 def _deferred(outlook: Outlook, batch: Batch) -> Outlook:
-    """Say of a batch that is put off what it waits for."""
+    """Add what a deferred batch waits for."""
     why = _STORE_AWAY if batch.input_missed_at is None else _INPUT_MISSED
     if batch.reading_limit_seconds is not None and batch.deferred_until is not None:
         why = (
@@ -109,10 +113,10 @@ def _deferred(outlook: Outlook, batch: Batch) -> Outlook:
     return replace(outlook, ends_at=None, waits_for=why)
 
 
-def _of_followers(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
-    """Say what batches wait for that start after another one."""
+def _of_followers(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
+    """Return what batches that start after another one wait for."""
     waiting_ones = [
-        batch for batch in found if batch.state == BatchState.VALIDATING and batch.after_batch_id is not None
+        batch for batch in batches if batch.state == BatchState.VALIDATING and batch.after_batch_id is not None
     ]
     if not waiting_ones:
         return {}
@@ -127,19 +131,19 @@ def _after(earlier_id: str | None, states: Mapping[str | None, str]) -> Outlook:
     return Outlook(waits_for=f"Starts once batch {earlier_id!r} is completed, which is {states[earlier_id]} now.")
 
 
-def _of_retrieving(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
-    """Say what batches wait for whose prompts are to have passages."""
-    validating = [batch.id for batch in found if batch.state == BatchState.VALIDATING]
+def _of_retrieving(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
+    """Return what batches wait for whose prompts need passages."""
+    validating = [batch.id for batch in batches if batch.state == BatchState.VALIDATING]
     if not validating:
         return {}
     has_no_room = condition(_CLAIMS.is_put_off)
     without_room = session.scalars(select(Batch.id).where(Batch.id.in_(validating), has_no_room))
-    told = {batch_id: Outlook(waits_for=_NO_ROOM) for batch_id in without_room}
+    result = {batch_id: Outlook(waits_for=_NO_ROOM) for batch_id in without_room}
     joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
     is_open = BatchStage.batch_id.in_(validating), Batch.state.not_in(_ENDED)
     rows = session.execute(joined.where(*is_open).order_by(BatchStage.number.desc())).all()
     lacks = fleet.waits_for(session, [batch for _, batch in rows]) if rows else {}
-    return told | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, lacks)) for stage, batch in rows}
+    return result | {stage.batch_id: Outlook(waits_for=_retrieving(stage, batch, lacks)) for stage, batch in rows}
 
 
 def _retrieving(stage: BatchStage, batch: Batch, lacks: Mapping[str, str]) -> str:
@@ -150,9 +154,9 @@ def _retrieving(stage: BatchStage, batch: Batch, lacks: Mapping[str, str]) -> st
     return f"{what} by batch {batch.id!r}: {done}." + (f" {lacks[batch.id]}" if batch.id in lacks else "")
 
 
-def _of_control(session: Session, found: Sequence[Batch]) -> dict[str, Outlook]:
-    """Say what batches wait for that a control worker may take up, and that none has."""
-    ids = [batch.id for batch in found if batch.state != BatchState.IN_PROGRESS]
+def _of_control(session: Session, batches: Sequence[Batch]) -> dict[str, Outlook]:
+    """Return what batches wait for that no control worker has claimed yet."""
+    ids = [batch.id for batch in batches if batch.state != BatchState.IN_PROGRESS]
     rows = session.execute(_UNCLAIMED, {"ids": ids, "grace": _GRACE}).all() if ids else []
     return {
         row.id: Outlook(waits_for=_TO_VALIDATE if row.state == BatchState.VALIDATING else _TO_WRITE_OUT) for row in rows
@@ -166,19 +170,19 @@ def _of_running(session: Session, running: Sequence[Batch], spending: Mapping[st
 
 
 def _with_running_lines(
-    session: Session, open_ones: Sequence[Batch], told: Mapping[str, Outlook]
+    session: Session, open_ones: Sequence[Batch], known: Mapping[str, Outlook]
 ) -> dict[str, Outlook]:
-    """Add what engines compute of them now: of batches that end before their time, too."""
+    """Add the lines that engines compute now, including those of ending batches."""
     begun = [batch for batch in open_ones if batch.state in _HAVE_LINES]
-    found = fleet.running_lines(session, begun) if begun else {}
+    running = fleet.running_lines(session, begun) if begun else {}
     return {
-        batch_id: replace(told.get(batch_id, Outlook()), running_lines=num_lines)
-        for batch_id, num_lines in found.items()
+        batch_id: replace(known.get(batch_id, Outlook()), running_lines=num_lines)
+        for batch_id, num_lines in running.items()
     }
 
 
 def _outlook(batch: Batch, worker: str | None, forecasts: Mapping[str, Any], spending: _Spending) -> Outlook:
-    """`worker`: what it lacks of workers."""
+    """`worker`: which workers it lacks."""
     forecast = forecasts.get(batch.id)
     lacks = worker or wait_reasons.waits_for(batch, spending.quota, spending.allowances, currency=spending.currency)
     position = None if forecast is None else forecast.position
@@ -197,7 +201,7 @@ def _values(batches: Sequence[Batch]) -> dict[str, object]:
     return {"ids": [batch.id for batch in batches], "kept": KEPT_FOR}
 
 
-# One that should have ended by now ends at any moment.
+# A batch whose forecast end is past ends at any moment.
 _FORECASTS = text("""
     SELECT batch_id, position, waits_for,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), clock_timestamp())
@@ -222,11 +226,11 @@ LAST_ENDS = text("""
         WHERE forecast.seconds IS NOT NULL AND forecast.made_at > now() - CAST(:kept AS interval)
     ) AS told GROUP BY model, priority ORDER BY model, priority
 """)
-"""By model and class, in how many seconds the last batch ends of which that is known."""
+"""By model and class, in how many seconds the last batch with a known end will end."""
 
 _CLAIMS = ClaimSql("batch")
 
-# As `jobs.batches.sweeps` finds what is due; of batches with stages nobody notes when the last of them ended.
+# As `jobs.batches.sweeps` finds due batches; the end of a batch's last stage is not recorded.
 _UNCLAIMED = text(f"""
     SELECT batch.id, batch.state FROM batch LEFT JOIN batch AS earlier ON earlier.id = batch.after_batch_id
     WHERE batch.id = ANY(CAST(:ids AS text[]))

@@ -1,4 +1,4 @@
-"""Tells webhooks of batches that may miss their deadline: once a batch, whatever is forecast later. Decides nothing."""
+"""Send webhook events for batches that may miss their deadline: once per batch, whatever later forecasts say."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from sqlalchemy.orm import Session
 from jobs.hooks import emit
 from jobs.states import EventType
 
-_BATCHES = 100  # a look
+_BATCHES = 100  # per measurement
 
 
 def warn(session: Session) -> list[str]:
-    """Note an event for each batch that has become at risk, and that it was noted; return their ids.
+    """Record an event for each batch that is newly at risk, and mark it as reported; return their ids.
 
-    At risk is one that is expected to end after its deadline; one of which nobody can say when it ends, once three
-    quarters of its window are over. Batches that others hold locked are for the next look.
+    A batch is at risk when it is expected to end after its deadline, or when its end is unknown and three quarters of
+    its window are over. Locked batches are left for the next measurement.
     """
-    found = session.execute(_AT_RISK, {"limit": _BATCHES}).all()
-    for row in found:
+    rows = session.execute(_AT_RISK, {"limit": _BATCHES}).all()
+    for row in rows:
         emit(
             session,
             row.tenant_id,
             EventType.BATCH_AT_RISK,
             {"id": row.id, "eta": row.eta, "expires_at": row.expires_at},
         )
-    return [row.id for row in found]
+    return [row.id for row in rows]
 
 
-# An end that is further away than ten years is not told, as in estimates.
+# An end more than ten years away is not reported, as in estimates.
 _AT_RISK = text("""
     WITH found AS (
         SELECT batch.id, forecast.made_at, forecast.seconds FROM batch

@@ -1,4 +1,4 @@
-"""What one look finds of a model's open batches, and what is remembered of each until the next. Values only."""
+"""Observations of a model's open batches, and what is stored about each between measurements. Values only."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from jobs.forecasts.track_record import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A forecast that was made at a part of a batch's work."""
+    """A forecast made at a certain part of a batch's work."""
 
     made_at: float
-    """As all moments here: seconds of any one clock."""
+    """In seconds of any one clock, like all times here."""
     seconds: float
     kind: Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What is remembered of a batch from look to look."""
+    """What is stored about a batch between measurements."""
 
     line_seconds: float = 0.0
-    """That its lines were in engines, one counted for each."""
+    """Sum over its lines of the time that each was in an engine."""
     first_lines: float = 0.0
-    """How many lines were done at the first look, and"""
+    """Lines done at the first measurement, with fractions of lines."""
     done_lines: float = 0.0
-    """at the last, parts of lines among them."""
+    """Lines done at the last measurement, with fractions of lines."""
     has_queued: bool = False
-    """Whether chunks of it waited at a look."""
+    """Whether some of its chunks waited at a measurement."""
     marks: Mapping[int, Mark | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSeen:
-    """An open batch. Copies of identical lines are among no number of lines but `part_done`."""
+    """An open batch. No number of lines but `part_done` includes copies of identical lines."""
 
     load: BatchLoad
-    """Of which the tokens are filled in here."""
+    """Its tokens are filled in here."""
     estimated_tokens: float
-    """Of one line, and of these"""
+    """Per line."""
     estimated_output_tokens: float
-    """of its answer."""
+    """Per line, for the answer alone."""
     num_computed: int
     """Lines that have ended and used tokens."""
     used_tokens: float
-    """By them, without cached ones, and of these"""
+    """By those lines, without cached tokens."""
     output_tokens: float
-    """for answers."""
+    """By those lines, for answers alone."""
     ready_lines: int
     leased_lines: int
     running_lines: int
-    """Of these, those that are in an engine."""
+    """Those of them that are in an engine."""
     begun_output_tokens: float
-    """Generated for lines that have not ended."""
+    """Generated for unfinished lines."""
     part_done: float
     """Of all its lines, 0 to 1."""
     is_waiting: bool
-    """For room in a budget: nobody knows when it ends."""
+    """For room in a budget: its end is unknown."""
     told: Told | None
-    """None at its first look."""
+    """None at its first measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A batch of which every line has ended since the last look."""
+    """A batch whose last line has ended since the last measurement."""
 
     told: Told
     ended_at: float
@@ -74,13 +74,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is found of one model."""
+    """Observations of one model."""
 
     now: float
     seconds: float
-    """Since the last look; 0 where there was none, or too long ago."""
+    """Since the last measurement; 0 where there was none, or too long ago."""
     ended_tokens: float
-    """Used since then by lines that have ended, without cached ones."""
+    """Used since then by ended lines, without cached tokens."""
     num_workers: int
     batches: Sequence[BatchSeen]
     ended: Sequence[Ended] = ()

@@ -1,6 +1,6 @@
-"""Looks at all open batches and keeps what is to be expected of each: one process does it for all who ask.
+"""Measure all open batches and store their forecasts: one process does it for all readers.
 
-Costs what is open, as the count for `/metrics` does; what is kept is a row a batch, read by its id.
+Costs as much as there is open work, like the count for `/metrics`; the result is a row per batch, read by its id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from jobs.tables import ServingRate
 
 
 def take(session: Session) -> int:
-    """Measure the workers, forecast every batch in progress, keep both, and warn of those at risk; return how many."""
+    """Measure workers, forecast every batch in progress, store both, report batches at risk; return how many
+    batches."""
     advisory_lock(session, "forecast")
     by_model: dict[str, list[Any]] = defaultdict(list)
     for row in session.execute(_OPEN_BATCHES, _open_ones(None)).all():
@@ -40,21 +41,21 @@ def take(session: Session) -> int:
         ended[row.model].append(Ended(told=keeping.told_of(row.told), ended_at=float(row.ended_at)))
     num_workers = Counter(worker.model for worker in live_workers(session))
     ledger_id = session.scalar(_LAST_ENTRY) or 0
-    kept: list[tuple[Any, ...]] = []
+    rows_to_store: list[tuple[Any, ...]] = []
     for model in sorted(by_model.keys() | num_workers.keys() | ended.keys()):
         rows = by_model[model]
         found = _Found(rows=rows, ended=ended[model], num_workers=num_workers[model], ledger_id=ledger_id)
         state, outcomes = _look(session, model, found)
-        kept.extend(_rows(outcomes, state.rate, num_workers=num_workers[model]))
+        rows_to_store.extend(_rows(outcomes, state.rate, num_workers=num_workers[model]))
     session.execute(text("DELETE FROM forecast"))
-    copy_rows(session, _COPY, kept)
+    copy_rows(session, _COPY, rows_to_store)
     risks.warn(session)  # last, as it locks batches
-    return len(kept)
+    return len(rows_to_store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQueue:
-    """What a model's workers have before them, and how fast they were when they were looked at last."""
+    """Queue of a model's workers, and their speed at the last measurement."""
 
     loads: Sequence[BatchLoad]
     rate: Rate
@@ -62,9 +63,9 @@ class ModelQueue:
 
 
 def queue_of(session: Session, model: str) -> ModelQueue:
-    """Read one model's queue now; it costs what is open of that model. Keeps nothing."""
-    found = session.execute(_RATE, {"model": model}).one_or_none()
-    rate = Rate() if found is None else aged(keeping.state_of(found).rate, float(found.seconds))
+    """Read one model's queue now; costs as much as that model has open work. Stores nothing."""
+    rate_row = session.execute(_RATE, {"model": model}).one_or_none()
+    rate = Rate() if rate_row is None else aged(keeping.state_of(rate_row).rate, float(rate_row.seconds))
     rows = session.execute(_OPEN_BATCHES, _open_ones(model)).all()
     num_workers = len(live_workers(session, model=model))
     return ModelQueue(loads=[load_of(_seen(row), rate) for row in rows], rate=rate, num_workers=num_workers)
@@ -72,23 +73,23 @@ def queue_of(session: Session, model: str) -> ModelQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What this look has found of a model."""
+    """Observations of a model in this measurement."""
 
     rows: Sequence[Any]
     ended: Sequence[Ended]
     num_workers: int
     ledger_id: int
-    """The last entry of the ledger: what came later is for the next look."""
+    """The last entry of the ledger: later entries belong to the next measurement."""
 
 
 def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequence[Outcome]]:
-    """Look at a model's queue and keep what the next look needs."""
+    """Measure a model's queue and store the state for the next measurement."""
     row = session.execute(_RATE, {"model": model}).one_or_none()
     last_id = None if row is None else row.ledger_id
     values = {"model": model, "after": found.ledger_id if last_id is None else last_id, "until": found.ledger_id}
     before = ModelState() if row is None else keeping.state_of(row)
     seconds = 0.0 if row is None else float(row.seconds)
-    if last_id is None:  # what was measured ages all the same; how much was done since then is not known
+    if last_id is None:  # earlier measurements age all the same; the work done since then is unknown
         before, seconds = replace(before, rate=aged(before.rate, seconds)), 0.0
     seen = Seen(
         now=float(session.execute(_NOW).scalar_one()),
@@ -99,14 +100,14 @@ def _look(session: Session, model: str, found: _Found) -> tuple[ModelState, Sequ
         ended=found.ended,
     )
     state, outcomes = look(before, seen)
-    kept = keeping.kept(state, ledger_id=found.ledger_id) | {"measured_at": text("clock_timestamp()")}
-    written = insert(ServingRate).values(model=model, **kept)
-    session.execute(written.on_conflict_do_update(index_elements=[ServingRate.model], set_=kept))
+    columns = keeping.kept(state, ledger_id=found.ledger_id) | {"measured_at": text("clock_timestamp()")}
+    statement = insert(ServingRate).values(model=model, **columns)
+    session.execute(statement.on_conflict_do_update(index_elements=[ServingRate.model], set_=columns))
     return state, outcomes
 
 
 def _rows(outcomes: Sequence[Outcome], rate: Rate, *, num_workers: int) -> list[tuple[Any, ...]]:
-    """Return what is kept of each batch of a model, in the order of the columns."""
+    """Return the stored values of each batch of a model, in the order of the columns."""
     speed = None if rate.tokens_per_second is None or not num_workers else rate.tokens_per_second * num_workers
     return [
         (
@@ -127,9 +128,9 @@ def _open_ones(model: str | None) -> dict[str, object]:
 
 
 def _seen(row: Any) -> BatchSeen:
-    """Return what is seen of an open batch.
+    """Return the observations of an open batch.
 
-    Of open chunks some lines are finished: what is open is never more than what the batch lacks.
+    Some lines of open chunks are finished: the open ones are never more than the batch lacks.
     """
     lacking = max(row.num_requests - row.num_finished, 0)
     ready = min(int(row.ready_lines), lacking)
@@ -151,7 +152,7 @@ def _seen(row: Any) -> BatchSeen:
         output_tokens=float(row.output_tokens),
         ready_lines=ready,
         leased_lines=leased,
-        # Of a worker that has not reported yet all lines are thought to run.
+        # all lines of a worker that has not reported yet count as running
         running_lines=leased if row.running_lines is None else min(int(row.running_lines), leased),
         begun_output_tokens=float(row.begun_output_tokens),
         part_done=row.num_finished / max(row.num_requests, 1),
@@ -160,7 +161,7 @@ def _seen(row: Any) -> BatchSeen:
     )
 
 
-# The chunks once, by the indexes of open ones; everything else is a row a batch. Copies of identical lines are left
+# The chunks once, by the indexes of open ones; everything else is a row per batch. Copies of identical lines are left
 # out: nobody computes them.
 _OPEN_BATCHES = text(f"""
     SELECT batch.id, batch.tenant_id, batch.model, batch.priority, batch.expires_at, batch.num_requests,
@@ -190,7 +191,7 @@ _OPEN_BATCHES = text(f"""
     LEFT JOIN forecast ON forecast.batch_id = batch.id
 """)
 
-# Those that were forecast and are not in progress any more. One that was cut short has not ended as it was forecast.
+# Batches with a forecast that are no longer in progress. One that was cut short has not ended as forecast.
 _ENDED = text("""
     SELECT batch.model, forecast.told, extract(epoch FROM batch.finalizing_at) AS ended_at
     FROM forecast JOIN batch ON batch.id = forecast.batch_id
@@ -200,7 +201,7 @@ _ENDED = text("""
 
 _NOW = text("SELECT extract(epoch FROM clock_timestamp())")
 
-# The entry to go on after: null where none was noted, or so long ago that `_FINISHED` would not count all since then.
+# The entry after which to continue: null where there is none, or so old that `_FINISHED` would miss entries since.
 _RATE = text("""
     SELECT tokens_per_second, token_ratio, is_saturated, counters,
         CASE WHEN measured_at > clock_timestamp() - interval '1 hour' THEN CAST(counters->>'ledger_id' AS bigint) END
@@ -211,7 +212,7 @@ _RATE = text("""
 
 _LAST_ENTRY = text("SELECT max(id) FROM ledger")
 
-# By the key, so it reads what is new. What was rolled up since is older; what is committed after a later entry was
+# By the key, so it reads new entries only. Entries rolled up since are older; one committed after a later entry was
 # read is missed, a flush at most.
 _FINISHED = text("""
     SELECT coalesce(sum(input_tokens - cached_tokens + output_tokens), 0)::bigint FROM ledger

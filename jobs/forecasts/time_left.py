@@ -1,6 +1,6 @@
-"""How long a batch has left: until its last chunk is taken up, and from then on until its longest line ends.
+"""Remaining time of a batch: until its last chunk is claimed, and then until its longest line ends.
 
-Pure, as all of it. Not corrected by earlier errors: `jobs.forecasts.looks` does that.
+Pure. Not corrected by earlier errors: `jobs.forecasts.looks` does that.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from jobs.forecasts.rates import Rate, tokens_of_a_line
 from jobs.forecasts.seen import BatchSeen, Told
 
 _LAST_SHARE = 0.5
-"""Of a line's time that is left of it on average when it is looked at."""
+"""Average part of a running line's time that is left."""
 _LAST_LINES = 64
-"""So many lines of a batch are thought to be with workers when its last chunk is taken up, where fewer are now."""
+"""Number of lines of a batch assumed to be running when its last chunk is claimed, where fewer are now."""
 _MODEL_LINES = 16.0
-"""So many lines of a batch count as much as what is known of its model's."""
+"""Number of lines of a batch that count as much as what is known of its model."""
 LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLeft:
-    """The time that a batch has left, before that is corrected by earlier errors."""
+    """Remaining time of a batch, before correction by earlier errors."""
 
     queued_seconds: float
-    """Until its last chunk is taken up."""
+    """Until its last chunk is claimed."""
     last_seconds: float
     """From then on."""
 
@@ -36,7 +36,7 @@ class TimeLeft:
 
 
 def tokens_of(batch: BatchSeen, rate: Rate) -> float:
-    """Return what a further line of a batch is expected to use."""
+    """Return the expected tokens of a further line of a batch."""
     return tokens_of_a_line(
         estimated=batch.estimated_tokens,
         token_ratio=rate.token_ratio,
@@ -46,7 +46,7 @@ def tokens_of(batch: BatchSeen, rate: Rate) -> float:
 
 
 def output_tokens_of(batch: BatchSeen, rate: Rate) -> float:
-    """Return how many tokens a further answer of a batch is expected to have."""
+    """Return the expected output tokens of a further line of a batch."""
     return tokens_of_a_line(
         estimated=batch.estimated_output_tokens,
         token_ratio=rate.token_ratio,
@@ -56,17 +56,17 @@ def output_tokens_of(batch: BatchSeen, rate: Rate) -> float:
 
 
 def begun_lines(batch: BatchSeen, rate: Rate) -> float:
-    """Return how many lines those that have not ended come to so far, by the parts of their answers.
+    """Return the unfinished lines' progress, summed up in lines, by the parts of their answers.
 
-    Prompts are not counted as they are computed: that is quick, all at once where a batch begins, and nothing goes on
-    as quickly.
+    Prompt progress is not counted: prompts are fast, computed all at once where a batch begins, and say nothing about
+    the rate afterwards.
     """
     expected = output_tokens_of(batch, rate)
     return min(batch.begun_output_tokens / expected, float(batch.leased_lines)) if expected > 0 else 0.0
 
 
 def load_of(batch: BatchSeen, rate: Rate) -> BatchLoad:
-    """Return what is left of a batch in tokens."""
+    """Return the rest of a batch in tokens."""
     of_a_line = tokens_of(batch, rate)
     return replace(
         batch.load,
@@ -76,8 +76,8 @@ def load_of(batch: BatchSeen, rate: Rate) -> BatchLoad:
     )
 
 
-def time_left(batch: BatchSeen, found: Forecast, told: Told, rate: Rate, *, num_workers: int) -> TimeLeft | None:
-    """Return what a batch has left, None where nobody knows."""
+def time_left(batch: BatchSeen, expected: Forecast, told: Told, rate: Rate, *, num_workers: int) -> TimeLeft | None:
+    """Return the remaining time of a batch; None where unknown."""
     last = _seconds_of_last_lines(batch, told, rate)
     if last is None or not num_workers:
         return None
@@ -85,16 +85,17 @@ def time_left(batch: BatchSeen, found: Forecast, told: Told, rate: Rate, *, num_
         return TimeLeft(queued_seconds=0.0, last_seconds=max(last, LEAST_SECONDS))
     if rate.tokens_per_second is None:
         return None
-    queued = seconds_to_serve(found.tokens_to_claim, tokens_per_second=rate.tokens_per_second * num_workers)
+    queued = seconds_to_serve(expected.tokens_to_claim, tokens_per_second=rate.tokens_per_second * num_workers)
     return None if queued is None else TimeLeft(queued_seconds=queued, last_seconds=last)
 
 
 def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | None:
-    """Return how long the last of a batch's lines are with workers, until the longest ends.
+    """Return how long the last of a batch's lines run, until the longest ends.
 
-    How much longer that takes than a line does on average lies between 1 and what the longest answer may have, the
-    nearer to that the more lines they are; and longer where lines wait before the engine. It was fitted to the ends of
-    simulated batches (docs/scheduling.md). It does not fall with the time since the last claim: what runs then is long.
+    The ratio to the average time of a line lies between 1 and that of the longest possible answer, the closer to the
+    latter the more lines there are; and it is larger where lines wait before the engine. It was fitted to the ends of
+    simulated batches (docs/scheduling.md). It does not fall with the time since the last claim: lines that still run
+    then are long.
     """
     of_a_line = _seconds_of_a_line(told, rate)
     if of_a_line is None:
@@ -109,7 +110,7 @@ def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | 
 
 
 def _seconds_of_a_line(told: Told, rate: Rate) -> float | None:
-    """Return how long an engine has a line of a batch, on average."""
+    """Return how long a line of a batch is in an engine, on average."""
     known, done = rate.seconds_of_a_line, max(0.0, told.done_lines - told.first_lines)
     if known is not None:
         return (told.line_seconds + _MODEL_LINES * known) / (done + _MODEL_LINES)
