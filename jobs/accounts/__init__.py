@@ -1,4 +1,4 @@
-"""Tenants, their keys and budgets, and what results cost.
+"""Accounts: tenants, their keys and budgets, and the cost of results.
 
-Knows no chunk and no line.
+Independent of chunks and lines.
 """

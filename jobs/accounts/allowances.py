@@ -1,6 +1,6 @@
-"""What a budget beside a tenant's own has left, and the words for it: of a window budget, or the cap of a batch.
+"""What is left of a window budget or a batch's cap, and its description in words.
 
-Knows no SQL.
+No SQL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OF_WINDOW = {BudgetWindow.DAY: "of the day", BudgetWindow.MONTH: "of the month"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """One budget as it is now. Amounts are tokens, or pico-units of currency."""
+    """The current state of one budget. Amounts are tokens, or pico-units of currency."""
 
     budget_id: str
     key_id: str | None
@@ -30,10 +30,10 @@ class Allowance:
     spent: int
     """In this window."""
     reserved: int
-    """What lines that run may use."""
+    """Covered by running lines."""
     warn_percent: int | None
     turns_at: datetime | None
-    """When `spent` begins anew; None: never."""
+    """When `spent` is reset; None: never."""
 
     @property
     def left(self) -> int:
@@ -42,15 +42,15 @@ class Allowance:
 
     @property
     def is_warning(self) -> bool:
-        """Tell whether as much is spent as it was to warn at."""
+        """Return whether spending has reached the warning threshold."""
         return self.warn_percent is not None and self.spent * 100 >= self.limit * self.warn_percent
 
     def amount(self, value: int, currency: str) -> str:
-        """Return an amount of it as text, with its unit."""
+        """Return an amount as text, with its unit."""
         return counted(value, "token") if self.unit is BudgetUnit.TOKENS else f"{in_currency(value)} {currency}"
 
     def described(self, currency: str) -> str:
-        """Return what it is, with its numbers, and when there is more: the end of a sentence for its owner."""
+        """Describe the budget, its numbers and when it is reset, as the end of a sentence for its owner."""
         whose = "your budget" if self.key_id is None else f"the budget of key {self.key_id}"
         numbers = (
             f"{whose} {_OF_WINDOW[self.window]} is {self.amount(self.limit, currency)}, "
@@ -59,4 +59,4 @@ class Allowance:
         if self.turns_at is None:
             return f"{numbers}; it can be raised by your operator"
         local = self.turns_at.astimezone(zone_of(self.time_zone))
-        return f"{numbers}; it begins anew at {local.isoformat()} ({self.time_zone})"
+        return f"{numbers}; it is reset at {local.isoformat()} ({self.time_zone})"

@@ -1,6 +1,6 @@
-"""The most that one batch may use, in tokens or in money: what the run of a pipeline that it belongs to has left.
+"""Caps of one batch in tokens or money: what the pipeline run it belongs to has left.
 
-Nothing is reserved for it: what a batch has used and what its running lines may use is all that counts against it.
+Nothing is reserved for a cap: only used tokens and the cover of running lines count against it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOKENS_LEFT = """
         batch.cap_tokens - batch.input_tokens - batch.output_tokens - batch.covered_tokens, 0
     ) END
 """
-"""Of a batch: SQL, null where it has no cap."""
+"""Tokens or money of a batch, as SQL; null where it has no cap."""
 PICOS_LEFT = """
     CASE WHEN batch.cap_picos IS NOT NULL THEN greatest(
         batch.cap_picos - batch.cost_picos - (
@@ -32,7 +32,7 @@ IS_CAPPED = "(batch.cap_tokens IS NOT NULL OR batch.cap_picos IS NOT NULL)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCap(Allowance):
-    """One cap of a batch as it is now."""
+    """The current state of one cap of a batch."""
 
     def described(self, currency: str) -> str:
         return (
@@ -42,11 +42,11 @@ class BatchCap(Allowance):
 
 
 def caps_of(session: Session, batch_id: str) -> list[BatchCap]:
-    """Return the caps of a batch that is locked."""
+    """Return the caps of a locked batch."""
     row = session.execute(_CAPS, {"batch_id": batch_id}).one_or_none()
     if row is None:
         return []
-    found = [(BudgetUnit.TOKENS, row.cap_tokens, row.tokens_left), (BudgetUnit.MONEY, row.cap_picos, row.picos_left)]
+    caps = [(BudgetUnit.TOKENS, row.cap_tokens, row.tokens_left), (BudgetUnit.MONEY, row.cap_picos, row.picos_left)]
     return [
         BatchCap(
             budget_id=batch_id,
@@ -60,7 +60,7 @@ def caps_of(session: Session, batch_id: str) -> list[BatchCap]:
             warn_percent=None,
             turns_at=None,
         )
-        for unit, cap, left in found
+        for unit, cap, left in caps
         if cap is not None
     ]
 

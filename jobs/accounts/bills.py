@@ -1,4 +1,4 @@
-"""What entries of the ledger ought to cost, by what they used and its prices: the same sum for all who compare."""
+"""The cost that ledger entries should have, from their usage and prices: one formula for all comparisons."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ DUE_PICOS = """(
     + CAST(output_tokens AS numeric) * output_price_picos
     + CAST(reading_microseconds AS numeric) * reading_price_picos
 )"""
-"""Of a row of `ledger`."""
+"""For a row of `ledger`."""

@@ -1,6 +1,6 @@
-"""Sessions of browsers: rows by the hash of a random token, which the browser's cookie alone has.
+"""Browser sessions: rows by the hash of a random token that only the browser's cookie holds.
 
-A session ends after IDLE without a request, after LASTS at most, when somebody ends it, and with the secret of the key
+A session ends after IDLE without a request, after LASTS at most, when it is ended explicitly, and with the key's secret
 that signed in.
 """
 
@@ -24,26 +24,26 @@ from jobs.tables import ApiKey, BrowserSession
 IDLE = timedelta(hours=12)
 LASTS = timedelta(days=7)
 MAX_SESSIONS = 100
-"""Of one key: one more ends the one that was used longest ago, as a program may sign in again and again."""
+"""Per key: a further one ends the least recently used, as a program may sign in repeatedly."""
 SEEN_EVERY = timedelta(minutes=5)
-"""Requests within this time of the last one that was noted write nothing."""
+"""Requests within this time of the last recorded one write nothing."""
 MAX_USER_AGENT_CHARACTERS = 200
 _TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """What the token of a cookie stands for."""
+    """The session behind a cookie's token."""
 
     session_id: str
     key_hash: str
-    """Of the secret that signed in, which may have ended: `jobs.accounts.keys.authenticate_hash`."""
+    """Hash of the secret that signed in, which may have ended: `jobs.accounts.keys.authenticate_hash`."""
     page_token: str
-    """What a page of ours sends along with whatever changes something; who has all rows cannot derive it."""
+    """Token that our pages send with every change; it cannot be derived from the rows."""
 
 
 def begin(session: Session, *, key_id: str, key_hash: str, user_agent: str) -> str:
-    """Begin a session of a key and return its token, which is kept nowhere."""
+    """Begin a session of a key and return its token, which is not stored."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     begun = BrowserSession(
         id=new_id("session"),
@@ -61,19 +61,19 @@ def begin(session: Session, *, key_id: str, key_hash: str, user_agent: str) -> s
 
 
 def read(session: Session, token: str) -> SignedIn | None:
-    """Return whose session a token opens, and note now and then that it was used; None where there is none."""
-    found = session.execute(_READ, {"token_hash": hash_secret(token)}).one_or_none()
-    if found is None:
+    """Return the session of a token and occasionally record its use; None where there is none."""
+    row = session.execute(_READ, {"token_hash": hash_secret(token)}).one_or_none()
+    if row is None:
         return None
-    if not found.is_noted:
-        session.execute(_NOTE_SEEN, {"id": found.id})
-    return SignedIn(session_id=found.id, key_hash=found.key_hash, page_token=_page_token(token, found.id))
+    if not row.is_noted:
+        session.execute(_NOTE_SEEN, {"id": row.id})
+    return SignedIn(session_id=row.id, key_hash=row.key_hash, page_token=_page_token(token, row.id))
 
 
 def list_sessions(
     session: Session, *, key_id: str | None = None, before_id: str | None = None, limit: int = MAX_SESSIONS
 ) -> Sequence[Row[BrowserSession, ApiKey]]:
-    """Return open sessions with their keys, of one key or of all, the newest first; those before `before_id`."""
+    """Return open sessions of one key or of all, with their keys, newest first; only those before `before_id`."""
     query = _OPEN.order_by(BrowserSession.id.desc()).limit(limit)
     if key_id is not None:
         query = query.where(BrowserSession.principal_id == key_id)
@@ -81,12 +81,12 @@ def list_sessions(
 
 
 def get_session(session: Session, session_id: str, *, key_id: str | None = None) -> tuple[BrowserSession, ApiKey]:
-    """Return an open session with its key; `key_id`: one of this key. Raises NotFoundError."""
+    """Return an open session with its key, optionally of this key only. Raises NotFoundError."""
     query = _OPEN.where(BrowserSession.id == session_id)
-    found = session.execute(query if key_id is None else query.where(BrowserSession.principal_id == key_id)).first()
-    if found is None:
+    row = session.execute(query if key_id is None else query.where(BrowserSession.principal_id == key_id)).first()
+    if row is None:
         raise NotFoundError("there is no open session with this id; lists of sessions show the ids")
-    return found[0], found[1]
+    return row[0], row[1]
 
 
 def end(session: Session, session_id: str) -> None:
@@ -95,7 +95,7 @@ def end(session: Session, session_id: str) -> None:
 
 
 def end_by_token(session: Session, token: str) -> None:
-    """End the session that a token opens, if there is one."""
+    """End the session of a token, if there is one."""
     _end(session, BrowserSession.token_hash == hash_secret(token))
 
 
@@ -111,17 +111,17 @@ def end_of_tenant(session: Session, tenant_id: str) -> int:
 
 
 def end_all(session: Session) -> int:
-    """End all sessions of everybody; return how many were open."""
+    """End all sessions; return how many were open."""
     return _end(session)
 
 
 def forget_ended(session: Session) -> int:
-    """Delete the rows of sessions whose time is over; return how many."""
+    """Delete the rows of expired sessions; return how many."""
     return len(session.execute(delete(BrowserSession).where(~_IS_IN_TIME).returning(BrowserSession.id)).all())
 
 
 def _end(session: Session, *which: ColumnElement[bool]) -> int:
-    """Delete rows; return how many of them were in time."""
+    """Delete rows; return how many of them had not expired."""
     return sum(session.scalars(delete(BrowserSession).where(*which).returning(_IS_IN_TIME)))
 
 
@@ -140,19 +140,19 @@ _OPEN = (
     .join(ApiKey, _IS_OF_KEY & (ApiKey.id == BrowserSession.principal_id))
     .where(_IS_IN_TIME, _HAS_SECRET, _IS_KEY_OPEN)
 )
-# Made once: each request of a browser asks it.
+# Built once: each request of a browser runs it.
 _READ = select(
     BrowserSession.id,
     BrowserSession.key_hash,
     (BrowserSession.last_seen_at >= func.now() - SEEN_EVERY).label("is_noted"),
 ).where(BrowserSession.token_hash == bindparam("token_hash"), _IS_OF_KEY, _IS_IN_TIME)
-# By nobody who would have to wait for it: of many requests at once one notes it.
+# Skipped where it would have to wait: of many requests at once one records the use.
 _NOTE_SEEN = text("""
     UPDATE browser_session SET last_seen_at = now() WHERE id = (
         SELECT id FROM browser_session WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
     )
 """)
-# Two who sign in at once end the same ones: the second waits for none of them.
+# Two concurrent sign-ins end the same sessions: the second waits for none of them.
 _END_SURPLUS = text("""
     DELETE FROM browser_session WHERE id IN (
         SELECT id FROM browser_session WHERE id IN (

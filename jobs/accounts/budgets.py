@@ -1,13 +1,13 @@
 """Token budgets of tenants: reserve when a batch is accepted, settle as results arrive, release at the end.
 
-Between them lines are covered before they run: covers.py. Where a tenant has window budgets too, lines are covered by
-them as well.
+In between, lines are covered before they run: covers.py. Where a tenant has window budgets too, these must also cover
+the lines.
 
-Holds at every commit, class overflow apart: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ
+Invariants at every commit, except for class overflow: budget.spent = Σ ledger tokens of the tenant, budget.reserved = Σ
 batch.reserved_tokens of its live batches; batch.covered_tokens = Σ of its leased chunks and at most
-batch.reserved_tokens; and spent + reserved ≤ limit, or ≤ what was committed before that limit held. What class overflow
-uses is counted beside it (`overflow_spent`), and what its batches reserve holds of window budgets alone. The budget row
-is always the last one waited for (chunk → batch → budget).
+batch.reserved_tokens; and spent + reserved ≤ limit, or ≤ what was committed before that limit was set. Usage of class
+overflow is counted separately (`overflow_spent`), and its batches' reservations count against window budgets only. The
+budget row is always locked last (chunk → batch → budget).
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ class Quota:
     """By batches that have not ended."""
     spent: int
     num_window_budgets: int = 0
-    """That the tenant and its keys have beside it."""
+    """Number of window budgets of the tenant and its keys."""
     overflow_spent: int = 0
-    """In class overflow, which does not count against the limit."""
+    """In class overflow, not counted against the limit."""
 
     @property
     def available(self) -> int | None:
-        """Return what is left, None where it is unlimited; below 0 where the limit was set below what is committed."""
+        """Return what is left; None where unlimited, below 0 where the limit was set below what is committed."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a live batch has reserved, in tokens."""
+    """A live batch's reservation, in tokens."""
 
     tokens: int
     covered: int
-    """By lines that run."""
+    """By running lines."""
     key_id: str | None
     is_overflow: bool
-    """Then the tenant's budget knows nothing of it."""
+    """Not counted in the tenant's budget."""
 
     @property
     def free(self) -> int:
@@ -72,18 +72,18 @@ def quota(session: Session, tenant_id: str) -> Quota:
 
 
 def locked_quota(session: Session, tenant_id: str) -> Quota:
-    """Read the same and lock its row until the transaction ends; after the chunk and the batch, as everywhere."""
+    """Read the budget and lock its row until the transaction ends; after chunk and batch, as everywhere."""
     return _found(session, tenant_id, select(*_QUOTA).with_for_update(key_share=True))
 
 
 def quotas(session: Session, tenant_ids: Collection[str]) -> dict[str, Quota]:
-    """Read the budgets of tenants, by their ids, in one query."""
+    """Read the budgets of tenants, by id, in one query."""
     rows = session.execute(_QUOTAS, {"tenant_ids": list(tenant_ids)})
     return {tenant_id: _quota_of(columns) for tenant_id, *columns in rows}
 
 
 def check_limit(limit_tokens: int | None) -> None:
-    """Raise InputError for a limit below zero, or one that nobody reaches."""
+    """Raise InputError for a negative limit, or one above MAX_LIMIT_TOKENS."""
     if limit_tokens is not None and not 0 <= limit_tokens <= MAX_LIMIT_TOKENS:
         allowed = f"0 to {MAX_LIMIT_TOKENS}, or none for no limit"
         raise InputError(f"limit_tokens is {limit_tokens}; give {allowed}", param="limit_tokens")
@@ -92,8 +92,8 @@ def check_limit(limit_tokens: int | None) -> None:
 def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quota:
     """Set a tenant's limit in tokens; None makes it unlimited.
 
-    What is spent and reserved by now may be more than the new limit: it stays, and nothing is added to it. Where there
-    was no limit, lines of chunks that are leased now run on without cover, and what they use is committed too.
+    Tokens already spent and reserved may exceed the new limit: they stay, and nothing is added. Where there was no
+    limit, lines of leased chunks continue without cover, and their usage is committed too.
     """
     check_limit(limit_tokens)
     committed = Budget.spent_tokens + Budget.reserved_tokens
@@ -108,22 +108,20 @@ def set_limit(session: Session, tenant_id: str, limit_tokens: int | None) -> Quo
 def reserve(
     session: Session, tenant_id: str, tokens: int, *, key_id: str | None = None, may_overflow: bool = False
 ) -> bool:
-    """Set `tokens` aside for what a key submits. Raises OverBudgetError with the numbers where they are not covered.
+    """Reserve `tokens` for a key's submit. Raises OverBudgetError with the numbers where the budget is too small.
 
-    With `may_overflow` it returns False where the tenant's limit does not cover them: nothing is set aside then.
-
-    What has no room in a day's or month's budget waits for the next one, so these refuse nothing here.
-    One guarded UPDATE decides, so two submits at once cannot both take the last tokens. The caller stores the amount
-    in `batch.reserved_tokens` in the same transaction.
+    With `may_overflow` it returns False and reserves nothing where the tenant's limit is too small. Daily and monthly
+    budgets refuse nothing here: batches wait for the next window. One guarded UPDATE decides, so two submits at once
+    cannot both take the last tokens. The caller stores the amount in `batch.reserved_tokens` in the same transaction.
     """
     num_window_budgets = grow(session, tenant_id, tokens)
     is_covered = num_window_budgets is not None
     if num_window_budgets is None:
-        found = locked_quota(session, tenant_id)
-        assert found.limit is not None
+        budget = locked_quota(session, tenant_id)
+        assert budget.limit is not None
         if not may_overflow:
-            raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
-        num_window_budgets = found.num_window_budgets
+            raise OverBudgetError(limit=budget.limit, spent=budget.spent, reserved=budget.reserved, needed=tokens)
+        num_window_budgets = budget.num_window_budgets
     if num_window_budgets:
         _check_totals(window_budgets.current(session, tenant_id, key_id), tokens)
     return is_covered
@@ -131,9 +129,9 @@ def reserve(
 
 def check_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | None, may_overflow: bool) -> None:
     """Raise the OverBudgetError that `reserve` would raise now; reserves nothing."""
-    found = quota(session, tenant_id)
-    if found.limit is not None and found.available is not None and tokens > found.available and not may_overflow:
-        raise OverBudgetError(limit=found.limit, spent=found.spent, reserved=found.reserved, needed=tokens)
+    budget = quota(session, tenant_id)
+    if budget.limit is not None and budget.available is not None and tokens > budget.available and not may_overflow:
+        raise OverBudgetError(limit=budget.limit, spent=budget.spent, reserved=budget.reserved, needed=tokens)
     _check_totals(_held(session, tenant_id, key_id), tokens)
 
 
@@ -142,29 +140,29 @@ def _held(session: Session, tenant_id: str, key_id: str | None) -> list[Allowanc
 
 
 def _check_totals(allowances: Sequence[Allowance], tokens: int) -> None:
-    """Raise OverBudgetError where a budget that never begins anew is used up, or has no room for an estimate."""
-    for found in allowances:
-        if _is_too_small(found, tokens):
+    """Raise OverBudgetError where a budget that is never reset is used up, or too small for an estimate."""
+    for allowance in allowances:
+        if _is_too_small(allowance, tokens):
             raise OverBudgetError(
-                limit=found.limit,
-                spent=found.spent,
-                reserved=found.reserved,
-                needed=tokens if found.unit is BudgetUnit.TOKENS else 1,
-                of_key=found.key_id,
-                is_money=found.unit is BudgetUnit.MONEY,
+                limit=allowance.limit,
+                spent=allowance.spent,
+                reserved=allowance.reserved,
+                needed=tokens if allowance.unit is BudgetUnit.TOKENS else 1,
+                of_key=allowance.key_id,
+                is_money=allowance.unit is BudgetUnit.MONEY,
             )
 
 
 def has_room(session: Session, tenant_id: str, tokens: int, *, key_id: str | None) -> bool:
-    """Tell whether `reserve` would pass now; reserves nothing."""
+    """Return whether `reserve` would succeed now; reserves nothing."""
     available = quota(session, tenant_id).available
-    held = _held(session, tenant_id, key_id)
-    return (available is None or tokens <= available) and not any(_is_too_small(one, tokens) for one in held)
+    allowances = _held(session, tenant_id, key_id)
+    return (available is None or tokens <= available) and not any(_is_too_small(one, tokens) for one in allowances)
 
 
-def _is_too_small(found: Allowance, tokens: int) -> bool:
-    needed = tokens if found.unit is BudgetUnit.TOKENS else 1
-    return found.window is BudgetWindow.TOTAL and needed > found.left
+def _is_too_small(allowance: Allowance, tokens: int) -> bool:
+    needed = tokens if allowance.unit is BudgetUnit.TOKENS else 1
+    return allowance.window is BudgetWindow.TOTAL and needed > allowance.left
 
 
 def settle(
@@ -179,13 +177,12 @@ def settle(
     is_limited: bool = True,
     is_overflow: bool = False,
 ) -> None:
-    """Book `tokens` of freshly inserted results as spent, out of the batch's reservation as far as it reaches.
+    """Book `tokens` of newly inserted results as spent, out of the batch's reservation as far as it goes.
 
-    They cost `picos`, which window budgets count, and took readers of documents so long, which counts for the day.
-    `uncovered` is the cover of the lines that have ended, which is never
-    less than they used. Lines that were begun while there was no limit (`is_limited` False) had none: what they use is
-    committed, whatever limit there is by now; what overflows never counts against it. Belongs in the transaction that
-    inserts the results and their ledger entry.
+    Their cost `picos` counts in window budgets, and their document reading time in the day's. `uncovered` is the cover
+    of the ended lines, never less than they used. Lines started while there was no limit (`is_limited` False) had no
+    cover: their usage is committed whatever the limit is by now. Overflow never counts against the limit. Call in the
+    transaction that inserts the results and their ledger entry.
     """
     assert tokens >= 0, tokens
     values = {
@@ -203,7 +200,7 @@ def settle(
 
 
 def release(session: Session, batch: Batch) -> int:
-    """Give back what is left of a batch's reservation; return the tokens given back. Repeating it does nothing."""
+    """Release the rest of a batch's reservation; return the tokens released. Idempotent."""
     session.flush()
     part = release_free(session, batch.id, batch.tenant_id)
     session.refresh(batch, ["reserved_tokens", "covered_tokens"])
@@ -211,7 +208,7 @@ def release(session: Session, batch: Batch) -> int:
 
 
 def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
-    """Give back what a batch has reserved beyond the cover of its running lines; return the tokens given back."""
+    """Release what a batch has reserved beyond the cover of its running lines; return the tokens released."""
     reservation = lock_reservation(session, batch_id)
     part = reservation.free
     if part:
@@ -223,7 +220,7 @@ def release_free(session: Session, batch_id: str, tenant_id: str) -> int:
 
 
 def lock_reservation(session: Session, batch_id: str) -> Reservation:
-    """Return what a batch has reserved, and lock its row until the transaction ends."""
+    """Return a batch's reservation, and lock its row until the transaction ends."""
     columns = (Batch.reserved_tokens, Batch.covered_tokens, Batch.api_key_id, Batch.priority)
     row = session.execute(select(*columns).where(Batch.id == batch_id).with_for_update(key_share=True)).one()
     tokens, covered, key_id, priority = row
@@ -231,7 +228,7 @@ def lock_reservation(session: Session, batch_id: str) -> Reservation:
 
 
 def grow(session: Session, tenant_id: str, tokens: int) -> int | None:
-    """Reserve `tokens` more where the limit allows it; return how many window budgets there are, or None."""
+    """Reserve `tokens` more where the limit allows it; return the number of window budgets, or None."""
     assert tokens >= 0, tokens
     has_room = Budget.limit_tokens.is_(None) | (
         Budget.limit_tokens - Budget.spent_tokens - Budget.reserved_tokens >= tokens
@@ -248,7 +245,7 @@ _QUOTA = (
     Budget.limit_tokens, Budget.reserved_tokens, Budget.spent_tokens, Budget.num_window_budgets,
     Budget.overflow_spent_tokens,
 )  # fmt: skip
-# Made once, as all that shows a batch asks it.
+# Built once, as every view of a batch runs it.
 _QUOTAS = select(Budget.tenant_id, *_QUOTA).where(Budget.tenant_id.in_(bindparam("tenant_ids", expanding=True)))
 
 
@@ -270,7 +267,7 @@ def _found(session: Session, tenant_id: str, query: Select[*tuple[Any, ...]]) ->
     return _quota_of(row)
 
 
-# One statement, since every flush needs it. What is left of the cover stays reserved.
+# One statement, since every flush needs it. The rest of the cover stays reserved.
 _SETTLE = text("""
     WITH before AS (
         SELECT id, api_key_id, least(:tokens, greatest(reserved_tokens - (covered_tokens - :uncovered), 0)) AS part

@@ -1,7 +1,7 @@
-"""Which lines of a batch may run: each is covered with the most that it may use, before it starts.
+"""Cover the lines of a batch before they start, each with the most that it may use.
 
-Out of what the batch has reserved and its tenant's budget has left, as far as window budgets and the batch's caps let
-it. What is kept at every commit, and in which order the rows are locked: budgets.py.
+Cover comes from the batch's reservation and the rest of its tenant's budget, bounded by window budgets and the batch's
+caps. For the invariants and the order of locks see budgets.py.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Covered:
 
     fits: Sequence[bool]
     tokens: int
-    """Those of the lines that fit."""
+    """Of the lines that fit."""
     picos: int = 0
-    """What these may cost."""
+    """Maximum cost of these."""
     quota: Quota | None = None
     """The tenant's budget, where some lines did not fit; None where all did."""
     allowances: Sequence[Allowance] = ()
     """The window budgets and the batch's caps, where some lines did not fit."""
     others_run: bool = False
-    """That other lines of the tenant are covered: some of their tokens may come back."""
+    """Whether other lines of the tenant are covered: some of their tokens may come back."""
 
     def excess(self, tokens: int, picos: int) -> tuple[float, int]:
-        """Return how far a line that did not fit is from fitting: the least is that of the one to wait for."""
+        """Return how much too large a line that did not fit is: the smallest is the one to wait for."""
         needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
-        lefts = [(needed[found.unit], found.left) for found in self.allowances]
+        lefts = [(needed[allowance.unit], allowance.left) for allowance in self.allowances]
         if self.quota is not None and self.quota.available is not None:
             lefts.append((tokens, self.quota.available))
         return max((need / max(left, 1) for need, left in lefts), default=0.0), tokens
@@ -47,9 +47,9 @@ class Covered:
     def shortage_of(self, *, tokens: int, picos: int, currency: str) -> str:
         """Return what a line that did not fit lacks, as the rest of a sentence about it."""
         needed = {BudgetUnit.TOKENS: tokens, BudgetUnit.MONEY: picos}
-        for found in self.allowances:
-            if needed[found.unit] > found.left:
-                return f"may use {found.amount(needed[found.unit], currency)}: {found.described(currency)}"
+        for allowance in self.allowances:
+            if needed[allowance.unit] > allowance.left:
+                return f"may use {allowance.amount(needed[allowance.unit], currency)}: {allowance.described(currency)}"
         quota = self.quota or Quota(limit=0, reserved=0, spent=0)
         return (
             f"may use {tokens:,} tokens and {max(quota.available or 0, 0):,} are available: the limit is "
@@ -62,9 +62,9 @@ def cover(
 ) -> Covered:
     """Cover lines of a batch before they run, each with the most that it may use, in this order while they fit.
 
-    `picos` is the most that each may cost, nothing where it is not given. Takes what the batch has reserved for lines
-    that do not run yet, then what the budget has left; what window budgets and the batch's caps have left bounds both.
-    The caller stores `tokens` and `picos` in the chunk's row in the same transaction.
+    `picos` is the maximum cost of each, nothing where it is empty. Takes the batch's reservation that covers no line
+    yet, then the rest of the budget; window budgets and the batch's caps bound both. The caller stores `tokens` and
+    `picos` in the chunk's row in the same transaction.
     """
     picos = picos or [0] * len(costs)
     reservation = budgets.lock_reservation(session, batch_id)
@@ -77,49 +77,49 @@ def cover(
         allowances += window_budgets.current(session, tenant_id, reservation.key_id)
     rooms = _rooms(budget, allowances, free=free)
     fits, tokens, picos_taken = fitting(costs, rooms[BudgetUnit.TOKENS], picos, rooms[BudgetUnit.MONEY])
-    found = Covered(fits=fits, tokens=tokens, picos=picos_taken)
+    covered = Covered(fits=fits, tokens=tokens, picos=picos_taken)
     if tokens > free and not reservation.is_overflow:
         grown = budgets.grow(session, tenant_id, tokens - free)
         assert grown is not None, "the budget is locked, and this fits"
     if not all(fits):
         others_run = bool(session.scalar(_OTHERS_RUN, {"id": tenant_id}))
-        found = replace(found, quota=budget, allowances=allowances, others_run=others_run)
-    growth = max(found.tokens - free, 0)  # exactly what the budget grew by
+        covered = replace(covered, quota=budget, allowances=allowances, others_run=others_run)
+    growth = max(covered.tokens - free, 0)  # exactly what the budget grew by
     session.execute(
         update(Batch)
         .where(Batch.id == batch_id)
-        .values(covered_tokens=reservation.covered + found.tokens, reserved_tokens=reservation.tokens + growth)
+        .values(covered_tokens=reservation.covered + covered.tokens, reserved_tokens=reservation.tokens + growth)
     )
-    return found
+    return covered
 
 
 def uncover(session: Session, batch_id: str, tokens: int) -> None:
-    """Take the cover off lines that run no more and used nothing; their tokens stay reserved for the batch."""
+    """Remove the cover of lines that no longer run and used nothing; their tokens stay reserved for the batch."""
     session.execute(update(Batch).where(Batch.id == batch_id).values(covered_tokens=Batch.covered_tokens - tokens))
 
 
 def _rooms(budget: Quota, allowances: Sequence[Allowance], *, free: int) -> dict[BudgetUnit, int | None]:
-    """Return what there is room for, None without end: what the batch has `free` and the budget has, if windows do."""
-    rooms = {unit: [max(found.left, 0) for found in allowances if found.unit is unit] for unit in BudgetUnit}
+    """Return the room per unit, None for unlimited: the batch's `free` plus the budget's rest, bounded by windows."""
+    rooms = {unit: [max(bound.left, 0) for bound in allowances if bound.unit is unit] for unit in BudgetUnit}
     if budget.available is not None:
         rooms[BudgetUnit.TOKENS].append(free + max(budget.available, 0))
-    return {unit: min(found, default=None) for unit, found in rooms.items()}
+    return {unit: min(bound, default=None) for unit, bound in rooms.items()}
 
 
 def fitting(
     costs: Sequence[int], room: int | None, picos: Sequence[int] = (), picos_room: int | None = None
 ) -> tuple[list[bool], int, int]:
-    """Return which lines fit into both rooms together, and their sums; a smaller one may fit after one that does not.
+    """Return which lines fit into both rooms together, and their sums; a smaller line may fit after one that does not.
 
-    A room None is without end.
+    A room of None is unlimited.
     """
-    fits, taken, picos_taken = [], 0, 0
+    fits, tokens_taken, picos_taken = [], 0, 0
     for cost, own_picos in zip(costs, picos or [0] * len(costs), strict=True):
-        has_tokens = room is None or taken + cost <= room
+        has_tokens = room is None or tokens_taken + cost <= room
         fits.append(has_tokens and (picos_room is None or picos_taken + own_picos <= picos_room))
-        taken += cost if fits[-1] else 0
+        tokens_taken += cost if fits[-1] else 0
         picos_taken += own_picos if fits[-1] else 0
-    return fits, taken, picos_taken
+    return fits, tokens_taken, picos_taken
 
 
 # The states are those of the index of live batches: a tenant may have any number of others.

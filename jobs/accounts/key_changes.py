@@ -1,4 +1,4 @@
-"""Hear that keys or tenants have changed: triggers of the two tables notify whoever listens."""
+"""Listen for changes of keys and tenants: triggers on the two tables send notifications."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CONNECT_SECONDS = 5
 
 
 async def changes(database_url: str) -> AsyncIterator[None]:
-    """Yield once it listens, since nobody has heard what came before, and after each change that was committed.
+    """Yield once when listening starts, since earlier changes were missed, and after each committed change.
 
-    Raises ServiceError when the connection cannot be made or breaks. Behind a pooler in transaction mode nothing may
-    ever be heard, and no error says so.
+    Raises ServiceError when the connection fails. Behind a pooler in transaction mode notifications may never arrive,
+    without an error.
     """
     url = parse_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     try:

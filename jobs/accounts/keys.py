@@ -1,6 +1,6 @@
-"""API keys: make, rotate, revoke them, and tell whose a secret is and what it may do.
+"""API keys: create, rotate and revoke them, and authenticate their secrets.
 
-Secrets are 256 random bits, and only their SHA-256 is kept. Knows no request.
+Secrets are 256 random bits, and only their SHA-256 is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.tables import ApiKey, Tenant
 
 KEY_PREFIX = "tm-"
 TENANT_SCOPES = (Scope.SUBMIT, Scope.READ)
-"""What a tenant's key may have, and has unless fewer are asked for."""
+"""Scopes that a tenant's key may have, and has by default."""
 MAX_NAME_CHARACTERS = 100
 MAX_OVERLAP = timedelta(days=30)
 _SECRET_BYTES = 32
@@ -37,22 +37,22 @@ _SECRETS = re.compile(rf"({KEY_PREFIX}[\w-]{{7}})[\w-]{{36}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who a secret belongs to, and what it may do."""
+    """The owner of a secret and its scopes."""
 
     tenant: Tenant | None
-    """None: an operator's key, which has scope admin alone."""
+    """None: an operator's key, which has only scope admin."""
     key_id: str
     key_hash: str
-    """Of the secret that was given: a key that is being rotated has two."""
+    """Of the secret that was sent: a key that is being rotated has two."""
     scopes: frozenset[Scope]
 
     def require(self, scope: Scope) -> None:
-        """Raise ForbiddenError where the key has not this scope, or its tenant is disabled and would submit."""
+        """Raise ForbiddenError where the key lacks this scope, or its tenant is disabled and would submit."""
         if scope not in self.scopes:
-            held = " and ".join(sorted(self.scopes))
+            scopes = " and ".join(sorted(self.scopes))
             whose = "Operators' keys" if scope is Scope.ADMIN else "Keys of tenants"
             raise ForbiddenError(
-                f"This call needs a key with scope {scope.value}; the one that you sent has {held}. {whose} may have "
+                f"This call needs a key with scope {scope.value}; the one that you sent has {scopes}. {whose} may have "
                 f"{scope.value}: send such a key, or ask your operator for one.",
                 code="insufficient_scope",
             )
@@ -80,7 +80,7 @@ def create_key(
 ) -> tuple[ApiKey, str]:
     """Create a key; return its row and the secret (`tm-` + 256 random bits), which cannot be read again.
 
-    `tenant_id` None makes an operator's key. Raises NotFoundError, or InputError for what a key cannot have.
+    `tenant_id` None makes an operator's key. Raises NotFoundError, or InputError for invalid values.
     """
     if tenant_id is not None and session.get(Tenant, tenant_id) is None:
         raise NotFoundError(f"there is no tenant {tenant_id!r}")
@@ -106,12 +106,12 @@ def _new_secret() -> str:
 
 def _checked_scopes(scopes: Collection[Scope] | None, *, is_operator: bool) -> list[str]:
     allowed = (Scope.ADMIN,) if is_operator else TENANT_SCOPES
-    wanted = allowed if scopes is None else scopes
-    if not wanted or not set(wanted) <= set(allowed):
+    chosen = allowed if scopes is None else scopes
+    if not chosen or not set(chosen) <= set(allowed):
         whose = "an operator's key has" if is_operator else "a tenant's key may have"
-        given = ", ".join(wanted) or "none"
-        raise InputError(f"scopes are {given}; {whose} {' and '.join(allowed)}", param="scopes")
-    return [scope.value for scope in allowed if scope in wanted]
+        chosen_text = ", ".join(chosen) or "none"
+        raise InputError(f"scopes are {chosen_text}; {whose} {' and '.join(allowed)}", param="scopes")
+    return [scope.value for scope in allowed if scope in chosen]
 
 
 def _checked_name(name: str | None) -> str | None:
@@ -141,17 +141,17 @@ def get_key(session: Session, key_id: str) -> ApiKey:
 
 
 def find_key(session: Session, key: str) -> ApiKey:
-    """Return the key named by its id, its secret, or the beginning of its secret that lists show.
+    """Return the key with this id, secret, or beginning of a secret as lists show it.
 
     Raises NotFoundError, or ConflictError where a beginning fits several keys.
     """
     key_hash = hash_secret(key)
     opens = (ApiKey.key_hash == key_hash) | (ApiKey.previous_hash == key_hash)
-    named = (ApiKey.id == key) | opens | (ApiKey.hint == key[:_HINT_CHARACTERS])
-    found = session.scalars(select(ApiKey).where(named)).all()
-    exact = [row for row in found if row.id == key or key_hash in (row.key_hash, row.previous_hash)]
+    matches = (ApiKey.id == key) | opens | (ApiKey.hint == key[:_HINT_CHARACTERS])
+    keys = session.scalars(select(ApiKey).where(matches)).all()
+    exact = [row for row in keys if row.id == key or key_hash in (row.key_hash, row.previous_hash)]
     if not exact and len(key) == _HINT_CHARACTERS:
-        exact = list(found)
+        exact = list(keys)
     if not exact:
         raise NotFoundError(f"there is no key {key[:_HINT_CHARACTERS]!r}…; `tokenmill keys list` shows the ids")
     if len(exact) > 1:
@@ -162,10 +162,10 @@ def find_key(session: Session, key: str) -> ApiKey:
 def rotate_key(
     session: Session, key: ApiKey, *, overlap: timedelta, lifetime: timedelta | None = None
 ) -> tuple[ApiKey, str]:
-    """Give a key a new secret, which is returned; the one that it had works for `overlap` more.
+    """Give a key a new secret and return it; the previous one remains valid for `overlap`.
 
-    A secret from before that one stops at once, and the key's sessions of browsers end. `lifetime` sets the key's end
-    anew. Raises ConflictError for a key that was revoked, or that has expired and is given no `lifetime`.
+    An older secret stops working at once, and the key's browser sessions end. `lifetime` sets a new expiry. Raises
+    ConflictError for a revoked key, or for an expired one without a new `lifetime`.
     """
     if not timedelta() <= overlap <= MAX_OVERLAP:
         raise InputError(f"the overlap is {overlap}; give 0 to {MAX_OVERLAP.days} days", param="overlap")
@@ -187,7 +187,7 @@ def rotate_key(
 
 
 def revoke_key(session: Session, key: ApiKey) -> ApiKey:
-    """Revoke a key with all its secrets, and end its sessions. Revoking twice keeps the first time."""
+    """Revoke a key with all its secrets, and end its sessions. Revoking again keeps the first time."""
     session.execute(
         update(ApiKey).where(ApiKey.id == key.id, ApiKey.revoked_at.is_(None)).values(revoked_at=func.now())
     )
@@ -205,48 +205,48 @@ def revoke_keys(session: Session, tenant_id: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundKey:
-    """What a hash opens; `refusal` says why nothing."""
+    """The caller behind a hash; otherwise `refusal` has the reason."""
 
     caller: Caller | None
     refusal: str = ""
     seconds_left: float = math.inf
-    """Until the secret ends by itself."""
+    """Until the secret expires."""
 
     def required(self) -> Caller:
-        """Return who it belongs to. Raises AuthenticationError; the message never repeats the key."""
+        """Return the caller. Raises AuthenticationError; the message never repeats the key."""
         if self.caller is None:
             raise AuthenticationError(self.refusal)
         return self.caller
 
 
 def authenticate(session: Session, secret: str) -> Caller:
-    """Return whose a secret is. Raises AuthenticationError."""
+    """Return the caller of a secret. Raises AuthenticationError."""
     if not secret:
         raise AuthenticationError("no API key was given; send `Authorization: Bearer tm-…`", code="missing_api_key")
     return authenticate_hash(session, hash_secret(secret))
 
 
 def authenticate_hash(session: Session, key_hash: str) -> Caller:
-    """Return whose the secret with this hash is, and note that it was used. Raises AuthenticationError."""
+    """Return the caller of the secret with this hash, and record its use. Raises AuthenticationError."""
     return look_up(session, [key_hash])[key_hash].required()
 
 
 def look_up(session: Session, key_hashes: Sequence[str]) -> dict[str, FoundKey]:
-    """Return what each hash opens, and note that the keys were used.
+    """Return the caller of each hash, and record the use of the keys.
 
-    Secrets are looked up by their hashes, so the time that a wrong one takes tells nothing of how much of it is right.
+    Secrets are looked up by their hashes, so the timing of a wrong one reveals nothing about a right one.
     """
-    wanted = set(key_hashes)
-    found = dict.fromkeys(key_hashes, _UNKNOWN)
+    hashes = set(key_hashes)
+    callers = dict.fromkeys(key_hashes, _UNKNOWN)
     used: list[str] = []
     for key, tenant, now, is_noted in session.execute(_KEYS_AND_TENANTS, {"key_hashes": list(key_hashes)}):
-        for key_hash in wanted & {key.key_hash, key.previous_hash}:
-            found[key_hash] = _found(key, tenant, key_hash, now=now)
-            if found[key_hash].caller is not None and not is_noted:
+        for key_hash in hashes & {key.key_hash, key.previous_hash}:
+            callers[key_hash] = _found(key, tenant, key_hash, now=now)
+            if callers[key_hash].caller is not None and not is_noted:
                 used.append(key.id)
     if used:
         session.execute(_NOTE_USE, {"key_ids": used})
-    return found
+    return callers
 
 
 def _found(key: ApiKey, tenant: Tenant | None, key_hash: str, *, now: datetime) -> FoundKey:
@@ -268,13 +268,13 @@ def _found(key: ApiKey, tenant: Tenant | None, key_hash: str, *, now: datetime) 
 _UNKNOWN = FoundKey(caller=None, refusal="the API key is not known here; `tokenmill keys create` makes one")
 _IS_NOTED = func.coalesce(ApiKey.last_used_at >= func.now() - timedelta(minutes=1), False)
 _GIVEN = any_(bindparam("key_hashes", type_=ARRAY(Text)))
-# Made once: each look asks it, and to make it was a quarter of what it cost.
+# Built once: building it took a quarter of the time of a lookup.
 _KEYS_AND_TENANTS = (
     select(ApiKey, Tenant, func.statement_timestamp(), _IS_NOTED)
     .outerjoin(Tenant, ApiKey.tenant_id == Tenant.id)
     .where((ApiKey.key_hash == _GIVEN) | (ApiKey.previous_hash == _GIVEN))
 )
-# By nobody who would have to wait for it: of many requests at once one notes it.
+# Skipped where it would have to wait: of many requests at once one records the use.
 _NOTE_USE = text("""
     UPDATE api_key SET last_used_at = now() WHERE id IN (
         SELECT id FROM api_key WHERE id = ANY(:key_ids) FOR NO KEY UPDATE SKIP LOCKED
@@ -283,11 +283,11 @@ _NOTE_USE = text("""
 
 
 def hint_of(secret: str) -> str | None:
-    """Return the characters of a key that lists show; None for what cannot be a key, and may be another secret."""
+    """Return the characters of a key that lists show; None for text that is no key, and may be another secret."""
     is_key = secret.startswith(KEY_PREFIX) and len(secret) >= _KEY_CHARACTERS
     return secret[:_HINT_CHARACTERS] if is_key else None
 
 
 def masked(text: str) -> str:
-    """Return a text with what lists show of each key in it: somebody may have put one into a path."""
+    """Return a text with keys masked as in lists: somebody may have put one into a path."""
     return _SECRETS.sub(r"\1…", text)

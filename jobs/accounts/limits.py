@@ -1,6 +1,6 @@
-"""What a tenant may have and do: how much at once, the operator's number for it or the setting's, and how urgently.
+"""Limits of a tenant: the operator's number or the setting's default, and the classes it may use.
 
-Knows which limits there are and what they are for a tenant; whoever counts what is limited asks here.
+Defines which limits exist and their values for a tenant; the counting is done elsewhere.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ class Limits:
     """Inclusive. Each has a column `max_…` of the tenant and a setting `tenant_…`."""
 
     requests_per_minute: int
-    """Of the API; a sixth of it at once."""
+    """API requests; bursts may use a sixth of it at once."""
     tokens_per_minute: int
-    """Estimated tokens of the batches that are submitted."""
+    """Estimated tokens of submitted batches."""
     bytes_per_minute: int
-    """Of the bodies of requests, uploads included."""
+    """Request bodies, uploads included."""
     open_batches: int
-    """That have not ended."""
+    """Batches that have not ended."""
     enqueued_tokens: int
     """Estimated tokens of the open batches."""
     files: int
-    """That are kept, outputs included."""
+    """Stored files, outputs included."""
     stored_bytes: int
-    """Of these files."""
+    """Size of these files."""
     uploads: int
-    """At once, in one API process."""
+    """Concurrent, per API process."""
     downloads: int
-    """At once, in one API process."""
+    """Concurrent, per API process."""
     urgent_tokens: int
-    """Estimated tokens of one model's urgent work that runs; what is beyond takes its turn as normal work."""
+    """Estimated tokens of one model's running urgent work; work beyond it queues as normal."""
     reading_seconds_per_day: int | None
-    """For which readers of documents work, by the day of UTC; beyond it lines wait for the next one. None: no limit."""
+    """Document reading time per UTC day; lines beyond it wait for the next day. None: no limit."""
 
 
 NAMES = tuple(field.name for field in fields(Limits))
 
 
 def limits_of(tenant: Tenant, settings: Settings) -> Limits:
-    """Return what holds for a tenant."""
+    """Return the limits of a tenant."""
     own = {name: getattr(tenant, f"max_{name}") for name in NAMES}
     return Limits(
         **{name: getattr(settings, f"tenant_{name}") if value is None else value for name, value in own.items()}
@@ -59,7 +59,7 @@ def limits_of(tenant: Tenant, settings: Settings) -> Limits:
 
 
 def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None]) -> None:
-    """Set limits of a tenant by name; None goes back to the setting. Raises InputError."""
+    """Set limits of a tenant by name; None restores the setting. Raises InputError."""
     for name, value in changes.items():
         assert name in NAMES, name
         if value is not None and not 0 <= value <= MAX_LIMIT:
@@ -72,13 +72,13 @@ def set_limits(session: Session, tenant_id: str, changes: dict[str, int | None])
 
 
 def allowed_priorities(tenant: Tenant) -> list[AskedPriority]:
-    """Return the classes that a tenant may ask for, the best one first."""
+    """Return the classes that a tenant may request, best first."""
     classes = list(AskedPriority)
     return classes[classes.index(AskedPriority(tenant.best_priority)) :]
 
 
 def check_priority(tenant: Tenant, priority: AskedPriority) -> None:
-    """Raise ForbiddenError where a class is better than the tenant may ask for."""
+    """Raise ForbiddenError where a class is better than the tenant may request."""
     allowed = allowed_priorities(tenant)
     if priority not in allowed:
         raise ForbiddenError(
@@ -90,10 +90,10 @@ def check_priority(tenant: Tenant, priority: AskedPriority) -> None:
 
 
 def set_overflow(session: Session, tenant_id: str, *, is_allowed: bool) -> None:
-    """Set whether a tenant's coming batches that its token limit does not cover run in class overflow."""
+    """Set whether a tenant's future batches beyond its token limit run in class overflow."""
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(may_overflow=is_allowed))
 
 
 def set_best_priority(session: Session, tenant_id: str, priority: AskedPriority) -> None:
-    """Set the best class that a tenant's coming batches may ask for; accepted ones keep theirs."""
+    """Set the best class that a tenant's future batches may request; accepted ones keep theirs."""
     session.execute(update(Tenant).where(Tenant.id == tenant_id).values(best_priority=priority.value))

@@ -1,8 +1,8 @@
-"""What results cost: exact amounts, which are divided only where they are shown. No SQL.
+"""Cost of results: exact amounts, divided only for display. No SQL.
 
-A price is in pico-units of currency (10⁻¹²) for one token, or for a microsecond of reading, so that tokens × price, and
-microseconds × price, are whole pico-units, whose sum does not depend on how results were grouped into ledger entries.
-A class has its prices in per cent of the model's, rounded to whole pico-units before anything is billed with them.
+A price is in pico-units of currency (10⁻¹²) per token, or per microsecond of reading, so that tokens × price, and
+microseconds × price, are whole pico-units, whose sum does not depend on how results were grouped into ledger entries. A
+class has prices in per cent of the model's, rounded to whole pico-units before anything is billed with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODEL_COLUMNS = (
     "urgent_price_percent",
     "bulk_price_percent",
 )
-"""Of a model, from which the prices of each class are made."""
+"""Columns of a model from which the prices of each class are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,36 +32,36 @@ class Prices:
 
     input_picos: int = 0
     cached_input_picos: int | None = None
-    """Of prompt tokens that the prefix cache had, at most that of the others; None: the same."""
+    """Per prompt token found in the prefix cache, at most the price of others; None: the same."""
     output_picos: int = 0
     reading_picos: int = 0
-    """Of a microsecond for which readers of documents work: the same in all classes."""
+    """Per microsecond of document reading: the same in all classes."""
 
     @classmethod
     def of(cls, model: Model | Mapping[str, Any], priority: Priority | str) -> Self:
         """Return the prices of a class, from a model or from its `MODEL_COLUMNS`."""
-        found = {name: model[name] if isinstance(model, Mapping) else getattr(model, name) for name in MODEL_COLUMNS}
-        bulk = found["bulk_price_percent"]  # and what overflows costs the same
-        percents = {Priority.URGENT: found["urgent_price_percent"], Priority.BULK: bulk, Priority.OVERFLOW: bulk}
+        columns = {name: model[name] if isinstance(model, Mapping) else getattr(model, name) for name in MODEL_COLUMNS}
+        bulk = columns["bulk_price_percent"]  # overflow costs the same
+        percents = {Priority.URGENT: columns["urgent_price_percent"], Priority.BULK: bulk, Priority.OVERFLOW: bulk}
         percent = percents.get(Priority(priority), 100)
-        cached = found["cached_input_price_picos"]
+        cached = columns["cached_input_price_picos"]
         return cls(
-            input_picos=_scaled(found["input_price_picos"], percent),
+            input_picos=_scaled(columns["input_price_picos"], percent),
             cached_input_picos=None if cached is None else _scaled(cached, percent),
-            output_picos=_scaled(found["output_price_picos"], percent),
+            output_picos=_scaled(columns["output_price_picos"], percent),
         )
 
     def cost_picos(
         self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0, reading_microseconds: int = 0
     ) -> int:
-        """Return what these tokens, the cached ones of the input among them, and this time of reading cost."""
+        """Return the cost of these tokens (`input_tokens` includes cached ones) and of this reading time."""
         cached_picos = self.input_picos if self.cached_input_picos is None else self.cached_input_picos
         prompt = (input_tokens - cached_tokens) * self.input_picos + cached_tokens * cached_picos
         return prompt + output_tokens * self.output_picos + reading_microseconds * self.reading_picos
 
 
 def reading_price_picos(settings: Settings) -> int:
-    """Return what a microsecond of reading costs, in pico-units of currency."""
+    """Return the price of a microsecond of reading, in pico-units of currency."""
     return from_currency(settings.reading_price, digits=6)  # the micro-units of a second
 
 

@@ -1,6 +1,6 @@
-"""The time of reading that a tenant has had: today, with the batches that wait as it may have no more, and for a line.
+"""Document reading time of tenants: the day's usage and limit, the batches that wait for it, and the estimate per line.
 
-The day is UTC's. A line's time is known at its end alone, so a chunk that is open when the limit is reached goes on to
+The day is UTC's. A line's time is known only at its end, so a chunk that is open when the limit is reached continues to
 the end of its turn, and counts.
 """
 
@@ -18,13 +18,13 @@ from jobs.tables import Batch
 
 _MICROSECONDS = 1_000_000
 _BATCHES = 4
-"""That are asked at most what their lines took; of the newest ones of the tenant."""
+"""Most batches whose measured reading times are used: the newest ones of the tenant."""
 _NEWEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a tenant has had of the day so far."""
+    """A tenant's reading time of the day so far."""
 
     used_microseconds: int
     limit_seconds: int | None
@@ -41,7 +41,7 @@ class Reading:
 
 
 def reading_today(session: Session, tenant_id: str, *, default_seconds: int | None) -> Reading:
-    """Return what a tenant has had; `default_seconds` is the limit of those that have none of their own."""
+    """Return a tenant's reading time; `default_seconds` is the limit of tenants without their own."""
     row = session.execute(_TODAY, {"tenant_id": tenant_id, "default": default_seconds}).one()
     return Reading(
         used_microseconds=int(row.used), limit_seconds=row.limit_seconds, left_of_day=row.tomorrow - row.moment
@@ -49,23 +49,23 @@ def reading_today(session: Session, tenant_id: str, *, default_seconds: int | No
 
 
 def note_wait(session: Session, batch_id: str, *, limit_seconds: int | None) -> None:
-    """Note why a locked batch is put off."""
+    """Record why a locked batch is put off."""
     session.execute(_NOTE, {"batch_id": batch_id, "seconds": limit_seconds})
 
 
 def look_again(session: Session, tenant_id: str) -> None:
-    """Have the batches of a tenant taken up that wait for its reading: its limit is another one."""
+    """Resume the batches of a tenant that wait for its reading limit: it has changed."""
     session.execute(_LOOK_AGAIN, {"tenant_id": tenant_id})
 
 
 def expected_milliseconds(session: Session, batch: Batch) -> int:
-    """Return what a line is expected to take a reader, at least 1 and at most a turn."""
+    """Return the expected reading time of a line, at least 1 and at most a turn."""
     if batch.endpoint not in PREPARED:
         return 1
     values = {"tenant_id": batch.tenant_id, "endpoint": batch.endpoint, "newest": _NEWEST, "limit": _BATCHES}
     measured = session.scalar(_MEASURED, values)
-    found = USUAL_MILLISECONDS[batch.endpoint] if measured is None else int(measured)
-    return max(1, min(found, TURN_MILLISECONDS))
+    milliseconds = USUAL_MILLISECONDS[batch.endpoint] if measured is None else int(measured)
+    return max(1, min(milliseconds, TURN_MILLISECONDS))
 
 
 _TODAY = text("""

@@ -1,4 +1,4 @@
-"""Bad lines of a tenant's batches: read and answered without a price, and so counted."""
+"""Invalid lines of a tenant's batches: they cost nothing to the tenant, so they are counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count_refused(session: Session, tenant_id: str, refused: RefusedInput) -> No
 
 
 def refused_input(session: Session, tenant_id: str) -> RefusedInput:
-    """Return what of a tenant's input was refused so far."""
+    """Return a tenant's refused input so far."""
     query = select(Budget.refused_lines, Budget.refused_bytes).where(Budget.tenant_id == tenant_id)
     lines, size_bytes = session.execute(query).one()
     return RefusedInput(lines=lines, size_bytes=size_bytes)

@@ -1,4 +1,4 @@
-"""What the past would have cost at other prices: from the ledger's tokens, exactly. Changes nothing."""
+"""Past usage at other prices: exact, from the ledger's tokens. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jobs.accounts.usage import Period
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repriced:
-    """What a tenant has used of a model."""
+    """A tenant's usage of a model."""
 
     tenant: str
     """Its name."""
     num_results: int
     input_tokens: int
-    """Cached ones included."""
+    """Including cached ones."""
     cached_tokens: int
     output_tokens: int
     billed_picos: int
@@ -31,12 +31,12 @@ class Repriced:
 def reprice(
     session: Session, model: str, columns: Mapping[str, Any], asked: Period, *, tenant_id: str | None = None
 ) -> Sequence[Repriced]:
-    """Return what a model's lines in whole days of UTC were billed and what they would cost, by tenant and its name.
+    """Return what a model's lines in whole UTC days were billed and what they would cost, by tenant and its name.
 
     `columns` are those of `prices.MODEL_COLUMNS`.
     """
     values = {"model": model, "since": asked.since, "until": asked.until, "tenant_id": tenant_id}
-    found: dict[str, Repriced] = {}
+    parts_by_tenant: dict[str, Repriced] = {}
     for row in session.execute(_SUMS, values):
         tokens = {name: int(getattr(row, name)) for name in ("input_tokens", "cached_tokens", "output_tokens")}
         own = Repriced(
@@ -46,12 +46,14 @@ def reprice(
             repriced_picos=Prices.of(columns, row.priority).cost_picos(**tokens),
             **tokens,
         )
-        found[row.tenant] = total([found[row.tenant], own]) if row.tenant in found else own
-    return list(found.values())
+        parts_by_tenant[row.tenant] = (
+            total([parts_by_tenant[row.tenant], own]) if row.tenant in parts_by_tenant else own
+        )
+    return list(parts_by_tenant.values())
 
 
 def total(parts: Sequence[Repriced]) -> Repriced:
-    """Return the sum of what is not empty, as what its first tenant has used."""
+    """Return the sum of a non-empty list, under its first tenant."""
     names = ("num_results", "input_tokens", "cached_tokens", "output_tokens", "billed_picos", "repriced_picos")
     return replace(parts[0], **{name: sum(getattr(part, name) for part in parts) for name in names})
 

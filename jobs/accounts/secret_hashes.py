@@ -1,4 +1,4 @@
-"""The hash by which a random secret is kept and looked up. For secrets of our own making alone, not for passwords."""
+"""The hash under which random secrets are stored and looked up. Only for secrets we generate, not for passwords."""
 
 from __future__ import annotations
 

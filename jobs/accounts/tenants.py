@@ -1,4 +1,4 @@
-"""Tenants: create, find, disable, and how long what they have is kept. Their keys: `jobs.accounts.keys`."""
+"""Tenants: create, find, disable, and set their retention. Keys are in `jobs.accounts.keys`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.states import AskedPriority
 from jobs.tables import Budget, Tenant
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
-"""Tokens divided by a weight sum up to a tenant's virtual time, which must stay a number that others can reach."""
+"""Tokens divided by a weight add up to a tenant's virtual time, which must stay a number that others can reach."""
 
 
 def create_tenant(
@@ -65,7 +65,7 @@ def list_tenants(session: Session) -> Sequence[Tenant]:
 
 
 def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
-    """Set for how many days a tenant's results are kept line by line; None: as long as the service keeps them.
+    """Set for how many days a tenant's results are kept line by line; None: the service's default.
 
     Raises InputError.
     """
@@ -76,9 +76,9 @@ def set_retention(session: Session, tenant: Tenant, days: int | None) -> None:
 
 
 def set_disabled(session: Session, tenant: Tenant, *, is_disabled: bool) -> None:
-    """Refuse what a tenant submits from now on, or accept it again; what was accepted runs on. The first time holds.
+    """Refuse a tenant's new submits, or accept them again; accepted work continues. The first time is kept.
 
-    Disabling one ends its sessions of browsers.
+    Disabling ends its browser sessions.
     """
     if is_disabled != (tenant.disabled_at is not None):
         now = session.scalar(select(func.now()))

@@ -1,6 +1,6 @@
-"""What a tenant has used: sums of its ledger by day, model, key and batch, a page at a time.
+"""Usage of a tenant: sums of its ledger by day, model, key and batch, a page at a time.
 
-Days are those of UTC, as in the entries that `jobs.retention.history` makes of old ones.
+Days are UTC, as in the rolled-up entries of `jobs.retention.history`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_PAGE = 10_000
 DEFAULT_DAYS = 30
 _RESULTS = "coalesce(sum(ledger.num_results) FILTER (WHERE ledger.model {} :prepare), 0)"
 _SECONDS = 20
-"""For adding up, at most: an entry is a flush, and a busy tenant has some a second."""
+"""Time limit of the sum: an entry is a flush, and a busy tenant has some a second."""
 _CANCELED = "57014"
 
 
 class GroupBy(StrEnum):
-    """What sums are made for; the names of the query's columns."""
+    """What to group by; the names of the query's columns."""
 
     DAY = "day"
     MODEL = "model"
@@ -50,7 +50,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """Whole days of UTC, both inclusive."""
+    """Whole UTC days, both inclusive."""
 
     since: date
     until: date
@@ -58,50 +58,50 @@ class Period:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Sums of ledger entries. What they are not grouped by is None."""
+    """Sums of ledger entries. Columns that are not grouped by are None."""
 
     day: str | None
     """As YYYY-MM-DD."""
     model: str | None
     """None also for work on documents."""
     key_id: str | None
-    """None also for batches that no key submitted."""
+    """None also for batches submitted without a key."""
     key_hint: str | None
     """The key's first characters."""
     batch_id: str | None
     num_results: int
-    """Of lines that models answer."""
+    """Of lines answered by models."""
     num_document_steps: int
-    """Results of lines that read, cut, search or ground documents, which no model answers."""
+    """Results of lines that read, cut, search or ground documents, without a model."""
     num_truncated: int
-    """Of the results: an answer was ended by a limit."""
+    """Results with an answer cut at a token limit."""
     input_tokens: int
-    """Cached ones included."""
+    """Including cached ones."""
     cached_tokens: int
     output_tokens: int
     cost_picos: int
     worker_microseconds: int
     reading_microseconds: int
-    """Processor time for which readers of documents worked."""
+    """Processor time of document readers."""
     reading_picos: int
-    """Of the cost, that of this time."""
+    """Part of the cost for this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePage:
-    """Some sums, in the order of what they are grouped by."""
+    """Some sums, in the order of their groups."""
 
     data: Sequence[Usage]
     next_page: str | None
-    """What to ask the next page with; None where this is the last one."""
+    """The cursor of the next page; None on the last one."""
 
 
-def parse_group_by(given: str) -> tuple[GroupBy, ...]:
-    """Read names between commas, in their own order. Raises InputError."""
-    names = [name.strip() for name in given.split(",")]
+def parse_group_by(text: str) -> tuple[GroupBy, ...]:
+    """Parse comma-separated names, keeping their order. Raises InputError."""
+    names = [name.strip() for name in text.split(",")]
     if not set(names) <= set(GroupBy) or len(set(names)) < len(names):
         raise InputError(
-            f"group_by is {given[:80]!r}; give one or more of {', '.join(GroupBy)} with commas between them, each once",
+            f"group_by is {text[:80]!r}; give one or more of {', '.join(GroupBy)} with commas between them, each once",
             param="group_by",
             code="invalid_value",
         )
@@ -109,7 +109,7 @@ def parse_group_by(given: str) -> tuple[GroupBy, ...]:
 
 
 def period(since: date | None, until: date | None, *, today: date | None = None) -> Period:
-    """Return the days that are asked for; without a beginning the last 30. Raises InputError for none, or too many."""
+    """Return the requested days; without a beginning the last 30. Raises InputError for none, or too many."""
     last = until or today or datetime.now(UTC).date()
     try:
         first = since or last - timedelta(days=DEFAULT_DAYS - 1)
@@ -135,7 +135,7 @@ def read_usage(
     page: str | None = None,
     limit: int = 1000,
 ) -> UsagePage:
-    """Return a page of a tenant's sums. Raises InputError for an unknown `page`, TooLargeError for too long a sum."""
+    """Return a page of a tenant's sums. Raises InputError for an unknown `page`, TooLargeError for a slow sum."""
     assert group_by
     assert 1 <= limit <= MAX_PAGE
     values = {
@@ -186,7 +186,7 @@ def _hints(session: Session, key_ids: set[str]) -> dict[str, str]:
 
 
 def _query(group_by: Sequence[GroupBy], *, is_first: bool) -> str:
-    # "C": an order that is the same in every database, so that a page's end is the next one's beginning.
+    # "C": the same order in every database, so that a page's end is the next one's beginning.
     columns = {name: f'{_COLUMNS[name]} COLLATE "C"' for name in group_by}
     after = ", ".join(f":after_{name}" for name in group_by)
     return f"""

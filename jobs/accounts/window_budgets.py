@@ -1,9 +1,9 @@
-"""Budgets of a day, a month or ever: of a tenant or of one of its keys, in tokens or in money, beside its own budget.
+"""Window budgets per day, month or in total: of a tenant or one of its keys, in tokens or money, beside its own budget.
 
-Nothing is reserved for a batch: what running lines may use is what their chunks cover (`covered_tokens`,
-`covered_picos`), so `reserved` is that sum, and nobody has to keep it. Holds at every commit: spent = Σ ledger of the
-window, and spent + reserved ≤ limit, or ≤ what was committed before that limit held. All of it under the lock of the
-tenant's budget row; a window turns when somebody who holds it looks after its end.
+Nothing is reserved for a batch: the maximum usage of running lines is their chunks' cover (`covered_tokens`,
+`covered_picos`), so `reserved` is that sum and is not stored. Invariants at every commit: spent = Σ ledger of the
+window, and spent + reserved ≤ limit, or ≤ what was committed before that limit was set. All under the lock of the
+tenant's budget row; a window is reset by the first holder of that lock after its end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from jobs.tables import ApiKey, Budget, WindowBudget
 log = logging.getLogger(__name__)
 
 MAX_AMOUNT = 10**27
-"""Of tokens, or of pico-units of currency: a million billions."""
+"""Tokens, or pico-units of currency: a million billions."""
 UTC = "UTC"
 
 
 class LeftOut(Enum):
-    """What was not given: it stays as the budget has it, and a new one has none."""
+    """Marks an omitted value: an existing budget keeps its own, a new one has none."""
 
     LEFT_OUT = "left out"
 
@@ -44,7 +44,7 @@ LEFT_OUT: Literal[LeftOut.LEFT_OUT] = LeftOut.LEFT_OUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBudget:
-    """What an operator asks for."""
+    """An operator's request for a budget."""
 
     unit: BudgetUnit
     window: BudgetWindow
@@ -53,10 +53,10 @@ class NewBudget:
     """None: UTC."""
     key_id: str | None = None
     warn_percent: int | LeftOut | None = LEFT_OUT
-    """None: it warns of nothing."""
+    """None: no warning."""
 
     def check(self) -> None:
-        """Raise InputError where something of it is not allowed."""
+        """Raise InputError where a value is not allowed."""
         if isinstance(self.time_zone, str):
             zone_of(self.time_zone)
         if not 0 <= self.limit <= MAX_AMOUNT:
@@ -66,11 +66,11 @@ class NewBudget:
 
 
 def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance:
-    """Set a budget of a tenant or key; there is one for each unit and window, and an earlier one gets the new limit.
+    """Set a budget of a tenant or key. There is one for each unit and window; an existing one gets the new limit.
 
-    What else is left out stays as that one has it. It counts what was used in its window before, too. What is spent and
-    reserved by now may be more than the limit: it stays, and nothing is added to it.
-    Raises InputError, or NotFoundError for a key of somebody else.
+    Omitted values keep those of the existing budget. Earlier usage in its window counts too. Tokens already spent and
+    reserved may exceed the limit: they stay, and nothing is added. Raises InputError, or NotFoundError for a key of
+    another tenant.
     """
     wanted.check()
     if (
@@ -98,7 +98,7 @@ def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance
 
 
 def remove_budget(session: Session, budget_id: str) -> None:
-    """Take a window budget away: what waits for it goes on. Raises NotFoundError."""
+    """Remove a window budget; work that waits for it continues. Raises NotFoundError."""
     tenant_id = session.scalar(select(WindowBudget.tenant_id).where(WindowBudget.id == budget_id))
     if tenant_id is None:
         raise NotFoundError(f"there is no budget {budget_id!r}; `tokenmill budgets list` shows the ids")
@@ -108,14 +108,14 @@ def remove_budget(session: Session, budget_id: str) -> None:
 
 
 def allowances(session: Session, tenant_id: str) -> list[Allowance]:
-    """Return all window budgets of a tenant as they are now, its own before those of its keys; changes nothing."""
+    """Return all current window budgets of a tenant, its own before those of its keys; changes nothing."""
     return allowances_of(session, [tenant_id]).get(tenant_id, [])
 
 
 def allowances_of(session: Session, tenant_ids: Collection[str]) -> dict[str, list[Allowance]]:
-    """Return the same of several tenants that have some, by their ids: as many queries as for one."""
-    asked = {"tenant_ids": list(tenant_ids)}
-    with_now = session.execute(_OF_TENANTS, asked, execution_options={"populate_existing": True}).all()
+    """Return the same for several tenants, by id, of those that have some: as many queries as for one."""
+    tenants_value = {"tenant_ids": list(tenant_ids)}
+    with_now = session.execute(_OF_TENANTS, tenants_value, execution_options={"populate_existing": True}).all()
     if not with_now:
         return {}
     rows, (now, *_) = zip(*with_now, strict=True)
@@ -123,29 +123,29 @@ def allowances_of(session: Session, tenant_ids: Collection[str]) -> dict[str, li
         "tenant_ids": [row.tenant_id for row in rows],
         "by_key": any(row.api_key_id is not None for row in rows),
     }
-    held = session.execute(_RESERVED_OF, values).all()
-    found: dict[str, list[Allowance]] = {}
+    reserved_rows = session.execute(_RESERVED_OF, values).all()
+    result: dict[str, list[Allowance]] = {}
     for row in rows:
-        found.setdefault(row.tenant_id, []).append(_allowance(row, now, reserved=_held_for(row, held)))
-    return found
+        result.setdefault(row.tenant_id, []).append(_allowance(row, now, reserved=_held_for(row, reserved_rows)))
+    return result
 
 
-def _held_for(row: WindowBudget, held: Sequence[Any]) -> int:
-    """Return what of lines that run counts against a budget."""
-    own = [one for one in held if one.tenant_id == row.tenant_id and row.api_key_id in (None, one.api_key_id)]
+def _held_for(row: WindowBudget, reserved_rows: Sequence[Any]) -> int:
+    """Return the cover of running lines that counts against a budget."""
+    own = [one for one in reserved_rows if one.tenant_id == row.tenant_id and row.api_key_id in (None, one.api_key_id)]
     return int(sum(one.tokens if row.unit == BudgetUnit.TOKENS else one.picos for one in own))
 
 
-def warning(found: Sequence[Allowance], key_id: str | None, *, currency: str) -> str | None:
-    """Return a sentence for the owner of a key where a budget that holds for it is spent as far as it warns at."""
-    for allowance in found:
+def warning(budgets: Sequence[Allowance], key_id: str | None, *, currency: str) -> str | None:
+    """Return a sentence for the owner of a key where a budget that applies to it has reached its warning threshold."""
+    for allowance in budgets:
         if allowance.key_id in (None, key_id) and allowance.is_warning:
             return f"{allowance.warn_percent} % or more are spent: {allowance.described(currency)}."
     return None
 
 
 def current(session: Session, tenant_id: str, key_id: str | None) -> list[Allowance]:
-    """Turn the windows that are over, and return those that hold for a key. The budget row is locked."""
+    """Reset the windows that are over, and return the budgets that apply to a key. The budget row is locked."""
     now = _now(session)
     rows = _turned(session, tenant_id, key_id, now)
     return [_allowance(row, now, reserved=int(_reserved(session, row))) for row in rows]
@@ -154,10 +154,10 @@ def current(session: Session, tenant_id: str, key_id: str | None) -> list[Allowa
 def spend(
     session: Session, tenant_id: str, key_id: str | None, *, tokens: int, picos: int, is_limited: bool = True
 ) -> None:
-    """Book what a flush has used in every window that it belongs to. The budget row is locked.
+    """Book a flush's usage in every window that it belongs to. The budget row is locked.
 
-    The flush began before a window that somebody else has turned meanwhile? Then it is of the one before, as its ledger
-    entry is. What was begun without cover (`is_limited` False) is committed, whatever limit there is by now.
+    A flush that began before a window was reset by another transaction belongs to the window before, like its ledger
+    entry. Usage of lines started without cover (`is_limited` False) is committed, whatever the limit is by now.
     """
     now = _now(session)
     for row in _turned(session, tenant_id, key_id, now):
@@ -229,7 +229,7 @@ def _window_of(row: WindowBudget, moment: datetime) -> tuple[datetime | None, da
 
 
 def _now(session: Session) -> datetime:
-    """Return when the transaction began: the moment of its ledger entries."""
+    """Return the transaction's start: the time of its ledger entries."""
     now: datetime | None = session.scalar(select(func.now()))
     assert now is not None
     return now
@@ -246,7 +246,7 @@ def _reserved(session: Session, row: WindowBudget) -> Decimal:
 
 
 def _lock_alone(session: Session, tenant_id: str) -> None:
-    """Lock the budget row also against who covers lines and has seen no window budget: `jobs.chunks.covering`."""
+    """Lock the budget row also against covering that saw no window budget: `jobs.chunks.covering`."""
     if session.scalar(select(Budget.tenant_id).where(Budget.tenant_id == tenant_id).with_for_update()) is None:
         raise NotFoundError(f"tenant {tenant_id!r} has no budget; is the tenant id right?")
 
@@ -281,7 +281,7 @@ _RESERVED = _by_unit(
     money="chunk.covered_picos",
 )
 
-# Made once, as all that shows a batch asks it.
+# Built once, as every view of a batch runs it.
 _OF_TENANTS = (
     select(WindowBudget, func.now())
     .where(WindowBudget.tenant_id.in_(bindparam("tenant_ids", expanding=True)))

@@ -1,4 +1,4 @@
-"""Days and months of a time zone, as moments: where a budget's window begins and ends. No SQL.
+"""Days and months of a time zone as points in time: the bounds of budget windows. No SQL.
 
 A day begins at its first moment: where clocks are put forward at midnight that is 01:00, where they are put back over
 it the first of two midnights. So days have 23, 24 or 25 hours, and follow each other without a gap.
@@ -25,9 +25,9 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def window_at(moment: datetime, window: BudgetWindow, zone: ZoneInfo) -> tuple[datetime | None, datetime | None]:
-    """Return the window that a moment lies in: its first moment, and that of the next one, both in UTC.
+    """Return the window that contains a moment: its start, and that of the next one, both in UTC.
 
-    `moment` has a time zone. None stands for no beginning and no end.
+    `moment` has a time zone. None means no beginning and no end.
     """
     if window is BudgetWindow.TOTAL:
         return None, None
@@ -45,6 +45,6 @@ def _next(first: date, window: BudgetWindow) -> date:
 
 
 def _begin(day: date, zone: ZoneInfo) -> datetime:
-    # fold 0: of a midnight that comes twice the first; one that is left out is counted by the offset before the change,
-    # which makes it the moment of the change (PEP 495).
+    # fold 0: of a repeated midnight the first; a skipped one gets the offset before the change, which makes it the
+    # moment of the change (PEP 495).
     return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)

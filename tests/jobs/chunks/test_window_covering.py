@@ -130,7 +130,7 @@ def test_what_has_no_room_waits_says_until_when_and_goes_on_when_the_window_turn
     said = waits_for(session, batch)
     assert said is not None
     assert said.startswith("waiting_budget: the batch goes on when there is room for ")
-    assert re.search(r"it begins anew at \d{4}-\d\d-\d\dT00:00:00\+0[12]:00 \(Europe/Berlin\)\.$", said), said
+    assert re.search(r"it is reset at \d{4}-\d\d-\d\dT00:00:00\+0[12]:00 \(Europe/Berlin\)\.$", said), said
     turn(session)
     assert (waiting.wake(session), states(session)) == (1, ["ready"])
     session.refresh(batch)
