@@ -1,6 +1,6 @@
-"""The object store: how it is reached, its objects, whose it is, and what is kept there besides files.
+"""The object store: access, objects, ownership, and contents other than files.
 
-Knows no tenant's rights. `Storage` is what the rest of the code takes from here.
+No access rights of tenants are checked here. Other packages use `Storage`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How one object store is used: opened, known as the store of its database, its failures named.
+"""Access to one object store: open it, verify that it belongs to the database, translate its failures.
 
-A folder that is not mounted, a bucket that was removed and an ingress in front of nothing answer "not there" for every
-object. A store of ours carries a marker, so that such an answer is not taken for the loss of an object.
+An unmounted folder, a removed bucket and an ingress without a backend answer "not there" for every object. Our stores
+carry a marker, so that such an answer is not taken for the loss of an object.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 MARKER = ".database"
-"""The object whose content is the id of the database that the store belongs to: `jobs.storage.store_marker`."""
+"""Object with the id of the database that the store belongs to: `jobs.storage.store_marker`."""
 _MAX_MARKER_BYTES = 200
 _FULL_SECONDS = 60.0
-"""For how long a refusal for want of room is believed, unless a write passes."""
+"""How long the store counts as full after it refused a write, unless a write succeeds."""
 
 
 class StoreAccess:
     """One store and its marker. Thread-safe."""
 
     def __init__(self, url: str, *, timeout_seconds: float, max_retries: int, is_marked: bool) -> None:
-        """Without `is_marked` a folder that is not there is made. Raises InputError for a wrong URL, ServiceError."""
+        """Without `is_marked` a missing folder is created. Raises InputError for an invalid URL, ServiceError."""
         check_url(url)
         self.url = url
         self.is_marked = is_marked
         self.is_local = url.startswith("file://")
         self.marker: str | None = None
-        """What the marker must be, as `store_marker.bind` found in the database; None: not known yet."""
+        """The required marker, as `store_marker.bind` found it in the database; None: not known yet."""
         self._timeout_seconds = timeout_seconds
         self._max_retries = max_retries
         self._refused_at: float | None = None  # the last time that a write found no room
@@ -50,7 +50,7 @@ class StoreAccess:
 
     @cached_property
     def store(self) -> ObjectStore:
-        """Return the open store. Raises AbsentError while its folder is not there."""
+        """Return the open store. Raises AbsentError while its folder is missing."""
         return self._opened(makes_root=not self.is_marked)
 
     def _opened(self, *, makes_root: bool) -> ObjectStore:
@@ -73,20 +73,20 @@ class StoreAccess:
     # --- the marker --------------------------------------------------------------------------------------------------
 
     def read_marker(self) -> str | None:
-        """Return whose store this is, None where no marker can be found: the store may be away."""
+        """Return the store's marker; None where none can be found: the store may be away."""
         with suppress(AbsentError), self.reported():
-            found = obstore.get_range(self.store, MARKER, start=0, end=_MAX_MARKER_BYTES)
-            return bytes(found).decode(errors="replace")
+            marker = obstore.get_range(self.store, MARKER, start=0, end=_MAX_MARKER_BYTES)
+            return bytes(marker).decode(errors="replace")
         return None
 
     async def _read_marker_async(self) -> str | None:
         with suppress(AbsentError), self.reported():
-            found = await obstore.get_range_async(self.store, MARKER, start=0, end=_MAX_MARKER_BYTES)
-            return bytes(found).decode(errors="replace")
+            marker = await obstore.get_range_async(self.store, MARKER, start=0, end=_MAX_MARKER_BYTES)
+            return bytes(marker).decode(errors="replace")
         return None
 
     def write_marker(self, marker: str) -> None:
-        """Make this the store of a database; its folder is made where it is not there."""
+        """Make this the store of a database; creates its folder where missing."""
         if self.is_local:
             self._opened(makes_root=True)
         with self.reported():
@@ -95,18 +95,18 @@ class StoreAccess:
                 local.sync_object(self.folder, MARKER)
 
     def require_marker(self) -> None:
-        """Raise ServiceError unless the store carries its marker, where it is to have one."""
+        """Raise ServiceError unless the store carries its marker, where one is required."""
         if self.is_marked:
             self._require(None if self.marker is None else self.read_marker())
 
     async def require_marker_async(self) -> None:
-        """As `require_marker`, without a thread; a store that has none must answer, be it that there is none."""
-        found = await self._read_marker_async()
+        """As `require_marker`, without a thread; where no marker is required the store must still answer."""
+        marker = await self._read_marker_async()
         if self.is_marked:
-            self._require(found)
+            self._require(marker)
 
-    def _require(self, found: str | None) -> None:
-        if found is None or found != self.marker:
+    def _require(self, marker: str | None) -> None:
+        if marker is None or marker != self.marker:
             raise ServiceError(
                 f"the object store {self.url} is away: it does not carry the marker of this database. Mount it, or see "
                 "what answers under TOKENMILL_STORAGE_URL; where it was moved or lost, `tokenmill db adopt-storage` "
@@ -117,10 +117,10 @@ class StoreAccess:
 
     @contextmanager
     def reported(self, key: str | None = None) -> Iterator[None]:
-        """Raise what the store's failures mean.
+        """Translate the store's failures.
 
-        Of one that answers "not there" NotFoundError, with the `key` of what was asked for and while the marker can be
-        read; without a key AbsentError.
+        A missing object raises NotFoundError with its `key`, provided that the marker can be read; without a key
+        AbsentError.
         """
         try:
             yield
@@ -136,23 +136,23 @@ class StoreAccess:
             raise failure from error
 
     def no_object(self, key: str) -> NotFoundError:
-        """Return what says that an object is absent from a store that is there."""
+        """Return the error for an object that is absent from a store that is there."""
         return NotFoundError(f"there is no object {key!r} in {self.url}", code="object_missing")
 
     def note_room(self) -> None:
-        """Note that a write passed."""
+        """Record a successful write."""
         self._refused_at = None
 
     @property
     def is_there(self) -> bool:
-        """Tell whether a local store's folder is there; of another store nothing is known."""
+        """Return whether a local store's folder is there; of other stores nothing is known."""
         with suppress(AbsentError):
             return self.store is not None
         return False
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the store has no room: its file system, or since it lately refused a write for that."""
+        """Return whether the store is full: its file system, or it has recently refused a write for lack of space."""
         if self.is_local and self.is_there and local.is_full(self.folder):
             return True
         return self._refused_at is not None and time.monotonic() - self._refused_at < _FULL_SECONDS

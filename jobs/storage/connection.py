@@ -1,6 +1,6 @@
-"""How an object store is reached: by its URL, within which times, and what its failures are called.
+"""Connections to an object store: its URL, its timeouts, and the translation of its failures.
 
-Knows no object.
+Independent of objects.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _SILENCES_A_REQUEST = 6
-"""How many of its silences a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
+"""Timeouts that a whole request may take, body included: 280 KB/s for a chunk of 16 MiB, by default."""
 ENVIRONMENT = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _NO_ROOM = ("No space left", "Disk quota exceeded", "StorageFull", "507 Insufficient Storage", "QuotaExceeded")
-"""What file systems and buckets answer that have no room."""
+"""Error texts of full file systems and buckets."""
 FROM_ENVIRONMENT = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes", "user_agent")
-"""What of it is read from the environment, each after its store's prefix."""
+"""Options read from the environment, each after its store's prefix."""
 
 
 class AbsentError(ServiceError):
-    """The store answers that there is no such thing; nobody has looked whether it is the store."""
+    """The store answers that a thing is missing; whether it is our store was not checked."""
 
 
 def check_url(url: str) -> None:
@@ -45,9 +45,9 @@ def check_url(url: str) -> None:
 
 
 def open_store(url: str, *, timeout_seconds: float, max_retries: int, makes_root: bool) -> ObjectStore:
-    """Open the store of a URL that was checked; with `makes_root` its folder is made where it is not there.
+    """Open the store of a checked URL; `makes_root` creates its folder where missing.
 
-    Raises AbsentError where it is not, and ServiceError.
+    Raises AbsentError where it is missing, and ServiceError.
     """
     scheme = url.partition("://")[0]
     try:
@@ -63,9 +63,9 @@ def open_store(url: str, *, timeout_seconds: float, max_retries: int, makes_root
 
 
 def _network_options(scheme: str, *, timeout_seconds: float, max_retries: int) -> Any:
-    """Return how long requests take and how often they are sent.
+    """Return the timeouts and retries of requests.
 
-    obstore drops what the environment says of its HTTP client once options are given, so that is read here.
+    obstore ignores the environment's settings of its HTTP client once options are given, so they are read here.
     """
     silence = timedelta(seconds=timeout_seconds)
     variables = {name: os.environ.get(ENVIRONMENT[scheme] + name.upper()) for name in FROM_ENVIRONMENT}
@@ -76,13 +76,13 @@ def _network_options(scheme: str, *, timeout_seconds: float, max_retries: int) -
             "read_timeout": silence,
             "timeout": _SILENCES_A_REQUEST * silence,
         },
-        # Retries are for what is refused at once: after one silence there is none.
+        # Retries are for immediate refusals: none follows a timeout.
         "retry_config": {"max_retries": max_retries, "retry_timeout": silence},
     }
 
 
 def store_failure(url: str, error: Exception) -> ServiceError:
-    """Return what a store's error means to whoever runs the service, in one sentence."""
+    """Return a store's error as one sentence for operators."""
     cause = str(error).strip().split("\n")[0]
     if any(refusal in str(error) for refusal in _NO_ROOM):
         return StorageFullError(
@@ -92,10 +92,10 @@ def store_failure(url: str, error: Exception) -> ServiceError:
 
 
 def unlisted_uploads(url: str) -> str | None:
-    """Return under which prefix a bucket may keep parts of killed uploads that nobody can list from here.
+    """Return the prefix where a bucket may keep parts of killed uploads that cannot be listed from here.
 
-    None where there is no such thing: a local store lists them, and Azure drops them after a week. obstore 0.12 has no
-    call for it, and lends nobody the credentials that it finds.
+    None where there are none: a local store lists them, and Azure drops them after a week. obstore 0.12 has no call for
+    it, and does not expose the credentials that it finds.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in {"s3", "s3a", "gs"}:

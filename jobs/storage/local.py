@@ -1,4 +1,4 @@
-"""A folder of this machine as the object store: what is on disk before a row names it, and how much room is left."""
+"""A local folder as the object store: durability before a row references an object, and free space."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COPIED_AT_ONCE = 1 << 30
 _READ_BYTES = 4 << 20
 _NO_KERNEL_COPY = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 _LEAST_FREE_BYTES = 1 << 20
-"""With less room a folder counts as full: a write of one part would fail."""
+"""Below this a folder counts as full: a write of one part would fail."""
 
 
 class SyncedFolders:
-    """The folders below a root whose names are known to be on disk: each is made and synced once a process.
+    """Folders below a root whose names are known to be on disk: each is created and synced once per process.
 
-    A file's own sync says nothing of the folders above it: a power cut could take a tenant's first object with them.
+    A file's own sync does not cover the folders above it: a power cut could take a tenant's first object with them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -29,7 +29,7 @@ class SyncedFolders:
         self._synced: set[Path] = set()
 
     def make_for(self, key: str) -> None:
-        """Make the folders of an object."""
+        """Create the folders of an object."""
         folder = self._root
         for part in Path(key).parent.parts:
             above, folder = folder, folder / part
@@ -40,7 +40,7 @@ class SyncedFolders:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder's list of names to disk."""
+    """Sync a file or a directory's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -49,36 +49,36 @@ def sync(path: Path) -> None:
 
 
 def sync_object(root: Path, key: str) -> None:
-    """Force an object and its name to disk: the row that names it is durable, so its bytes must be too."""
+    """Sync an object and its name to disk: the row that references it is durable, so its bytes must be too."""
     sync(root / key)
     sync((root / key).parent)
 
 
 def iter_files(root: Path) -> Iterator[tuple[str, datetime]]:
-    """Yield the name below `root` of every file, and when it was written."""
+    """Yield the path below `root` of every file, and its modification time."""
     for folder, _, names in os.walk(root):
         for path in (Path(folder) / name for name in names):
-            with suppress(FileNotFoundError):  # gone since
+            with suppress(FileNotFoundError):  # deleted meanwhile
                 yield path.relative_to(root).as_posix(), datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def append(path: Path, target: FileIO) -> None:
-    """Write what a file holds behind what is there. Raises FileNotFoundError where it is not."""
+    """Append a file's content to another. Raises FileNotFoundError where it is missing."""
     with path.open("rb", buffering=0) as source:
         _copy_rest(source, target)
 
 
 def is_full(root: Path) -> bool:
-    """Tell whether a folder's file system has no room. A folder that is not there is not full."""
+    """Return whether a folder's file system has no room. A missing folder is not full."""
     try:
-        found = os.statvfs(root)
+        stats = os.statvfs(root)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < _LEAST_FREE_BYTES
+    return stats.f_bavail * stats.f_frsize < _LEAST_FREE_BYTES
 
 
 def _copy_rest(source: FileIO, target: FileIO) -> None:
-    """Copy what is left of a file behind another, in the kernel where that can."""
+    """Copy the rest of a file to another, in the kernel where possible."""
     try:
         while os.copy_file_range(source.fileno(), target.fileno(), _COPIED_AT_ONCE):
             pass

@@ -1,6 +1,6 @@
 """The object store: immutable contents of files, by key, in a local directory or any S3.
 
-Streams with bounded memory; an object becomes visible whole or not at all. Knows no table.
+Streams with bounded memory; an object becomes visible as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _READ_BYTES = 4 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """What the store holds under a name."""
+    """An object as listed by the store."""
 
     name: str
     modified_at: datetime
 
 
 class Storage:
-    """One object store, `file:///directory`, `s3://bucket/prefix` or `memory://` (this object's own, for tests).
+    """One object store, `file:///directory`, `s3://bucket/prefix` or `memory://` (private to this instance, for tests).
 
-    Thread-safe. Every method raises ServiceError in one sentence when the store fails (full, no rights, not reachable,
-    silent for `timeout_seconds`), and may take some times as long: call none while a row is locked.
+    Thread-safe. Every method raises ServiceError with one sentence when the store fails (full, no rights, not
+    reachable, silent for `timeout_seconds`), and may take several timeouts: call none while a row is locked.
 
-    A store that `is_marked` is that of a database (`store_marker.bind`): NotFoundError is raised only while its marker
+    A store that `is_marked` belongs to a database (`store_marker.bind`): NotFoundError is raised only while its marker
     can be read, ServiceError otherwise, and nothing is written to a folder without the marker.
     """
 
@@ -76,9 +76,9 @@ class Storage:
 
     @contextmanager
     def writer(self, key: str) -> Iterator[ObjectWriter]:
-        """Open an object for writing; it appears when the block ends, and never does when the block raises.
+        """Open an object for writing; it appears when the block ends, and never where the block raises.
 
-        At its end the marker is read and the object's size is asked for: what is then named by a row can be read.
+        At the end the marker and the object's size are checked: an object that a row then references is readable.
         """
         with self._reported():
             self._prepare(key)
@@ -96,14 +96,14 @@ class Storage:
             self._confirm(key, writer.size_bytes)
 
     def _prepare(self, key: str) -> None:
-        """See that what is written goes into the store, and not below the place where it is to be mounted."""
+        """Check that a write goes into the store, and not below its unmounted mount point."""
         if self.access.is_local:
             self.access.require_marker()
             self.access.folders.make_for(key)
 
     @contextmanager
     def _marker_read_beside(self) -> Iterator[None]:
-        """Read a bucket's marker while the last bytes are on their way; a folder's is read behind them, at no cost."""
+        """Read a bucket's marker while the last bytes are in transfer; a folder's is read after them, at no cost."""
         if self.access.is_local or not self.access.is_marked:
             yield
             return
@@ -113,19 +113,21 @@ class Storage:
             reading.result()
 
     def _confirm(self, key: str, size_bytes: int) -> None:
-        """Raise ServiceError unless an object that was written is in the store, and on its disk."""
+        """Raise ServiceError unless a written object is in the store, and synced to its disk."""
         if self.access.is_local:
             self._confirm_local(key)
         self.access.note_room()
-        found = obstore.head(self.access.store, key)["size"] if self.access.is_marked else size_bytes
-        if found != size_bytes:
-            raise ServiceError(f"the object store {self.url} holds {found} bytes of {size_bytes} that were written")
+        stored_bytes = obstore.head(self.access.store, key)["size"] if self.access.is_marked else size_bytes
+        if stored_bytes != size_bytes:
+            raise ServiceError(
+                f"the object store {self.url} holds {stored_bytes} bytes of {size_bytes} that were written"
+            )
 
     def _confirm_local(self, key: str) -> None:
         local.sync_object(self.access.folder, key)
         try:
             self.access.require_marker()
-        except ServiceError:  # it lies below the place where the store is to be mounted
+        except ServiceError:  # it lies below the mount point of a store that is not mounted
             (self.access.folder / key).unlink(missing_ok=True)
             raise
 
@@ -142,13 +144,13 @@ class Storage:
             try:
                 return obstore.get_range(self.access.store, key, start=start, end=end).to_bytes()
             except BaseError as error:
-                # A store that fails otherwise, or hangs, is not asked for the size as well.
+                # Only for this error: a store that fails otherwise, or hangs, is not asked for the size as well.
                 if "range" in str(error).lower() and start >= self.size(key):
                     return b""
                 raise
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of ranges (start, end) that lie inside an object; what is close together is read at once.
+        """Return the bytes of ranges (start, end) inside an object; nearby ranges share a request.
 
         Raises NotFoundError.
         """
@@ -156,7 +158,9 @@ class Storage:
             return []
         with self._reported(key):
             starts, ends = ([each[side] for each in ranges] for side in (0, 1))
-            return [found.to_bytes() for found in obstore.get_ranges(self.access.store, key, starts=starts, ends=ends)]
+            return [
+                content.to_bytes() for content in obstore.get_ranges(self.access.store, key, starts=starts, ends=ends)
+            ]
 
     def read_whole_range(self, key: str, start: int, end: int) -> bytes:
         """Return bytes start … end − 1. Raises NotFoundError also where the object ends earlier."""
@@ -171,14 +175,14 @@ class Storage:
     ) -> Iterator[bytes]:
         """Yield the object from `start` to `end` (exclusive) in pieces of `chunk_bytes`. Raises NotFoundError.
 
-        Each piece is its own request, so a slow reader meets no time limit of a stream.
+        Each piece is its own request, so a slow reader meets no stream timeout.
         """
         size = self.size(key)
         stop = size if end is None else min(end, size)
         yield from self.iter_range(key, start, stop, chunk_bytes=chunk_bytes)
 
     def iter_range(self, key: str, start: int, end: int, *, chunk_bytes: int = _READ_BYTES) -> Iterator[bytes]:
-        """As `iter_chunks`, of an object that is known to have `end` bytes: the store is not asked for its size.
+        """As `iter_chunks`, for an object known to have `end` bytes: its size is not requested.
 
         Raises NotFoundError also where it has fewer.
         """
@@ -186,7 +190,7 @@ class Storage:
             yield self.read_whole_range(key, position, min(position + chunk_bytes, end))
 
     def join(self, key: str, parts: Iterable[str], *, seen: Callable[[bytes], object] | None = None) -> None:
-        """Store the contents of these objects, one after the other, as one; `seen` is handed each piece of it.
+        """Concatenate these objects into one; `seen` is called with each piece.
 
         Without `seen`, a local store has the kernel copy them, which on some file systems copies nothing; obstore 0.12
         has no call for S3's own copies of parts. Raises NotFoundError where a part is gone: then nothing appears.
@@ -202,7 +206,7 @@ class Storage:
                     writer.write(piece)
 
     def _join_local(self, key: str, parts: Iterable[str]) -> None:
-        unfinished = self.access.folder / f"{key}#1"  # as obstore calls its own: `iter_objects` lists it
+        unfinished = self.access.folder / f"{key}#1"  # as obstore names its own: `iter_objects` lists it
         try:
             with self._reported():
                 self._prepare(key)
@@ -222,13 +226,13 @@ class Storage:
     def size(self, key: str) -> int:
         """Return the size in bytes. Raises NotFoundError.
 
-        Where another site answers for the store it may be that of its page: `has_whole` is not deceived.
+        Where another site answers for the store it may be the size of its page: use `has_whole` to be sure.
         """
         with self._reported(key):
             return obstore.head(self.access.store, key)["size"]
 
     def has_whole(self, key: str, size_bytes: int) -> bool:
-        """Tell whether an object is there with all of its bytes. Raises ServiceError where the store is away."""
+        """Return whether an object is there with all of its bytes. Raises ServiceError where the store is away."""
         with suppress(NotFoundError):
             if self.size(key) == size_bytes:
                 return True
@@ -236,7 +240,7 @@ class Storage:
         return False
 
     def find_modified_at(self, key: str) -> datetime | None:
-        """Return when an object was written that may be absent, else None: one request, and no look at the marker."""
+        """Return when an object was written, or None where it is absent: one request, without checking the marker."""
         with suppress(AbsentError), self._reported():
             return obstore.head(self.access.store, key)["last_modified"]
         return None
@@ -245,7 +249,7 @@ class Storage:
         return self.find_modified_at(key) is not None
 
     def delete(self, key: str) -> None:
-        """Delete an object, or a local part as `iter_objects` names it; one that is gone already is no error."""
+        """Delete an object, or a local part as `iter_objects` names it; a missing one is no error."""
         with suppress(NotFoundError), self._reported(key):
             if self.access.is_local and "#" in key:
                 (self.access.folder / key).unlink()
@@ -253,14 +257,14 @@ class Storage:
                 obstore.delete(self.access.store, key)
 
     def iter_objects(self) -> Iterator[StoredObject]:
-        """Yield all objects, and of a local store the parts of unfinished ones too: `<key>#<number>`."""
+        """Yield all objects, and in a local store also parts of unfinished ones: `<key>#<number>`."""
         with self._reported():
             if self.access.is_local:
                 for name, modified_at in local.iter_files(self.access.folder):
                     yield StoredObject(name=name, modified_at=modified_at)
                 return
             for block in obstore.list(self.access.store):
-                yield from (StoredObject(name=found["path"], modified_at=found["last_modified"]) for found in block)
+                yield from (StoredObject(name=entry["path"], modified_at=entry["last_modified"]) for entry in block)
 
     async def read_range_async(self, key: str, start: int, end: int) -> bytes:
         """As `read_range`, for a range inside the object, without a thread."""
@@ -287,7 +291,7 @@ class Storage:
 
 
 class ObjectWriter:
-    """The open end of an object: `write` any number of times. Made by `Storage.writer`."""
+    """An object open for writing: call `write` any number of times. Made by `Storage.writer`."""
 
     def __init__(self, stream: WritableFile, reported: Callable[[], AbstractContextManager[None]]) -> None:
         self._stream = stream

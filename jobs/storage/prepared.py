@@ -1,17 +1,17 @@
-"""Where in the object store lies what prepare workers write: below one prefix, so that the rest may be closed to them.
+"""Keys of objects that prepare workers write: below one prefix, so that they need no access to the rest.
 
-What was prepared before there was the prefix lies below its tenant alone, as files do, and is read there.
+Objects written before the prefix existed lie directly below their tenant, like files, and are read there.
 """
 
 from __future__ import annotations
 
 PREFIX = "prepared"
 OF_TENANT = rf"(?:{PREFIX}/)?(tenant_[0-9a-f]{{32}})"
-"""A pattern: how keys of a tenant begin, and the tenant."""
+"""Pattern of the start of a tenant's keys; captures the tenant."""
 
 
 def below(tenant_id: str) -> str:
-    """Return what the keys of a tenant begin with that a prepare worker writes."""
+    """Return the key prefix of a tenant's objects written by prepare workers."""
     return f"{PREFIX}/{tenant_id}"
 
 
@@ -20,10 +20,10 @@ def is_prepared(key: str) -> bool:
 
 
 def tenant_of(key: str) -> str:
-    """Return whose object this is."""
+    """Return the tenant of an object."""
     return key.removeprefix(f"{PREFIX}/").partition("/")[0]
 
 
 def is_of(key: str, tenant_id: str) -> bool:
-    """Tell whether an object is the tenant's: one that was prepared, or any other."""
+    """Return whether an object belongs to the tenant, prepared or not."""
     return key.startswith((f"{tenant_id}/", f"{below(tenant_id)}/"))

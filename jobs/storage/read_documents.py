@@ -1,6 +1,6 @@
-"""Read documents in the object store: under which key, found again, used or forgotten. Knows no parser and no row.
+"""Read documents in the object store: their keys, lookup, use and expiry. Independent of parsers and rows.
 
-They lie below their tenant, apart by what they were read with: nobody gets what another's reader made.
+They lie below their tenant, separated by reader version: no tenant gets the result of another's reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.storage import prepared
 from jobs.storage.objects import Storage, StoredObject
 
 TOUCHED_AFTER = timedelta(days=1)
-"""After how long a use is noted again, by writing the object anew: what is used is not swept."""
+"""Interval after which a use is recorded again, by rewriting the object: used documents are not swept."""
 _KEY = re.compile(
     rf"{prepared.OF_TENANT}/documents/[0-9a-f]{{12}}/[0-9a-f]{{64}}(?:-[a-z0-9]{{1,8}})?\.doc(?:#[0-9]+)?"
 )
@@ -24,17 +24,17 @@ _ENDING = re.compile(r"\.([A-Za-z0-9]{1,8})$")
 
 
 def key_of(tenant_id: str, *, parsers: str, sha256: str, name: str) -> str:
-    """Return where a tenant's file lies once it is read; the ending of its name may decide how that is done."""
+    """Return the key of a tenant's file once it is read; the extension of its name may select the parser."""
     version = hashlib.sha256(parsers.encode()).hexdigest()[:12]
     ending = _ENDING.search(name)
-    told = "" if ending is None else f"-{ending[1].lower()}"
-    return f"{prepared.below(tenant_id)}/documents/{version}/{sha256}{told}.doc"
+    suffix = "" if ending is None else f"-{ending[1].lower()}"
+    return f"{prepared.below(tenant_id)}/documents/{version}/{sha256}{suffix}.doc"
 
 
 def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | None:
-    """Return a read document and note that it is used, or None where there is none. Raises ServiceError.
+    """Return a read document and record its use, or None where there is none. Raises ServiceError.
 
-    Of one that lies outside of that prefix it is not noted: a prepare worker may not write there.
+    The use of a document outside the prefix is not recorded: a prepare worker may not write there.
     """
     modified_at = storage.find_modified_at(key)
     if modified_at is None:
@@ -50,19 +50,19 @@ def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedDocuments:
-    """The read documents that are not kept: unused since the limit, or of a tenant that is gone."""
+    """Read documents to delete: unused since the limit, or of a deleted tenant."""
 
     limit: datetime
     gone: Collection[str]
 
-    def has(self, found: StoredObject) -> bool:
-        """Tell whether an object of the store, or the part of one, is among them."""
-        match = _KEY.fullmatch(found.name)
-        return match is not None and (match[1] in self.gone or found.modified_at < self.limit)
+    def has(self, stored: StoredObject) -> bool:
+        """Return whether an object of the store, or a part of one, is among them."""
+        match = _KEY.fullmatch(stored.name)
+        return match is not None and (match[1] in self.gone or stored.modified_at < self.limit)
 
     def has_still(self, storage: Storage, name: str) -> bool:
-        """Tell it again of one that was: listing a store takes minutes, and a use may have been noted meanwhile."""
+        """Check again before deleting: listing a store takes minutes, and a use may have been recorded meanwhile."""
         if "#" in name:
             return True
-        modified_at = storage.find_modified_at(name)  # None: another has deleted it
+        modified_at = storage.find_modified_at(name)  # None: already deleted
         return modified_at is not None and self.has(StoredObject(name=name, modified_at=modified_at))

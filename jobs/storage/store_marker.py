@@ -1,7 +1,7 @@
-"""Which store is this database's: the database has an id, and its store carries it as an object, the marker.
+"""The store's marker: an object with the database's id, which identifies the store as this database's.
 
-The id is that of the rows: a copy of the database, and a dump that was restored, have the same, since the same objects
-are named by their rows. Which of several such databases sweeps the store is for `store_owner`.
+The id belongs to the rows: a copy of the database, and a restored dump, have the same one, since their rows reference
+the same objects. `store_owner` decides which of several such databases sweeps the store.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from jobs.storage.objects import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Own:
-    """The marker that this database gives its store."""
+    """The marker of this database."""
 
     marker: str
     is_written: bool
-    """Whether a store is known to have carried it: then one without it is not ours, or is away."""
+    """Whether a store is known to have carried it: a store without it is then not ours, or is away."""
 
 
 def bind(maker: sessionmaker[Session], storage: Storage) -> None:
-    """Have the store carry this database's marker where neither has had one, and require it from then on.
+    """Write this database's marker to the store where neither has one, and require it from then on.
 
-    The first time, the store's folder is made where it is not there. Raises ServiceError where the store carries no
-    marker and once did, has that of another database, or lacks a file of ours.
+    The first time, a missing folder of the store is created. Raises ServiceError where the store has lost its marker,
+    has that of another database, or lacks one of our files.
     """
-    own, found = _own(maker), storage.access.read_marker()
-    if found is None and not own.is_written:
+    own, marker = _own(maker), storage.access.read_marker()
+    if marker is None and not own.is_written:
         _require_newest_file(maker, storage)
         storage.access.write_marker(own.marker)
-    elif found is not None and found != own.marker:
+    elif marker is not None and marker != own.marker:
         raise ServiceError(
-            f"the object store {storage.url} belongs to another database (its marker is {found[:80]!r}, ours is "
+            f"the object store {storage.url} belongs to another database (its marker is {marker[:80]!r}, ours is "
             f"{own.marker!r}). Give this database a TOKENMILL_STORAGE_URL of its own; where it takes the place of the "
             "other for good, run `tokenmill db adopt-storage`"
         )
@@ -49,7 +49,7 @@ def bind(maker: sessionmaker[Session], storage: Storage) -> None:
 
 
 def rewrite(maker: sessionmaker[Session], storage: Storage) -> None:
-    """Have the store carry this database's marker, whatever it carries: an operator knows that it is ours."""
+    """Write this database's marker, whatever the store carries: the operator asserts that it is ours."""
     own = _own(maker)
     storage.access.write_marker(own.marker)
     storage.access.marker = own.marker
@@ -69,7 +69,7 @@ def _note_written(maker: sessionmaker[Session]) -> None:
 
 
 def _require_newest_file(maker: sessionmaker[Session], storage: Storage) -> None:
-    """Raise ServiceError where a database that is older than its marker has files and this store lacks the newest."""
+    """Raise ServiceError where a database older than its marker has files and this store lacks the newest."""
     with transaction(maker) as session:
         key = session.scalar(_NEWEST_KEY)
     if key is not None and not (storage.access.is_there and storage.exists(key)):

@@ -1,8 +1,7 @@
-"""Which database sweeps a store: an object in it names the one. A copy of that database would take what the other has
-written since for leftovers.
+"""The owner of a store: an object that names the one database that sweeps it.
 
-A database is known by its cluster's system identifier, which a standby that takes over keeps and a restored dump does
-not, and by its number in the cluster.
+A copy of that database would take the other's newer objects for leftovers. A database is identified by its cluster's
+system identifier, which a standby that takes over keeps and a restored dump does not, and by its number in the cluster.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from jobs.storage.objects import Storage
 log = logging.getLogger(__name__)
 
 MARK = ".swept-by"
-"""The object that names the database."""
+"""Object that names the database."""
 _MAX_BYTES = 200
 
 
 def may_sweep(maker: sessionmaker[Session], storage: Storage) -> bool:
-    """Tell whether this database sweeps the store. One that nobody sweeps is marked as ours, and swept from then on."""
+    """Return whether this database sweeps the store. A store without an owner is marked as ours first."""
     ours, owner = _name_of(maker), _owner(storage)
     if owner == ours:
         return True
@@ -44,9 +43,9 @@ def may_sweep(maker: sessionmaker[Session], storage: Storage) -> bool:
 
 
 def adopt(maker: sessionmaker[Session], storage: Storage) -> str | None:
-    """Make a store this database's, which sweeps it, and no other; return which one did, None where none or this one.
+    """Make this database the owner of a store; return the previous owner, None where there was none or it was this one.
 
-    Raises ServiceError, and changes nothing, where it has no schema: that is another one than was meant.
+    Raises ServiceError, and changes nothing, where the database has no schema: then it is the wrong one.
     """
     with transaction(maker) as session:
         session.execute(_FILES)

@@ -1,7 +1,7 @@
-"""Tokenizers of models, for those who have no model's files: kept once in the object store, under their hash.
+"""Tokenizers of models for processes without the model's files: stored once in the object store, by hash.
 
-A worker writes its own there before the model's row names it; what no row names any more is swept with the leftovers.
-They are no tenant's.
+A worker writes its own before the model's row references it; unreferenced ones are swept with the leftovers. They
+belong to no tenant.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KEY = re.compile(r"tokenizers/([0-9a-f]{64})\.json(?:#[0-9]+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTokenizer:
-    """What a worker says of the tokenizer that it reads texts with."""
+    """A worker's description of its tokenizer."""
 
     sha256: str
     num_special_tokens: int
-    """That it puts around a text."""
+    """Number of special tokens around a text."""
 
 
 def keep(storage: Storage, content: bytes) -> str:
-    """Write a tokenizer, as the library of that name does, and return its hash. Raises ServiceError.
+    """Store a tokenizer in the format of the `tokenizers` library, and return its hash. Raises ServiceError.
 
-    One that is there is written anew, so that nobody sweeps it before a row names it.
+    An existing one is rewritten, so that it is not swept before a row references it.
     """
     sha256 = hashlib.sha256(content).hexdigest()
     storage.put(_key_of(sha256), content)
@@ -42,21 +42,21 @@ def keep(storage: Storage, content: bytes) -> str:
 
 
 def find(storage: Storage, sha256: str) -> bytes:
-    """Return a tokenizer. Raises NotFoundError where it is gone, or is another, and ServiceError."""
+    """Return a tokenizer. Raises NotFoundError where it is missing or differs, and ServiceError."""
     content = b"".join(storage.iter_chunks(_key_of(sha256)))
     if hashlib.sha256(content).hexdigest() != sha256:
         raise NotFoundError(f"the object {_key_of(sha256)!r} is another than was written", code="object_changed")
     return content
 
 
-def note_tokenizer(session: Session, model: str, kept: ModelTokenizer | None) -> None:
-    """Note which tokenizer a model has, as its worker found; None: one that nobody else can count by."""
-    said = None if kept is None else asdict(kept)
-    session.execute(update(Model).where(Model.name == model).values(tokenizer=said))
+def note_tokenizer(session: Session, model: str, tokenizer: ModelTokenizer | None) -> None:
+    """Record a model's tokenizer, as its worker reports it; None: nobody else can count with it."""
+    description = None if tokenizer is None else asdict(tokenizer)
+    session.execute(update(Model).where(Model.name == model).values(tokenizer=description))
 
 
 def tokenizer_of(model: Model) -> ModelTokenizer | None:
-    """Return the tokenizer of a model; None where no worker has noted one."""
+    """Return the tokenizer of a model; None where no worker has recorded one."""
     return None if model.tokenizer is None else ModelTokenizer(**model.tokenizer)
 
 
@@ -67,15 +67,15 @@ def of_models(session: Session, hashes: Collection[str]) -> set[str]:
 
 
 def is_old(storage: Storage, name: str, limit: datetime) -> bool:
-    """Tell it again of an object that was: a worker may have kept it anew meanwhile."""
+    """Check again before deleting: a worker may have stored it anew meanwhile."""
     if "#" in name:
         return True
-    modified_at = storage.find_modified_at(name)  # None: another has deleted it
+    modified_at = storage.find_modified_at(name)  # None: already deleted
     return modified_at is not None and modified_at < limit
 
 
 def named_sha256(name: str) -> str | None:
-    """Return the hash of the tokenizer that an object of the store, or the part of one, is; None: it is none."""
+    """Return the hash of the tokenizer in an object of the store, or in a part of one; None for other objects."""
     match = _KEY.fullmatch(name)
     return None if match is None else match[1]
 
