@@ -1,4 +1,4 @@
-"""How long things are kept: what ends is purged, what is old is shortened, and a backup holds all of it meanwhile.
+"""Retention: purge what has expired, roll up what is old, and hold deletions during a backup.
 
-Knows no schedule: when each of it is done is for those to say who call.
+Schedules are set by the callers.
 """

@@ -1,7 +1,8 @@
-"""What a backup needs of the service: objects that stay while they are copied, and the copying.
+"""Backups: hold deletions while objects are copied, and copy them.
 
-A dump of the database comes first and the objects after it: what a row of the dump names is in the store until then, if
-nobody deletes it. What came later is named by no row, and swept once it is old. Knows no program that dumps.
+The database is dumped before the objects are copied: objects referenced by the dump still exist as long as nobody
+deletes them. Later objects are not referenced after a restore, and are swept once old. The dump program is the
+caller's.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from jobs.storage import Storage
 
 _HELD = "delete no objects"
 LONGEST = timedelta(days=1)
-"""After so long objects are deleted again, should the one who holds them have died."""
+"""Objects are deleted again after this time, in case the holder has died."""
 
 
 @contextmanager
 def objects_held(maker: sessionmaker[Session]) -> Iterator[None]:
-    """Let nobody delete objects until the block ends. Raises ConflictError where another backup is under way."""
+    """Hold all deletions of objects until the block ends. Raises ConflictError where another backup is under way."""
     with transaction(maker) as session:
         if session.execute(_HOLD, {"name": _HELD, "longest": LONGEST}).first() is None:
             raise ConflictError(
@@ -38,46 +39,46 @@ def objects_held(maker: sessionmaker[Session]) -> Iterator[None]:
 
 
 def release(maker: sessionmaker[Session]) -> None:
-    """Let objects be deleted again, whoever held them."""
+    """Allow deletions again, whoever held them."""
     with transaction(maker) as session:
         session.execute(text("DELETE FROM chore WHERE name = :name"), {"name": _HELD})
 
 
 def are_objects_held(session: Session) -> bool:
-    """Tell whether a backup is under way: whoever deletes objects asks in the transaction that says which."""
+    """Return whether a backup is under way; check it in the transaction that selects objects to delete."""
     return bool(session.scalar(_IS_HELD, {"name": _HELD}))
 
 
 def has_schema(maker: sessionmaker[Session]) -> bool:
-    """Tell whether the database has tables of ours."""
+    """Return whether the database has our tables."""
     with transaction(maker) as session:
         return session.scalar(text("SELECT to_regclass('alembic_version')")) is not None
 
 
 def server_major(maker: sessionmaker[Session]) -> int:
-    """Return the major version of Postgres: programs that dump it must be as new."""
+    """Return the major version of Postgres: dump programs must be at least as new."""
     with transaction(maker) as session:
         return int(session.scalar(text("SELECT current_setting('server_version_num')::integer / 10000")) or 0)
 
 
 def copy_objects(source: Storage, target: Storage, *, is_copied: Callable[[str], bool]) -> int:
-    """Copy the objects of such names that `target` does not have; return how many. An object never changes."""
+    """Copy the objects with such names that `target` lacks; return how many. Objects never change."""
     num_copied = 0
-    for found in source.iter_objects():
-        if not is_copied(found.name) or _has_all(target, found.name, source):
+    for entry in source.iter_objects():
+        if not is_copied(entry.name) or _has_all(target, entry.name, source):
             continue
         try:
-            target.put(found.name, source.iter_chunks(found.name))
+            target.put(entry.name, source.iter_chunks(entry.name))
         except NotFoundError:
-            continue  # one that no row names: its upload failed
+            continue  # not referenced by any row: its upload failed
         num_copied += 1
     return num_copied
 
 
 def copy_marker(source: Storage, target: Storage) -> None:
-    """Make `target` the store of the database that `source` is: the dump beside it has the marker in a row.
+    """Make `target` the store of the same database as `source`: the dump beside it has the marker in a row.
 
-    A store that carries a marker keeps it: what is restored does not start on the store of another database.
+    A store that carries a marker keeps it: a restored service does not start on the store of another database.
     """
     marker = source.access.read_marker()
     if marker is not None and target.access.read_marker() is None:

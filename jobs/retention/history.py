@@ -1,7 +1,7 @@
-"""Shorten what is kept of batches that ended long ago: their chunks go, their ledger entries become one a day.
+"""Roll up batches that ended long ago: delete their chunks, merge their ledger entries into one a day.
 
-Rolls up only what nobody can write any more: a flush needs its chunk, and the chunks are gone by then. Sums stay exact,
-by batch, model and prices, so bills and audit find what they found before.
+Only entries that can no longer change are rolled up: a flush needs its chunk, and the chunks are deleted first. Sums
+stay exact by batch, model and prices, so bills and audit are unchanged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from jobs.states import TERMINAL_BATCH_STATES
 
 WORKERS_LEFT = timedelta(hours=1)
 WORKERS_KEPT = timedelta(days=7)
-"""A worker that was silent for so long counts as one that has left, or is forgotten; should it come back, it announces
-itself again."""
-_BATCHES = 1  # a transaction: the entries of a large one are read anew for each piece of them
-_ROWS = 10_000  # chunks a transaction, and as many ledger entries
+"""A worker silent for this long counts as gone, or its row is deleted; if it returns, it registers again."""
+_BATCHES = 1  # per transaction: the entries of a large one are read again for each piece of them
+_ROWS = 10_000  # per transaction: chunks, and as many ledger entries
 
 
 def roll_up(maker: sessionmaker[Session], *, age: timedelta) -> int:
-    """Shorten what is kept of batches that ended `age` ago and whose results are gone; return how many it were.
+    """Roll up batches that ended `age` ago and whose results are gone; return how many.
 
-    Each block is a transaction of its own: one that is cut off goes on with the next call. Two that do it at once take
-    different batches.
+    Each block is its own transaction: an interrupted call is continued by the next. Concurrent calls take different
+    batches.
     """
     num_rolled_up = 0
     after = (datetime.min.replace(tzinfo=UTC), "")
@@ -46,7 +45,7 @@ def roll_up(maker: sessionmaker[Session], *, age: timedelta) -> int:
 
 
 def forget_workers(maker: sessionmaker[Session]) -> int:
-    """Delete the rows of workers that have long been silent; return how many. Sign off those that were killed."""
+    """Delete the rows of long silent workers, and mark killed ones as stopped; return how many were deleted."""
     with transaction(maker) as session:
         session.execute(_SIGN_OFF, {"left": WORKERS_LEFT})
         return len(session.execute(_FORGET_WORKERS, {"kept": WORKERS_KEPT}).all())
@@ -65,7 +64,7 @@ def _lock_due(session: Session, *, age: timedelta, after: tuple[datetime, str]) 
 
 
 def _shorten(session: Session, batch_ids: Sequence[str]) -> bool:
-    """Do a bounded piece of the work; return whether that was the last one."""
+    """Do a bounded piece of the work; return whether it was the last one."""
     values = {"batch_ids": batch_ids, "limit": _ROWS}
     for statement in (_DELETE_CHUNKS, _ROLL_UP):
         if session.scalar(statement, values) == _ROWS:
@@ -100,8 +99,8 @@ _DELETE_CHUNKS = text("""
     SELECT count(*) FROM gone
 """)
 
-# The first entry of a group takes the others in and keeps its key. An entry whose cost is not that of its tokens stays
-# as it is: the audit must still find it.
+# The first entry of a group absorbs the others and keeps its key. An entry whose cost differs from that of its tokens
+# stays as it is: the audit must still find it.
 _ROLL_UP = text(f"""
     WITH entry AS (
         SELECT id, first_value(id) OVER (
@@ -141,7 +140,7 @@ _ROLL_UP = text(f"""
 
 _NOTE = text("UPDATE batch SET rolled_up_at = now() WHERE id = ANY(:batch_ids)")
 
-# Live ones are found by an index of those that have not left.
+# Live ones are found by an index of those that have not stopped.
 _SIGN_OFF = text("""
     UPDATE worker SET stopped_at = heartbeat_at
     WHERE stopped_at IS NULL AND heartbeat_at < clock_timestamp() - CAST(:left AS interval)

@@ -1,7 +1,7 @@
-"""End what is kept no longer: objects of deleted files, results of deleted batches, days past their retention.
+"""Purge expired data: objects of deleted files, results of deleted batches, days past their retention.
 
-Each step is a transaction of its own, none of them open while the object store is asked. What fails is tried again
-later, and stops nothing else.
+Each step is its own transaction, none of them open during a request to the object store. Failed deletions are retried
+later, and stop nothing else.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from jobs.uploads import records
 log = logging.getLogger(__name__)
 
 _AGAIN = timedelta(minutes=10)
-"""After how long the store is asked again to delete what it refused."""
-_FILES = 100  # a transaction
-_BATCHES = 100  # a transaction
-_ROWS = 10_000  # a transaction
+"""Interval after which a refused deletion is retried."""
+_FILES = 100  # per transaction
+_BATCHES = 100  # per transaction
+_ROWS = 10_000  # per transaction
 _DELETIONS_AT_ONCE = 8
 _OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:#[0-9]+)?")
 """Our objects, and their parts; a bucket may hold other things too."""
@@ -45,7 +45,7 @@ _OURS = re.compile(rf"({files.OBJECT_KEY.pattern})(?:#[0-9]+)?")
 def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
     """Delete the objects of all deleted and expired files; return how many.
 
-    Inputs of live batches stay until their end. Where the store refuses one, the others go on.
+    Inputs of live batches stay until their end. A failed deletion does not stop the others.
     """
     _repeat(maker, lambda session: files.delete_expired(session, limit=_FILES))
     num_gone = 0
@@ -61,9 +61,9 @@ def purge_files(maker: sessionmaker[Session], storage: Storage) -> int:
 
 
 def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:
-    """End the uploads whose time is over, delete the objects of parts that nobody needs; return how many.
+    """End expired uploads and delete the objects of parts that are no longer needed; return how many.
 
-    Uploads that ended long ago are forgotten.
+    Rows of uploads that ended long ago are deleted.
     """
     _repeat(maker, lambda session: records.expire_overdue(session, limit=_FILES))
     num_gone = 0
@@ -81,12 +81,12 @@ def purge_uploads(maker: sessionmaker[Session], storage: Storage) -> int:
 
 
 def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta, unused: timedelta) -> int:
-    """Delete what nobody needs any more of the store, which is listed once; return how many objects.
+    """Delete unneeded objects of the store, which is listed once; return how many.
 
-    Those of ours, and parts of them, that are older than `age` and that no row names: killed uploads leave them. An
-    upload that is still under way when that happens fails: `files.condemn` has its key. And the read documents that
-    were `unused` for so long, or whose tenant is deleted: who needs one later reads its file again.
-    None are deleted where another database sweeps the store.
+    These are our objects, and parts of them, that are older than `age` and not referenced by any row, left by killed
+    uploads; an upload still under way then fails, because `files.condemn` has its key. Also read documents `unused` for
+    this long, or of a deleted tenant: their files are read again if needed. Nothing is deleted where another database
+    sweeps the store.
     """
     if not may_sweep(maker, storage):
         return 0
@@ -102,9 +102,9 @@ def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timede
         gone = set(session.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None))))
     assert now is not None
     documents = UnusedDocuments(limit=now - unused, gone=gone)
-    due = (found for found in storage.iter_objects() if documents.has(found) or _is_leftover(found, now - age))
+    due = (entry for entry in storage.iter_objects() if documents.has(entry) or _is_leftover(entry, now - age))
     num_gone = 0
-    while block := [found.name for found in islice(due, _FILES)]:
+    while block := [entry.name for entry in islice(due, _FILES)]:
         keys = {name: match[1] for name in block if (match := _OURS.fullmatch(name)) is not None}
         with transaction(maker) as session:
             if are_objects_held(session):
@@ -116,8 +116,8 @@ def sweep_objects(maker: sessionmaker[Session], storage: Storage, *, age: timede
     return num_gone
 
 
-def _is_leftover(found: StoredObject, limit: datetime) -> bool:
-    return found.modified_at < limit and _OURS.fullmatch(found.name) is not None
+def _is_leftover(entry: StoredObject, limit: datetime) -> bool:
+    return entry.modified_at < limit and _OURS.fullmatch(entry.name) is not None
 
 
 def delete_objects(storage: Storage, keys: dict[str, str]) -> set[str]:
@@ -139,7 +139,7 @@ def _delete(storage: Storage, key: str) -> ServiceError | None:
 
 
 def drop_days(maker: sessionmaker[Session], *, retention: timedelta) -> list[date]:
-    """Drop the days of results that all batches of the day have left behind: ended, and past their retention.
+    """Drop the days of results whose batches have all ended and passed their retention.
 
     Raises ServiceError where readers hold one for too long: try again soon.
     """
@@ -169,14 +169,14 @@ def purge_results(maker: sessionmaker[Session], *, retention: timedelta) -> int:
 
 
 def _purge_rows(maker: sessionmaker[Session], values: dict[str, object]) -> bool:
-    """Delete the rows of a batch; False where some are left: another deleted those that this one waited for."""
+    """Delete the rows of a batch; False where some are left: another transaction deleted those waited for."""
     _repeat(maker, lambda session: len(session.execute(_DELETE_ROWS, values).all()))
     with transaction(maker) as session:
         return session.execute(_NOTE_PURGED, values).first() is not None
 
 
 def _repeat(maker: sessionmaker[Session], work: Callable[[Session], int]) -> None:
-    """Do a bounded piece of work, each time in a transaction of its own, until nothing is left of it."""
+    """Do a bounded piece of work, each time in its own transaction, until nothing is left."""
     is_left = True
     while is_left:
         with transaction(maker) as session:
@@ -184,14 +184,18 @@ def _repeat(maker: sessionmaker[Session], work: Callable[[Session], int]) -> Non
 
 
 def _delete_overdue(session: Session, *, retention: timedelta) -> int:
-    """Let nobody read results past their tenant's retention: where a whole day goes, that is not needed."""
-    kept = func.coalesce(func.make_interval(0, 0, 0, Tenant.retention_days), retention)
+    """Delete results past their tenant's retention; where a whole day goes, that is not needed."""
+    retention_of_tenant = func.coalesce(func.make_interval(0, 0, 0, Tenant.retention_days), retention)
     days = partition_days(session)
     if not days:
         return 0
     end_of_day = func.date_trunc("day", Batch.created_at, "UTC") + timedelta(days=1)
-    is_overdue = Batch.results_deleted_at.is_(None) & (Batch.created_at >= days[0]) & (end_of_day + kept <= func.now())
-    # Implied, and what the index is by: no batch is overdue that is younger than the shortest retention.
+    is_overdue = (
+        Batch.results_deleted_at.is_(None)
+        & (Batch.created_at >= days[0])
+        & (end_of_day + retention_of_tenant <= func.now())
+    )
+    # Implied, and needed for the index: no batch younger than the shortest retention is overdue.
     shortest = select(func.least(func.make_interval(0, 0, 0, func.min(Tenant.retention_days)), retention))
     is_old = Batch.created_at <= func.now() - shortest.scalar_subquery()
     has_ended = Batch.state.in_([state.value for state in TERMINAL_BATCH_STATES])
@@ -211,8 +215,8 @@ def _first_kept_day(session: Session, retention: timedelta) -> date:
 
 _IS_DUE = (Batch.results_purged_at.is_(None), Batch.results_deleted_at.is_not(None))
 
-# A checkpoint of an ended batch is no use to anybody either; there are few, and usually none. An array and no join, as
-# in `jobs.batches.planned`.
+# A checkpoint of an ended batch is useless too; there are few, and usually none. An array and no join, as in
+# `jobs.batches.planned`.
 _DELETE_ROWS = text("""
     WITH forgotten AS (DELETE FROM checkpoint WHERE batch_id = :batch_id)
     DELETE FROM result WHERE batch_day = :day AND batch_id = :batch_id AND line_no = ANY(ARRAY(
