@@ -1,4 +1,4 @@
-"""What is open: how much of each class, how long it takes, what waits longest, and what may miss its deadline."""
+"""Open work: how much of each class, how long it takes, what waits longest, and what may miss its deadline."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from jobs.states import LIVE_BATCH_STATES, Priority
 from jobs.tables.base import one_of
 
 IS_LIVE = one_of("batch.state", LIVE_BATCH_STATES)
-"""As the indexes of live batches have it: with values in place of these words Postgres may not know that they fit."""
+"""As in the indexes of live batches: with parameters instead of literals Postgres may not know that they apply."""
 FEW = 5
-"""Batches of each list."""
+"""Batches per list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBacklog:
-    """What is open of one priority class."""
+    """Open work of one priority class."""
 
     priority: str
     num_batches: int
     num_lines: int
-    """That have no result yet; a batch that is being validated has none to count."""
+    """Without a result; a batch in validation has none to count."""
     num_tokens: int
     """Reserved for them."""
 
 
 def by_class(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[ClassBacklog]]:
-    """Return every class of which an owner has open batches, the most urgent first."""
+    """Return every class in which an owner has open batches, most urgent first."""
     return {owner: _by_urgency(of_owner) for owner, of_owner in _BY_CLASS.rows(session, owners).items()}
 
 
 def seconds_by_class(session: Session, owners: Collection[Owner]) -> dict[Owner, dict[str, float]]:
-    """Return in how many seconds the last open batch of each class is expected to end; without those nobody knows of.
+    """Return in how many seconds the last open batch of each class is forecast to end; others are left out.
 
-    A forecast is made every few seconds: to look more often costs as much as all else about classes, and tells no more.
+    Forecasts are made every few seconds: querying more often costs as much as everything else about classes, and shows
+    no more.
     """
     rows = _SECONDS.rows(session, owners, kept_for=KEPT_FOR)
     return {owner: {row.priority: float(row.seconds) for row in of_owner} for owner, of_owner in rows.items()}
 
 
 def _by_urgency(rows: Sequence[Any]) -> Sequence[ClassBacklog]:
-    found = {row.priority: row for row in rows}
+    rows_by_class = {row.priority: row for row in rows}
     return [
         ClassBacklog(
             priority=row.priority,
@@ -55,22 +56,22 @@ def _by_urgency(rows: Sequence[Any]) -> Sequence[ClassBacklog]:
             num_tokens=int(row.num_tokens),
         )
         for priority in Priority
-        if (row := found.get(priority.value)) is not None
+        if (row := rows_by_class.get(priority.value)) is not None
     ]
 
 
 def waiting_longest(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[str]]:
-    """Return the ids of an owner's oldest open batches that have no line done."""
+    """Return the ids of an owner's oldest open batches without a finished line."""
     return _ids(_WAITING.rows(session, owners, most=FEW))
 
 
 def at_risk(session: Session, owners: Collection[Owner]) -> dict[Owner, Sequence[str]]:
-    """Return the ids of those that may miss their deadline, as `jobs.forecasts.risks` found, the nearest first."""
+    """Return the ids of batches that may miss their deadline, as `jobs.forecasts.risks` found, nearest first."""
     return _ids(_AT_RISK.rows(session, owners, most=FEW))
 
 
 def failed_lately(session: Session, owners: Collection[Owner], *, most: int = FEW) -> dict[Owner, Sequence[str]]:
-    """Return the ids of batches of the last day that have failed lines, or failed as a whole, the newest first."""
+    """Return the ids of the last day's batches with failed lines, or that failed as a whole, newest first."""
     return _ids(_FAILED.rows(session, owners, most=most))
 
 

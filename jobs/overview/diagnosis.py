@@ -1,4 +1,4 @@
-"""What an operator's examination asks the database: version, schema, clock, connections, who waits for nobody."""
+"""Database checks of `tokenmill doctor`: version, schema, clock, connections, unserved models."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from jobs.lines.document_bodies import PREPARE_MODEL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLook:
-    """One look at the database. The parts that need our tables are empty where it has none."""
+    """One check of the database. Values from our tables are empty where it has none."""
 
     version: str
-    """Postgres' own."""
+    """Of Postgres."""
     revision: str | None
     """Of the schema; None: it has none yet."""
     runs_this_code: bool = False
-    """Whether the schema is this code's, or a newer one that it runs on."""
+    """Whether this code runs on the schema: its own, or a newer compatible one."""
     clock_seconds: float
-    """How much the clock here is before the database's, as far as the time of the question tells."""
+    """How far the local clock is ahead of the database's, within the query's duration."""
     num_connections: int
     max_connections: int
     standing: Standing
-    """As whom the service works there."""
+    """The service's rights there."""
     served_models: Sequence[str] = ()
-    """Those that a live worker serves."""
+    """Models that a live worker serves."""
     unserved_models: Sequence[str] = ()
-    """Those that open batches wait for and no live worker serves."""
+    """Models that open batches wait for and no live worker serves."""
     are_documents_served: bool = False
-    """Whether a prepare worker lives; documents are no model, and stand in neither list."""
+    """Whether a prepare worker lives; documents are no model, and in neither list."""
     do_documents_wait: bool = False
     """Whether open batches wait for one, and none lives."""
 
 
 def look(engine: Engine) -> DatabaseLook:
-    """Ask the database. Raises ServiceError where it does not answer."""
+    """Query the database. Raises ServiceError where it does not answer."""
     with reported_as_service_error(engine.url), sessions(engine)() as session:
         before = time.time()
         server = session.execute(_SERVER).one()
         here = (before + time.time()) / 2
         standing, revision = standing_of(session), _revision(engine)
         served = set(live_models(session) if revision is not None else ())
-        wanted = set(session.scalars(_WANTED_MODELS) if revision is not None else ())
+        wanted_models = set(session.scalars(_WANTED_MODELS) if revision is not None else ())
     return DatabaseLook(
         version=server.version,
         revision=revision,
@@ -59,9 +59,9 @@ def look(engine: Engine) -> DatabaseLook:
         max_connections=server.max_connections,
         standing=standing,
         served_models=sorted(served - {PREPARE_MODEL}),
-        unserved_models=sorted(wanted - served - {PREPARE_MODEL}),
+        unserved_models=sorted(wanted_models - served - {PREPARE_MODEL}),
         are_documents_served=PREPARE_MODEL in served,
-        do_documents_wait=PREPARE_MODEL in wanted - served,
+        do_documents_wait=PREPARE_MODEL in wanted_models - served,
     )
 
 

@@ -1,4 +1,4 @@
-"""What went wrong, by code and with one of each: in a batch, and in those of the last day. Bounded in what it reads."""
+"""Failures by code, each with a sample: of a batch, and of the last day's batches. Bounded in what it reads."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from jobs.partitions import batch_day
 from jobs.tables import Batch
 
 LOOKED_AT = 20_000
-"""Results of one batch that its failures are counted in, the latest."""
+"""Latest results of one batch in which failures are counted."""
 MOST_BATCHES = 20
-"""Of the last day, the newest."""
+"""Newest batches of the last day."""
 LOOKED_AT_LATELY = 500
-"""Results of each of these, the latest."""
+"""Latest results of each of these."""
 _SAMPLE_CHARACTERS = 300
 _NO_CODE = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Failed lines that have one code."""
+    """Failed lines with the same code."""
 
     code: str
     num_lines: int
     num_batches: int
     batch_id: str
-    """Of one of them, and what it says."""
+    """Batch of the sample."""
     custom_id: str | None
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatelyFailed:
-    """What went wrong in the last day."""
+    """Failures of the last day."""
 
     by_code: Sequence[Failure]
     num_looked_at: int
     num_lines: int
-    """That failed, in the MOST_BATCHES newest batches."""
+    """Failed lines in the MOST_BATCHES newest batches."""
 
 
 def of_batch(session: Session, batch: Batch) -> Sequence[Failure]:
-    """Count the failed lines among a batch's latest LOOKED_AT results by their code, the most frequent first."""
+    """Count the failed lines among a batch's latest LOOKED_AT results by code, most frequent first."""
     return _count(session, [batch], looked_at=LOOKED_AT)
 
 
 def lately(session: Session, batches: Sequence[Batch]) -> LatelyFailed:
-    """Count what went wrong in batches that failed lately, the newest first; of one that was refused, invalid lines."""
-    found = [*_count(session, batches, looked_at=LOOKED_AT_LATELY), *_refused(batches)]
+    """Count failures of batches that failed lately, newest first; for refused ones, their invalid lines."""
+    failures = [*_count(session, batches, looked_at=LOOKED_AT_LATELY), *_refused(batches)]
     return LatelyFailed(
-        by_code=sorted(_joined(found), key=lambda one: (-one.num_lines, one.code)),
-        num_looked_at=sum(one.num_lines for one in found),
+        by_code=sorted(_joined(failures), key=lambda one: (-one.num_lines, one.code)),
+        num_looked_at=sum(one.num_lines for one in failures),
         num_lines=sum(batch.num_failed + len(batch.errors or ()) + batch.num_unlisted_errors for batch in batches),
     )
 
@@ -74,10 +74,10 @@ def _said(batch: Batch, code: str) -> str:
     return str(first["message"])[:_SAMPLE_CHARACTERS]
 
 
-def _joined(found: Sequence[Failure]) -> Sequence[Failure]:
-    """Make one of those of the same code; the first has the sample."""
+def _joined(failures: Sequence[Failure]) -> Sequence[Failure]:
+    """Merge failures of the same code; the first has the sample."""
     by_code: dict[str, Failure] = {}
-    for one in found:
+    for one in failures:
         first = by_code.get(one.code)
         by_code[one.code] = (
             one
@@ -105,7 +105,7 @@ def _count(session: Session, batches: Sequence[Batch], *, looked_at: int) -> Seq
     return [Failure(**row) for row in session.execute(_COUNT, values).mappings()]
 
 
-# Either `error` says what happened, or the body of the response does.
+# The reason is in `error`, or in the body of the response.
 _COUNT = text("""
     WITH failed AS (
         SELECT batch_id, position, line ->> 'custom_id' AS custom_id,

@@ -1,4 +1,4 @@
-"""The workers of each model: how many live, how many were lost, how busy their engines are."""
+"""Workers of each model: how many live, how many were lost, how busy their engines are."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jobs.chunks.fleet import LIVE_WITHIN
 from jobs.lines.document_bodies import PREPARE_MODEL
 
 LOST_FOR = timedelta(hours=1)
-"""So long a worker is shown as lost that went silent without signing off, if none takes its place.
+"""How long a worker that went silent without stopping is shown as lost, if none replaces it.
 
-Each worker of the same model that starts after its last sign, and is not being drained, takes the place of one lost
-worker, of the longest lost first. One that has taken a place and is lost itself is lost, and the other one is not.
+Each worker of the same model that starts after the lost one's last heartbeat, and is not draining, replaces one lost
+worker, longest lost first. A replacement that is lost itself is shown as lost, and the one it replaced is not.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeen:
-    """A worker, as its last heartbeat told it."""
+    """A worker, as of its last heartbeat."""
 
     worker_id: str
     model: str
@@ -30,13 +30,13 @@ class WorkerSeen:
     pid: int
     is_live: bool
     is_draining: bool
-    """It takes up nothing more, as an operator wants it, or"""
+    """An operator has drained it: it claims nothing more."""
     out_reason: str | None
-    """for this reason of its own."""
+    """Its own reason to claim nothing more."""
     started_at: datetime
     heartbeat_at: datetime
     num_leased: int
-    """Chunks that it has, of `num_slots`."""
+    """Chunks that it holds, of `num_slots`."""
     num_slots: int
     num_running: int
     """Requests in its engine's running batch."""
@@ -44,7 +44,7 @@ class WorkerSeen:
     cache_use: float
     """Of the KV cache, 0 to 1."""
     prefix_hits: float | None
-    """Prompt tokens that the prefix cache had, of those looked up; None where none were."""
+    """Share of looked-up prompt tokens found in the prefix cache; None where none were looked up."""
     max_model_len: int
 
 
@@ -61,7 +61,7 @@ class ModelFleet:
     cache_use: float
     """The mean over its live workers."""
     tokens_per_second: float
-    """Prompt and output, over the last minute that is counted."""
+    """Prompt and output, over the last complete minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +77,13 @@ class WorkersCounted:
 
 
 def count_workers(session: Session) -> WorkersCounted:
-    """Count the workers that live, and those that are lost: `LOST_FOR`."""
+    """Count live workers, and lost ones: `LOST_FOR`."""
     row = session.execute(_COUNT, {"within": LIVE_WITHIN, "lost_for": LOST_FOR}).one()
     return WorkersCounted(num_live=row.num_live, num_lost=row.num_lost)
 
 
 def workers(session: Session, *, skip: int = 0, most: int) -> Sequence[WorkerSeen]:
-    """Return workers, those that were lost first, then by model and age: at most so many, after those to skip."""
+    """Return workers, lost ones first, then by model and age: at most this many, after those to skip."""
     values = {"within": LIVE_WITHIN, "lost_for": LOST_FOR, "skip": skip, "most": most}
     return [WorkerSeen(**row) for row in session.execute(_WORKERS, values).mappings()]
 
@@ -95,14 +95,14 @@ def by_model(session: Session) -> Sequence[ModelFleet]:
 
 
 def _told(name: str, type_: str) -> str:
-    """Return what a worker told of its engine, as SQL. Its heartbeat is long: no more of it is read."""
+    """Return an engine statistic of a worker, as SQL. Heartbeats are long: only this part is read."""
     return f"coalesce(CAST(CAST(engine_stats ->> '{name}' AS double precision) AS {type_}), 0)"
 
 
 _RUNNING, _CACHE_USE = _told("num_requests_running", "bigint"), _told("kv_cache_usage_perc", "double precision")
 
-# Starts and losses in their order make a queue of places to take: what is left of it is the largest of the sums of its
-# ends. Those that are left are the latest.
+# Starts and losses in order form a queue of places to take: the number left is the maximum of the sums of its suffixes.
+# Those left are the latest.
 _SEEN = """
     FROM (
         WITH known AS (
@@ -129,7 +129,7 @@ _COUNT = text(f"""
     SELECT count(*) FILTER (WHERE is_live) AS num_live, count(*) FILTER (WHERE NOT is_live) AS num_lost {_SEEN}
 """)
 
-# What engines told is read of those alone that are on the page.
+# Engine statistics are read only for workers on the page.
 _ORDER = "is_live, worker.model, started_at, worker.id"
 _WORKERS = text(f"""
     SELECT worker.id AS worker_id, worker.model, hostname, pid, is_live,
@@ -146,7 +146,7 @@ _WORKERS = text(f"""
     ORDER BY {_ORDER}
 """)
 
-# Their speed is that of the last minute that is whole, of those that plots have.
+# Their speed is that of the last complete minute of the plots.
 _BY_MODEL = text(f"""
     SELECT seen.*, coalesce(speed.tokens_per_second, 0) AS tokens_per_second
     FROM (

@@ -21,7 +21,7 @@ PAGE = 25
 
 
 class BatchProgress(NamedTuple):
-    """What of a batch is another as soon as it got on."""
+    """The values of a batch that change with its progress."""
 
     id: str
     state: str
@@ -32,7 +32,7 @@ class BatchProgress(NamedTuple):
 
 
 class Shown(StrEnum):
-    """Which batches a list has."""
+    """Which batches a list shows."""
 
     ALL = "all"
     OPEN = "open"
@@ -45,36 +45,38 @@ class BatchFilter:
     shown: Shown = Shown.ALL
     model: str | None = None
     named: str | None = None
-    """The beginning of an id."""
+    """Prefix of an id."""
     before: str | None = None
-    """The id of the last batch of the page before."""
+    """The id of the last batch of the previous page."""
 
 
 def list_batches(session: Session, tenant_id: str | None, wanted: BatchFilter) -> tuple[Sequence[Batch], bool]:
     """Return a page of batches, and whether there are more."""
-    found = session.scalars(_page(select(Batch), tenant_id, wanted)).all()
-    return found[:PAGE], len(found) > PAGE
+    batches = session.scalars(_page(select(Batch), tenant_id, wanted)).all()
+    return batches[:PAGE], len(batches) > PAGE
 
 
 def progress(
     session: Session, owners: Collection[Owner], wanted: BatchFilter
 ) -> dict[Owner, tuple[BatchProgress, ...]]:
-    """Return how far the batches of each owner's page are, and the first of the next: far cheaper than the page."""
-    found: dict[Owner, tuple[BatchProgress, ...]] = dict.fromkeys(owners, ())
+    """Return the progress of the batches on each owner's page, and of the next one: far cheaper than the page."""
+    progress_by_owner: dict[Owner, tuple[BatchProgress, ...]] = dict.fromkeys(owners, ())
     tenant_ids = [owner for owner in owners if owner is not None]
     if tenant_ids:
-        asked = func.unnest(cast(tenant_ids, ARRAY(Text))).table_valued(column("id", Text)).render_derived("owner")
-        page = _page(select(*_PROGRESS, Batch.created_at), asked.c.id, wanted).lateral("page")
-        rows = select(asked.c.id, *(page.c[one.key] for one in _PROGRESS)).join_from(asked, page, true())
+        owner_ids = func.unnest(cast(tenant_ids, ARRAY(Text))).table_valued(column("id", Text)).render_derived("owner")
+        page = _page(select(*_PROGRESS, Batch.created_at), owner_ids.c.id, wanted).lateral("page")
+        rows = select(owner_ids.c.id, *(page.c[one.key] for one in _PROGRESS)).join_from(owner_ids, page, true())
         for owner, *values in session.execute(rows.order_by(page.c.created_at.desc(), page.c.id.desc())):
-            found[owner] += (BatchProgress._make(values),)
-    if None in found:
-        found[None] = tuple(map(BatchProgress._make, session.execute(_page(select(*_PROGRESS), None, wanted))))
-    return found
+            progress_by_owner[owner] += (BatchProgress._make(values),)
+    if None in progress_by_owner:
+        progress_by_owner[None] = tuple(
+            map(BatchProgress._make, session.execute(_page(select(*_PROGRESS), None, wanted)))
+        )
+    return progress_by_owner
 
 
 def progress_of(session: Session, batch_ids: Collection[str]) -> dict[str, BatchProgress]:
-    """Return how far these batches are, by their ids."""
+    """Return the progress of these batches, by id."""
     rows = session.execute(select(*_PROGRESS).where(Batch.id == any_(cast(list(batch_ids), ARRAY(Text)))))
     return {row.id: BatchProgress._make(row) for row in rows}
 

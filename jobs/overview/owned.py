@@ -1,4 +1,4 @@
-"""Queries of what tenants own: as many statements for twenty of them as for one."""
+"""Queries of what tenants own: as many statements for twenty tenants as for one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 Owner = str | None
-"""Whose rows: a tenant's, or with None those of all tenants together."""
+"""Owner of rows: a tenant, or None for all tenants together."""
 
 
 class OwnedQuery:
-    """A query of a table's rows by their owners.
+    """A query of a table's rows by owner.
 
-    In its SQL `{owners}` is what they are read from, with the column `owner.id`, and `{is_theirs}` says which rows are
-    an owner's. It has to select `owner.id AS owner_id`.
+    In its SQL `{owners}` is the FROM item with the column `owner.id`, and `{is_theirs}` the condition for an owner's
+    rows. It has to select `owner.id AS owner_id`.
     """
 
     def __init__(self, sql: str, *, table: str) -> None:
@@ -26,15 +26,15 @@ class OwnedQuery:
 
     def rows(self, session: Session, owners: Collection[Owner], **values: object) -> dict[Owner, list[Row[Any]]]:
         """Return the rows of each of these owners, in the query's order."""
-        found: dict[Owner, list[Row[Any]]] = {owner: [] for owner in owners}
+        rows_by_owner: dict[Owner, list[Row[Any]]] = {owner: [] for owner in owners}
         tenant_ids = [owner for owner in owners if owner is not None]
         if tenant_ids:
-            _add(found, session.execute(self._of_tenants, {**values, "tenant_ids": tenant_ids}).all())
-        if None in found:
-            _add(found, session.execute(self._of_all, values).all())
-        return found
+            _add(rows_by_owner, session.execute(self._of_tenants, {**values, "tenant_ids": tenant_ids}).all())
+        if None in rows_by_owner:
+            _add(rows_by_owner, session.execute(self._of_all, values).all())
+        return rows_by_owner
 
 
-def _add(found: Mapping[Owner, list[Row[Any]]], rows: Sequence[Row[Any]]) -> None:
+def _add(rows_by_owner: Mapping[Owner, list[Row[Any]]], rows: Sequence[Row[Any]]) -> None:
     for row in rows:
-        found[row.owner_id].append(row)
+        rows_by_owner[row.owner_id].append(row)

@@ -1,6 +1,6 @@
-"""Points of plots: what was used and what waited, a minute, an hour or a day each, bounded by what is kept of them.
+"""Points of plots: usage and backlog per minute, hour or day, bounded by their retention.
 
-Whoever counts the queue keeps them; a page only reads. Losing some loses nothing but a line on a screen.
+The process that counts the queue writes them; pages only read. Losing some only leaves a gap on a screen.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from jobs.lines.document_bodies import PREPARE_MODEL
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 KEPT = {MINUTE: timedelta(hours=25), HOUR: timedelta(days=31), DAY: timedelta(days=31)}
-"""How long points are kept, by the seconds that one stands for."""
+"""How long points are kept, by the seconds that each stands for."""
 _ENTRIES_A_LOOK = 100_000
-"""Ledger entries that one look adds up at most: the others follow with the next."""
+"""Most ledger entries added up in one pass: the others follow in the next."""
 
 
 class Series(StrEnum):
@@ -45,7 +45,7 @@ class Range(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resolution:
-    """Points of `seconds`, of which one is drawn for every `drawn_seconds`, over `length`."""
+    """Points of `seconds`, one of them drawn for every `drawn_seconds`, over `length`."""
 
     seconds: int
     drawn_seconds: int
@@ -59,22 +59,22 @@ RESOLUTIONS = {
 }
 _SUMMED = (Series.INPUT_TOKENS, Series.OUTPUT_TOKENS, Series.COST)
 _OF_ALL = "total_"
-"""Begins the names of sums over all tenants, which are nobody's: to read them takes as long as to read one tenant's."""
+"""Prefix of the names of sums over all tenants, stored without an owner: reading them takes as long as one tenant's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Lines over the same moments."""
+    """Lines over the same points in time."""
 
     drawn_seconds: int
     at: Sequence[int]
-    """Unix seconds, evenly apart."""
+    """Unix seconds, evenly spaced."""
     lines: Mapping[str, Sequence[float | None]]
-    """By label. Sums are 0 where nothing was; None: nobody looked."""
+    """By label. Sums are 0 where nothing happened; None: not measured."""
 
 
 def take(session: Session) -> None:
-    """Add what is new in the ledger, note what waits and runs now, and forget points that are too old."""
+    """Add new ledger entries, record what waits and runs now, and delete expired points."""
     session.execute(_ADD_LEDGER, {"limit": _ENTRIES_A_LOOK})
     session.execute(_NOTE_NOW, {"within": LIVE_WITHIN, "prepare": PREPARE_MODEL})
     for seconds, age in KEPT.items():
@@ -82,7 +82,7 @@ def take(session: Session) -> None:
 
 
 def read(session: Session, series: Series, asked: Range, *, tenant_id: str | None, now: datetime | None = None) -> Plot:
-    """Return a plot; of sums with a tenant its own, without one everybody's."""
+    """Return a plot; for sums the tenant's, or without one those of all tenants."""
     resolution = RESOLUTIONS[asked]
     step = resolution.drawn_seconds
     last = int((now or datetime.now(UTC)).timestamp()) // step * step
@@ -95,15 +95,15 @@ def read(session: Session, series: Series, asked: Range, *, tenant_id: str | Non
         "since": datetime.fromtimestamp(at[0], UTC),
         "tenant_id": tenant_id or "",
     }
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    points: dict[str, dict[int, float]] = defaultdict(dict)
     for row in session.execute(_READ_SUMS if is_sum else _READ_LAST, values):
-        found[row.label][int(row.drawn_at.timestamp())] = float(row.value)
+        points[row.label][int(row.drawn_at.timestamp())] = float(row.value)
     missing = 0.0 if is_sum else None
-    lines = {label: [points.get(moment, missing) for moment in at] for label, points in sorted(found.items())}
+    lines = {label: [line.get(moment, missing) for moment in at] for label, line in sorted(points.items())}
     return Plot(drawn_seconds=step, at=list(at), lines=lines)
 
 
-# The mark is the last entry that was added up. What is committed after a later one was read is missed: a flush at most.
+# The mark is the last entry added. An entry committed after a later one was read is missed: a flush at most.
 _ADD_LEDGER = text("""
     WITH mark AS (
         INSERT INTO plot_mark (id, ledger_id)

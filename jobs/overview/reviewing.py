@@ -1,4 +1,4 @@
-"""Values that wait for a person, over all extractions."""
+"""Values that await review, over all extractions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from jobs.overview.owned import OwnedQuery, Owner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReviews:
-    """How many values nobody has decided, and how long the oldest waits."""
+    """How many values are undecided, and how long the oldest waits."""
 
     num_open: int
     oldest_at: datetime | None
     extraction_id: str | None
-    """Whose values wait longest."""
+    """The extraction with the oldest undecided value."""
 
 
 _NONE = OpenReviews(num_open=0, oldest_at=None, extraction_id=None)
 
 
 def open_reviews(session: Session, owners: Collection[Owner]) -> dict[Owner, OpenReviews]:
-    """Return what waits of each owner."""
+    """Return the open reviews of each owner."""
     return {owner: _open(rows) for owner, rows in _OPEN.rows(session, owners).items()}
 
 
@@ -37,7 +37,7 @@ def _open(rows: Sequence[Any]) -> OpenReviews:
     return OpenReviews(num_open=int(row.num_open), oldest_at=row.oldest_at, extraction_id=row.extraction_id)
 
 
-# Of each extraction its open ones are counted in their index; a sample of what is sure is among them.
+# Open values of each extraction are counted in their index; they include the sample of sure values.
 _OPEN = OwnedQuery(
     """
     SELECT owner.id AS owner_id, sum(num) AS num_open, min(ended_at) AS oldest_at,

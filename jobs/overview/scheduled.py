@@ -1,4 +1,4 @@
-"""Schedules at a glance: when each runs next, how its last run went, and what is wrong with it."""
+"""Schedules at a glance: the next run, the result of the last one, and problems."""
 
 from __future__ import annotations
 

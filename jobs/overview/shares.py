@@ -1,4 +1,4 @@
-"""Who waits and who runs: what each tenant has of a model's class, beside the share that is its due."""
+"""Each tenant's waiting and running lines in a model's class, beside its fair share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.tables.base import one_of
 
 _MOST = 12
 _WITH_LINES = (BatchState.IN_PROGRESS, BatchState.CANCELLING)
-"""In which workers may have lines."""
+"""States in which workers may have lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +26,21 @@ class TenantShare:
     priority: str
     weight: float
     due: float
-    """Its weight among those that want something of this queue, 0 to 1."""
+    """Its weight among the tenants with work in this queue, 0 to 1."""
     num_leased: int
-    """Lines that workers have."""
+    """Lines that workers hold."""
     num_ready: int
-    """Lines that wait for a worker; those of batches that wait for a budget do not."""
+    """Lines that wait for a worker, without those of batches that wait for a budget."""
 
 
 def by_tenant(session: Session) -> Sequence[TenantShare]:
-    """Return who has open lines, those with most first."""
+    """Return the tenants with open lines, those with most first."""
     rows = session.execute(_BY_TENANT, {"limit": _MOST}).mappings()
     return [TenantShare(**row) for row in rows]
 
 
-# Counted by batch: a queue of ten million lines has a hundred thousand chunks. Of what workers have taken some has
-# ended already.
+# Counted by batch: a queue of ten million lines has a hundred thousand chunks. Some lines of leased chunks have ended
+# already.
 _BY_TENANT = text(f"""
     SELECT tenant.name, open.model, open.priority, tenant.weight, open.num_leased, open.num_ready,
         tenant.weight / sum(tenant.weight) OVER (PARTITION BY open.model, open.priority) AS due

@@ -1,4 +1,4 @@
-"""What each tenant used in the last days, of the points of plots: bounded, however long the ledger is."""
+"""Usage of each tenant in the last days, from the points of plots: bounded, however long the ledger is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAYS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSpending:
-    """A tenant that used something."""
+    """A tenant with usage."""
 
     name: str
     input_tokens: int
@@ -24,7 +24,7 @@ class TenantSpending:
 
 
 def by_tenant(session: Session) -> Sequence[TenantSpending]:
-    """Return who used something today and in the DAYS - 1 days before, by UTC, who used most first."""
+    """Return the tenants with usage today and in the DAYS - 1 days before, by UTC, highest usage first."""
     return [
         TenantSpending(
             name=row.name,
