@@ -1,4 +1,4 @@
-"""What processes tell of themselves: meters, log lines and traces, alike in every role.
+"""Telemetry: meters, log lines and traces, the same in every role.
 
-Knows no tables and no role: what is worth a number, a line or a span is for others to say.
+Independent of tables and roles, which choose what to report.
 """

@@ -1,7 +1,4 @@
-"""Where spans go: to a collector, where one is set, by a library that is loaded then alone.
-
-Knows no span.
-"""
+"""Export of spans to a collector, where one is set; loads the OpenTelemetry library only then."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from jobs.telemetry.traces import NO_TRACES, Traces
 
 
 def start_traces(url: str, *, role: str, share_of_lines: float) -> Traces:
-    """Send spans to the collector at `url`, where there is one. Raises InputError where the package's extra lacks."""
+    """Send spans to the collector at `url`, if any. Raises InputError where the package's extra is not installed."""
     if not url:
         return NO_TRACES
     try:
-        from jobs.telemetry.opentelemetry_spans import exporting  # noqa: PLC0415 - an extra, and loaded where it is used
+        from jobs.telemetry.opentelemetry_spans import exporting  # noqa: PLC0415 - an extra, loaded only where it is used
     except ModuleNotFoundError as error:
         raise InputError(
             f"TOKENMILL_TRACES_URL is set, and the package {error.name} is not installed. Run "

@@ -1,7 +1,7 @@
 """The meters of the queue and of its roles. Features declare theirs, and `engine/stats.py` those of the engine.
 
-Label values are states, classes, models, workers and routes: bounded. Tenants are among them only where
-`TOKENMILL_METRICS_TENANTS` asks for it.
+Label values are states, classes, models, workers and routes: bounded. Tenants are labels only with
+`TOKENMILL_METRICS_TENANTS`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from jobs.telemetry.meters import counter, gauge, timer
 
 ALL_TENANTS = "all"
-"""The value of the label `tenant` where tenants are not told apart."""
+"""The value of the label `tenant` where tenants are not separated."""
 
 
 HTTP_REQUESTS = counter(
     "http_requests",
-    "Answered HTTP requests; one that the client left counts as 499.",
+    "Answered HTTP requests; 499 where the client disconnected.",
     "method",
     "route",
     "status",
@@ -27,7 +27,7 @@ API = (HTTP_REQUESTS, HTTP_SECONDS, UPLOAD_BYTES)
 
 DATABASE_UP = gauge(
     "database_up",
-    "1 where Postgres answers this process; else 0, and no other number of the queue is there.",
+    "1 where Postgres answers this process; else 0, without any other queue metric.",
     alert="`tokenmill_database_up == 0` for a minute: nothing is accepted",
 )
 STORAGE_UP = gauge(
@@ -57,12 +57,12 @@ CHUNK_OLDEST = gauge(
     "priority",
     "state",
     alert='`max by (model) (tokenmill_chunk_oldest_seconds{priority="urgent",state="ready"}) > 300`: '
-    "urgent work waits; start workers for the model, or see why those there are do not claim",
+    "urgent work waits; start workers for the model, or see why the running ones do not claim",
 )
 QUEUE_END = gauge(
     "queue_end_seconds",
-    "Seconds until the last batch in progress ends of which that is known, by `bound`: `expected`, and `earliest` and "
-    "`latest`, between which eight of ten end.",
+    "Seconds until the last batch in progress with a forecast ends, by `bound`: `expected`, and `earliest` and "
+    "`latest`, between which 80 % end.",
     "model",
     "priority",
     "bound",
@@ -74,7 +74,7 @@ FAILING_SCHEDULES = gauge(
     alert="`tokenmill_failing_schedules > 0`: `tokenmill runs list` says which, and why",
 )
 TOKENS_SPENT = gauge("tokens_spent", "Tokens billed to all tenants.")
-TOKENS_RESERVED = gauge("tokens_reserved", "Tokens set aside for live batches.")
+TOKENS_RESERVED = gauge("tokens_reserved", "Tokens reserved for live batches.")
 QUEUE_COUNTED = gauge(
     "queue_counted_seconds",
     "Age of the numbers of batches, chunks and runs.",
@@ -85,36 +85,36 @@ WORKERS = gauge(
     "Live workers.",
     "model",
     alert='`sum by (model) (tokenmill_chunks{state="ready"}) > 0 unless on (model) tokenmill_workers`: '
-    "nobody serves a model that work waits for",
+    "work waits for a model without workers",
 )
 WORKERS_OUT = gauge(
     "workers_out",
-    "Workers that have taken themselves out, by why: the engine gave one line after the other no numbers.",
+    "Workers that have stopped claiming, by reason: the engine returned no numbers for line after line.",
     "model",
     "worker",
     "reason",
-    alert="`tokenmill_workers_out > 0`: look at its device and its model's files, then `tokenmill workers resume`",
+    alert="`tokenmill_workers_out > 0`: check its device and its model's files, then `tokenmill workers resume`",
 )
-WORKER_SLOTS = gauge("worker_slots", "Chunks that the live workers keep open at most.", "model")
+WORKER_SLOTS = gauge("worker_slots", "Most chunks that the live workers keep open.", "model")
 
 QUEUE = (
     *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, QUEUE_END),
     *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
 )
 
-TICK_SECONDS = timer("tick", "Ticks that this dispatcher led, from the lock to the last hint.")
+TICK_SECONDS = timer("tick", "Ticks led by this dispatcher, from the lock to the last hint.")
 HINTS = counter(
     "hints",
     "Hints by kind (`validate`, `finalise`, `run`) and outcome: `sent`, or `dropped` where the broker took none or 100 "
     "wait in the queue.",
     "kind",
     "outcome",
-    alert='`rate(tokenmill_hints_total{outcome="dropped"}[5m]) > 0`: the broker is away, or more is hinted than is '
-    "taken up; work goes on, more slowly",
+    alert='`rate(tokenmill_hints_total{outcome="dropped"}[5m]) > 0`: the broker is away, or hints exceed what is '
+    "claimed; work continues, more slowly",
 )
 LOST_LEASES = counter(
     "lost_leases",
-    "Leases that ended while their holder was silent, by what became of the chunk: `ready` again, `split`, `failed`, "
+    "Leases that expired while their holder was silent, by outcome of the chunk: `ready` again, `split`, `failed`, "
     "`done`, `withdrawn`.",
     "outcome",
     alert='`increase(tokenmill_lost_leases_total{outcome=~"split|failed"}[15m]) > 0`: a line kills engines, or a '
@@ -129,7 +129,7 @@ FINALISATION_SECONDS = timer(
 )
 CONTROL = (VALIDATION_SECONDS, FINALISATION_SECONDS)
 
-CHUNKS_CLAIMED = counter("chunks_claimed", "Chunks claimed, by what named them: a `hint` or their `turn`.", "by")
+CHUNKS_CLAIMED = counter("chunks_claimed", "Chunks claimed, by a `hint` or in `turn`.", "by")
 CHUNKS_ENDED = counter(
     "chunks_ended",
     "Claims that ended: `done`, `abandoned` (given back or lost), `error`.",
@@ -141,22 +141,22 @@ FLUSH_SECONDS = timer(
     alert="`histogram_quantile(0.99, rate(tokenmill_flush_seconds_bucket[5m])) > 5`: Postgres is slow, and leases of "
     "18 s end soon",
 )
-TRANSACTION_RETRIES = counter("transaction_retries", "Transactions of chunks that were done again since one failed.")
+TRANSACTION_RETRIES = counter("transaction_retries", "Transactions of chunks repeated after a failure.")
 ENGINE_DEATHS = counter(
     "engine_deaths",
-    "Engines that died and were started again.",
-    alert="`increase(tokenmill_engine_deaths_total[15m]) > 0`: the worker's log says of what",
+    "Engines that died and were restarted.",
+    alert="`increase(tokenmill_engine_deaths_total[15m]) > 0`: the worker's log has the cause",
 )
-RESULTS = counter("results", "Lines that got their result, `completed` or `failed`.", "outcome")
+RESULTS = counter("results", "Lines with a new result, `completed` or `failed`.", "outcome")
 BILLED_TOKENS = counter(
     "billed_tokens",
-    "Tokens of these, `input`, of it `cached`, and `output`. `tenant` is `all`, or the tenant's id with "
+    "Tokens of these: `input`, `cached` (part of the input) and `output`. `tenant` is `all`, or the tenant's id with "
     "`TOKENMILL_METRICS_TENANTS`.",
     "tenant",
     "kind",
 )
 BILLED_COST = counter(
-    "billed_cost", "What they cost, in units of the currency; `tenant` as above.", "tenant", "currency"
+    "billed_cost", "Cost of these, in units of the currency; `tenant` as above.", "tenant", "currency"
 )
 
 WORKER = (

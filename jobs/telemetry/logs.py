@@ -1,6 +1,6 @@
-"""Log lines of every role: as text for people, or one JSON object a line, whoever writes it. Never prompts or outputs.
+"""Log lines of every role: text for people, or one JSON object per line. Never prompts or outputs.
 
-Says how a record looks and where it goes; what is worth one is for others to know.
+Defines format and destination of records; callers decide what to log.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CHATTY = ("celery", "kombu", "httpx", "obstore")
 
 
 class JsonLines(logging.Formatter):
-    """Write a record as one line: time, level, role, event and fields.
+    """Format a record as one line: time, level, role, event and fields.
 
-    The fields are those in the record's `fields`, or what its format names: `"batch validated batch_id=%s"` is an event
-    and its field. What follows the last of them is the `note`.
+    The fields come from the record's `fields`, or from names in its format: `"batch validated batch_id=%s"` is an event
+    and its field. Text after the last of them is the `note`.
     """
 
     def __init__(self, role: str) -> None:
@@ -48,21 +48,22 @@ class JsonLines(logging.Formatter):
 
 
 class _Relayed(logging.StreamHandler[TextIO]):
-    """Write to where stderr went before a relay."""
+    """Write to the original stderr from before a relay."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Lose a record that cannot be written: to tell of it on stderr would be told of here again, without an end."""
+        """Drop a record that cannot be written: reporting it on stderr would end up here again, endlessly."""
 
 
 def _told(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
     """Return event and fields of a record."""
-    given = getattr(record, "fields", None)
-    if given is not None:
-        return record.getMessage(), given
+    explicit = getattr(record, "fields", None)
+    if explicit is not None:
+        return record.getMessage(), explicit
     fields = {"logger": record.name}
     pairs = list(_PAIR.finditer(record.msg)) if isinstance(record.msg, str) else []
     phrase = record.msg[: pairs[0].start()] if pairs else ""
-    if not pairs or "%" in phrase or "%" in record.msg[pairs[-1].end() :]:  # another's, whose words are not fixed
+    # another library's, whose message is not fixed
+    if not pairs or "%" in phrase or "%" in record.msg[pairs[-1].end() :]:
         return record.getMessage(), fields
     values = _values(record, pairs)
     if values is None:
@@ -72,20 +73,20 @@ def _told(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 
 
 def _values(record: logging.LogRecord, pairs: list[re.Match[str]]) -> dict[str, Any] | None:
-    """Return the arguments by the names that stand before them, None where they do not match."""
+    """Return the arguments by the names that precede them; None where they do not match."""
     if isinstance(record.args, dict):
-        found = {pair[1]: record.args.get(pair[2] or "") for pair in pairs}
+        values = {pair[1]: record.args.get(pair[2] or "") for pair in pairs}
     elif isinstance(record.args, tuple) and len(record.args) == len(pairs):
-        found = {pair[1]: value for pair, value in zip(pairs, record.args, strict=True)}
+        values = {pair[1]: value for pair, value in zip(pairs, record.args, strict=True)}
     else:
         return None
-    return {name: value if type(value) in _AS_IT_IS else str(value) for name, value in found.items()}
+    return {name: value if type(value) in _AS_IT_IS else str(value) for name, value in values.items()}
 
 
 def configure(role: str, *, is_json: bool, has_relay: bool = False) -> None:
     """Send all records of this process to stderr.
 
-    With `has_relay` what this process and its children print to stdout and stderr become records, too.
+    With `has_relay` the stdout and stderr of this process and its children become records too.
     """
     handler = logging.StreamHandler(sys.stderr)
     if has_relay:
@@ -102,12 +103,12 @@ def configure(role: str, *, is_json: bool, has_relay: bool = False) -> None:
 
 
 def is_json() -> bool:
-    """Tell whether this process writes JSON lines."""
+    """Return whether this process writes JSON lines."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def last_words(line: str) -> str:
-    """Return what a line of a log says, in words: the reason in a JSON line, or else the line."""
+    """Return the message of a log line: the reason in a JSON line, otherwise the line itself."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -130,7 +131,7 @@ def _log_exception(kind: type[BaseException], error: BaseException, traceback: T
         logging.getLogger(__name__).critical("process ends", exc_info=(kind, error, traceback))
 
 
-def _log_thread_exception(given: threading.ExceptHookArgs) -> None:
-    if given.exc_value is not None and not isinstance(given.exc_value, SystemExit):
-        found = (given.exc_type, given.exc_value, given.exc_traceback)
-        logging.getLogger(__name__).error("thread ends", exc_info=found)
+def _log_thread_exception(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and not isinstance(arguments.exc_value, SystemExit):
+        exc_info = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+        logging.getLogger(__name__).error("thread ends", exc_info=exc_info)

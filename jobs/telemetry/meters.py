@@ -1,6 +1,6 @@
-"""Meters: what is counted and timed, declared once; each process keeps those of its role in a registry of its own.
+"""Meters: counters, gauges and timers, declared once; each process keeps those of its role in its own registry.
 
-Knows how Prometheus is told, not what is told: that is in `declared`.
+Implements the Prometheus format; the meters themselves are in `declared`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 class Kind(StrEnum):
     """Prometheus' types."""
 
-    COUNTER = "counter"  # only grows, but for restarts; the name ends in `_total`
+    COUNTER = "counter"  # only grows, except for restarts; the name ends in `_total`
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
@@ -38,7 +38,7 @@ class Meter:
     says: str
     labels: tuple[str, ...] = ()
     alert: str | None = None
-    """When to wake somebody, as PromQL and why, for the few that matter."""
+    """When to alert, as PromQL and the reason, for the few that matter."""
 
 
 def counter(name: str, says: str, *labels: str, alert: str | None = None) -> Meter:
@@ -60,7 +60,7 @@ class Meters:
     """The meters of one process. Every method may be called from any thread."""
 
     def __init__(self, declared: Iterable[Meter]) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, that says when this process started
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # no second series with each counter's creation time
         self.registry = CollectorRegistry()
         self._made = {meter.name: _MAKERS[meter.kind](meter, self.registry) for meter in declared}
 
@@ -80,8 +80,8 @@ class Meters:
         self.observe(meter, monotonic() - began)
 
     def _of(self, meter: Meter, labels: Sequence[str]) -> Any:
-        made = self._made[meter.name]
-        return made.labels(*labels) if labels else made
+        metric = self._made[meter.name]
+        return metric.labels(*labels) if labels else metric
 
 
 _MAKERS: dict[Kind, Callable[[Meter, CollectorRegistry], Any]] = {
@@ -95,7 +95,7 @@ _MAKERS: dict[Kind, Callable[[Meter, CollectorRegistry], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number that was read somewhere, for a counter or a gauge."""
+    """One externally read value of a counter or a gauge."""
 
     meter: Meter
     value: float
@@ -104,7 +104,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSample:
-    """One histogram: `counts[i]` observations above the bound before and up to `bounds[i]`; the last has no bound."""
+    """One histogram: `counts[i]` observations above the previous bound and up to `bounds[i]`; the last has no bound."""
 
     meter: Meter
     bounds: Sequence[float]
@@ -114,13 +114,13 @@ class HistogramSample:
 
 
 class SampleCollector(Collector):
-    """Shows what is read when Prometheus asks."""
+    """Reads samples at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Sample | HistogramSample]]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: it is read later."""
+        """Return nothing: samples are read later."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -147,6 +147,6 @@ def _family(sample: Sample | HistogramSample) -> Any:
 
 
 def _buckets(sample: HistogramSample) -> list[tuple[str, float]]:
-    """Return Prometheus' buckets, each of which counts everything up to its bound."""
+    """Return Prometheus' cumulative buckets."""
     bounds = [*(f"{bound:g}" for bound in sample.bounds), "+Inf"]
     return list(zip(bounds, accumulate(sample.counts), strict=True))

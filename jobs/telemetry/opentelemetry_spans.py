@@ -1,6 +1,6 @@
-"""Spans by OpenTelemetry, sent over OTLP/HTTP from a thread of its own. The one file that needs the extra `otel`.
+"""Spans by OpenTelemetry, sent over OTLP/HTTP from its own thread. The only file that needs the extra `otel`.
 
-A collector that is away costs its spans and a warning, nothing else.
+An unreachable collector costs its spans and a warning, nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobs.telemetry.traces import Value
 
 _NANOSECONDS = 1_000_000_000
 _EXPORT_SECONDS = 2.0
-"""How long a collector may take for some hundred spans, tried again or not: so long its absence delays an exit."""
+"""Time limit for sending some hundred spans, retries included; an unreachable collector delays an exit by this."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -50,7 +50,7 @@ class TracedSpan:
 
 
 class TracedSpans:
-    """Begins spans that a processor is given."""
+    """Begins spans of one processor."""
 
     def __init__(self, processor: SpanProcessor, *, role: str) -> None:
         resource = Resource.create({"service.name": f"tokenmill-{role}"})
@@ -64,12 +64,12 @@ class TracedSpans:
         return TracedSpan(span)
 
     def end(self) -> None:
-        """Send what is not sent yet, and no more."""
+        """Send the remaining spans and stop."""
         self._provider.shutdown()
 
 
 class EndingExporter:
-    """A `SpanExporter` that asks, once the process ends, until the collector has failed for the first time."""
+    """A `SpanExporter` that, once the process ends, stops sending after the first failure of the collector."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -88,7 +88,7 @@ class EndingExporter:
 
 
 def exporting(url: str, *, role: str) -> TracedSpans:
-    """Return what sends its spans to a collector; what is not sent yet is when the process ends."""
+    """Return spans that are exported to a collector; the rest is sent when the process ends."""
     exporter = EndingExporter(OTLPSpanExporter(endpoint=url, timeout=_EXPORT_SECONDS))
     spans = TracedSpans(BatchSpanProcessor(exporter), role=role)
 

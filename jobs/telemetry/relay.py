@@ -1,6 +1,6 @@
-"""What a process and its children print, line by line: libraries, native code and the engine do not know our log.
+"""Relay the output of a process and its children line by line: libraries, native code and the engine bypass our log.
 
-A line that is under way when this process is killed is lost; records do not pass through here.
+An incomplete line is lost when this process is killed; records do not pass through here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_BYTES = 16 * 1024
 
 
 class Relay:
-    """Stands between stdout and stderr of this process and where they went before. `start` is called once."""
+    """Replaces stdout and stderr of this process and forwards their lines. Call `start` once."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -27,7 +27,7 @@ class Relay:
         self._reading = self._writing = self._kept = -1
 
     def start(self) -> TextIO:
-        """Begin; return the stream that stderr was."""
+        """Start; return the original stderr stream."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._kept = os.dup(2)
@@ -39,7 +39,7 @@ class Relay:
         return open(self._kept, "w", encoding="utf-8", buffering=1, closefd=False)
 
     def _stop(self) -> None:
-        """Tell what was printed before; from here on it goes where it went before."""
+        """Forward what was printed so far; later output goes to the original streams."""
         sys.stdout.flush()
         sys.stderr.flush()
         os.write(self._writing, _END)

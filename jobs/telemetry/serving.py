@@ -1,6 +1,6 @@
-"""The endpoint at which a role without an HTTP server of its own shows its meters: `/metrics`, by prometheus_client.
+"""The `/metrics` endpoint of a role without its own HTTP server, by prometheus_client.
 
-Knows no meter.
+Independent of the meters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def serve(registry: CollectorRegistry, *, host: str, port: int) -> WSGIServer | None:
-    """Answer scrapes until the process ends; return the server, None where `port` is 0: off. Raises InputError."""
+    """Answer scrapes until the process ends; return the server, None where `port` is 0 (off). Raises InputError."""
     if port == 0:
         return None
     try:

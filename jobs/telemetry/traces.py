@@ -1,6 +1,6 @@
-"""Spans of what happens to a batch, from the request that created it to the engine. Without a collector: nothing.
+"""Spans of a batch's work, from the request that created it to the engine. Without a collector they do nothing.
 
-Knows no library: `opentelemetry_spans` does, which `collector` loads where one is set.
+Independent of the library: `opentelemetry_spans` uses it, loaded by `collector` where one is set.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ class Span(Protocol):
 
     @property
     def context(self) -> str | None:
-        """Return what its children are begun with, as W3C's `traceparent`; None where nothing is traced."""
+        """Return the parent for children, as W3C's `traceparent`; None where nothing is traced."""
 
     def set(self, **attributes: Value) -> None:
-        """Say more of it."""
+        """Set attributes."""
 
     def event(self, name: str, *, at: float) -> None:
-        """Note what happened in it, in seconds since the epoch."""
+        """Record an event, in seconds since the epoch."""
 
     def end(self, *, at: float | None = None, error: str | None = None) -> None:
-        """End it, now or at a time."""
+        """End the span, now or at a given time."""
 
 
 class Spans(Protocol):
-    """What begins spans."""
+    """Creates spans."""
 
     def begin(self, name: str, *, parent: str | None, at: float | None, attributes: dict[str, Value]) -> Span: ...
 
@@ -50,7 +50,7 @@ _NO_SPAN = _NoSpan()
 
 
 class Traces:
-    """Spans of one process. Every method may be called from any thread, and does nothing where nothing is traced."""
+    """Spans of one process. Thread-safe; every method does nothing where tracing is off."""
 
     def __init__(self, spans: Spans | None = None, *, share_of_lines: float = 0.0) -> None:
         self._spans = spans
@@ -61,20 +61,20 @@ class Traces:
         return self._spans is not None
 
     def begin_root(self, name: str, *, parent: str | None, **attributes: Value) -> Span:
-        """Begin what may have no parent: a request. A caller's own trace goes on."""
+        """Begin a span that may have no parent: a request. Continues the caller's own trace."""
         if self._spans is None:
             return _NO_SPAN
         return self._spans.begin(name, parent=parent, at=None, attributes=attributes)
 
     @contextmanager
     def root(self, name: str, **attributes: Value) -> Iterator[Span]:
-        """Span a block that begins a trace of its own."""
+        """Span a block that begins its own trace."""
         with _ended(self.begin_root(name, parent=None, **attributes)) as span:
             yield span
 
     @contextmanager
     def span(self, name: str, *, parent: str | None, **attributes: Value) -> Iterator[Span]:
-        """Span a block; nothing without a parent: its batch is not traced."""
+        """Span a block; none without a parent, as its batch is not traced."""
         if self._spans is None or parent is None:
             yield _NO_SPAN
             return
@@ -90,7 +90,7 @@ class Traces:
         events: Sequence[tuple[str, float]],
         **attributes: Value,
     ) -> None:
-        """Note what is over by now, and what happened in it; times are seconds since the epoch."""
+        """Record a finished span and its events; times are seconds since the epoch."""
         if self._spans is None or parent is None:
             return
         span = self._spans.begin(name, parent=parent, at=began_at, attributes=attributes)
@@ -99,7 +99,7 @@ class Traces:
         span.end()
 
     def has_line(self, batch_id: str, line_no: int) -> bool:
-        """Tell whether a line is among those that have a span of their own: the same ones in every worker."""
+        """Return whether a line is sampled for a span of its own: the same lines in every worker."""
         if self._spans is None or not self._share_of_lines:
             return False
         return zlib.crc32(f"{batch_id} {line_no}".encode()) < self._share_of_lines * 2**32
@@ -110,7 +110,7 @@ def _ended(span: Span) -> Iterator[Span]:
     try:
         yield span
     except BaseException as error:
-        span.end(error=type(error).__name__)  # its words may hold what a tenant wrote
+        span.end(error=type(error).__name__)  # its message may quote a tenant's text
         raise
     span.end()
 
