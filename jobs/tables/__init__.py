@@ -1,4 +1,4 @@
-"""The tables of the queue as SQLAlchemy declarative classes: columns and constraints. Features declare their own."""
+"""Tables of the queue as SQLAlchemy declarative classes: columns and constraints. Features declare their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use what: tenants, their keys, and what they may spend."""
+"""Tenants, their keys, and their budgets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.tables.base import Base, created_at, one_of
 
 
 class Tenant(Base):
-    """Owner of keys, files, batches and a budget. `weight` is its share of the GPUs against other tenants."""
+    """Owner of keys, files, batches and a budget. `weight` is its share of the GPUs relative to other tenants."""
 
     __tablename__ = "tenant"
     __table_args__ = (
@@ -27,7 +27,7 @@ class Tenant(Base):
     name: Mapped[str] = mapped_column(unique=True)
     weight: Mapped[float] = mapped_column(Float, server_default="1")
     created_at: Mapped[datetime] = created_at()
-    # What `jobs.accounts.limits` holds it to; None: what the settings say.
+    # Limits of `jobs.accounts.limits`; None: the default of the settings.
     max_open_batches: Mapped[int | None]
     max_enqueued_tokens: Mapped[int | None]
     max_files: Mapped[int | None]
@@ -36,16 +36,16 @@ class Tenant(Base):
     max_tokens_per_minute: Mapped[int | None]
     max_uploads: Mapped[int | None]
     max_downloads: Mapped[int | None]
-    deleted_at: Mapped[datetime | None]  # its keys are revoked, and what it has goes as its batches end
+    deleted_at: Mapped[datetime | None]  # its keys are revoked, and its data is deleted as its batches end
     retention_days: Mapped[int | None] = mapped_column(Integer)  # of its results; null: the service's
-    # The best class that its batches may ask for.
+    # The best class that its batches may request.
     best_priority: Mapped[str] = mapped_column(server_default=Priority.URGENT.value)
     max_urgent_tokens: Mapped[int | None]  # one of the limits above
     may_overflow: Mapped[bool] = mapped_column(server_default="false")  # batches beyond its token limit: class overflow
-    disabled_at: Mapped[datetime | None]  # since when nothing new is accepted of it
-    enabled_at: Mapped[datetime | None]  # when it was enabled again; null: it never was disabled
+    disabled_at: Mapped[datetime | None]  # since when its submits are refused
+    enabled_at: Mapped[datetime | None]  # when it was enabled again; null: never disabled
     max_reading_seconds_per_day: Mapped[int | None]  # one of the limits above
-    max_bytes_per_minute: Mapped[int | None]  # and another one
+    max_bytes_per_minute: Mapped[int | None]  # one of the limits above
 
 
 class ApiKey(Base):
@@ -71,13 +71,13 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]  # to the minute
     previous_hash: Mapped[str | None] = mapped_column(unique=True)  # of the secret before the last rotation,
-    previous_until: Mapped[datetime | None]  # which opens until then
+    previous_until: Mapped[datetime | None]  # which is valid until then
 
 
 class Budget(Base):
-    """Tokens a tenant may use. `limit_tokens` None means unlimited. limit − spent − reserved is available.
+    """Token budget of a tenant. `limit_tokens` None means unlimited. limit − spent − reserved is available.
 
-    spent + reserved is never above the larger of limit and `committed_tokens`.
+    spent + reserved never exceeds the larger of limit and `committed_tokens`.
     """
 
     __tablename__ = "budget"
@@ -91,17 +91,18 @@ class Budget(Base):
     limit_tokens: Mapped[int | None]
     reserved_tokens: Mapped[int] = mapped_column(server_default="0")
     spent_tokens: Mapped[int] = mapped_column(server_default="0")
-    refused_lines: Mapped[int] = mapped_column(server_default="0")  # bad ones, and
+    refused_lines: Mapped[int] = mapped_column(server_default="0")  # invalid ones, and
     refused_bytes: Mapped[int] = mapped_column(server_default="0")  # their sizes: read without a price
-    committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit held
+    committed_tokens: Mapped[int] = mapped_column(server_default="0")  # spent and reserved before this limit was set
     num_window_budgets: Mapped[int] = mapped_column(Integer, server_default="0")  # of the tenant and its keys
-    overflow_spent_tokens: Mapped[int] = mapped_column(server_default="0")  # in class overflow, beside the limit
-    reading_day: Mapped[date | None]  # of UTC, on which readers of documents have last worked for it,
-    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # and for how long on that day
+    # in class overflow, not counted against the limit
+    overflow_spent_tokens: Mapped[int] = mapped_column(server_default="0")
+    reading_day: Mapped[date | None]  # UTC day of the tenant's last document reading,
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # and its reading time on that day
 
 
 class WindowBudget(Base):
-    """What a tenant, or one of its keys, may use in each day or month, or ever: `jobs.accounts.window_budgets`.
+    """Budget of a tenant, or of one of its keys, per day, per month or in total: `jobs.accounts.window_budgets`.
 
     Amounts are tokens, or pico-units of currency.
     """
@@ -129,13 +130,13 @@ class WindowBudget(Base):
     window_start: Mapped[datetime | None]  # both null: the window has no beginning and no end
     window_end: Mapped[datetime | None]
     spent_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # in this window
-    committed_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # before this limit held
+    committed_amount: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # before this limit was set
     warned_at: Mapped[datetime | None]  # in this window
     created_at: Mapped[datetime] = created_at()
 
 
 class BrowserSession(Base):
-    """A browser that is signed in; only the SHA-256 of its token is stored. `jobs.accounts.browser_sessions`."""
+    """A signed-in browser; only the SHA-256 of its token is stored. `jobs.accounts.browser_sessions`."""
 
     __tablename__ = "browser_session"
     __table_args__ = (CheckConstraint(one_of("principal_kind", PrincipalKind), name="principal_kind"),)
@@ -148,4 +149,4 @@ class BrowserSession(Base):
     created_at: Mapped[datetime] = created_at()
     last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())  # to some minutes
     expires_at: Mapped[datetime]
-    user_agent: Mapped[str]  # its beginning, as the browser sent it when it signed in
+    user_agent: Mapped[str]  # truncated, as the browser sent it when it signed in

@@ -1,4 +1,4 @@
-"""What every table is declared with: names of constraints, types of columns."""
+"""The base class of tables: names of constraints, types of columns."""
 
 from __future__ import annotations
 

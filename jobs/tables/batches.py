@@ -1,4 +1,4 @@
-"""Submitted work, and what was counted of it before."""
+"""Batches, their stages, and exact counts of inputs."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ class Batch(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
     input_file_id: Mapped[str] = mapped_column(ForeignKey("file.id"))
     endpoint: Mapped[str]
-    model: Mapped[str | None]  # known once validated
+    model: Mapped[str | None]  # known after validation
     completion_window: Mapped[str]
     priority: Mapped[str] = mapped_column(server_default=Priority.NORMAL.value)
     invalid_lines: Mapped[str] = mapped_column(server_default=InvalidLines.FAIL.value)
     request_metadata: Mapped[dict[str, Any] | None] = mapped_column("metadata")
     output_expires_after_seconds: Mapped[int | None]
     idempotency_key: Mapped[str | None]
-    fingerprint: Mapped[str]  # of the create call, to recognise the client's key-less retries
+    fingerprint: Mapped[str]  # of the create call, to detect the client's retries without a key
 
     state: Mapped[str] = mapped_column(server_default=BatchState.VALIDATING.value)
-    outcome: Mapped[str | None]  # the terminal state that finalizing leads to
+    outcome: Mapped[str | None]  # the terminal state after finalizing
     errors: Mapped[list[dict[str, Any]] | None]
     num_unlisted_errors: Mapped[int] = mapped_column(server_default="0")
     hinted_at: Mapped[datetime | None]  # last hint to validate or finalise
@@ -107,7 +107,7 @@ class Batch(Base):
     input_tokens: Mapped[int] = mapped_column(server_default="0")
     cached_tokens: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int] = mapped_column(server_default="0")
-    reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # what is left of the reservation
+    reserved_tokens: Mapped[int] = mapped_column(server_default="0")  # the rest of the reservation
 
     output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     error_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
@@ -122,42 +122,44 @@ class Batch(Base):
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
     cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")  # exact: `jobs.accounts.prices`
-    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of reserved_tokens: what running lines may use
-    waits_for_tokens: Mapped[int | None]  # the least that any of its waiting chunks needs; null: none waits
+    # part of reserved_tokens: maximum usage of running lines
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")
+    waits_for_tokens: Mapped[int | None]  # the least need of its waiting chunks; null: none waits
     uncovered_lines: Mapped[str] = mapped_column(server_default=UncoveredLines.WAIT.value)
-    deleted_at: Mapped[datetime | None]  # nobody finds it any more; the ledger still names it
+    deleted_at: Mapped[datetime | None]  # no longer found; the ledger still references it
     results_deleted_at: Mapped[datetime | None]  # from then on its lines are not shown, and
     results_purged_at: Mapped[datetime | None]  # from then on they are gone
     rolled_up_at: Mapped[datetime | None]  # from then on its chunks are gone, and its ledger entries are one a day
-    # Who validates it or writes its files: `jobs.batches.claims`.
+    # Claim of the control worker that validates it or writes its files: `jobs.batches.claims`.
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_by: Mapped[str | None]
     claimed_until: Mapped[datetime | None]
-    # For an index: one on the counters themselves would have to follow each flush.
+    # For an index: one on the counters themselves would have to be updated at each flush.
     is_answered: Mapped[bool] = mapped_column(Computed("num_completed + num_failed >= num_requests", persisted=True))
     api_key_id: Mapped[str | None]  # that submitted it; null: none did
-    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
-    num_truncated: Mapped[int] = mapped_column(server_default="0")  # of the completed: an answer ended by a limit
+    worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # sum over its ledger entries
+    num_truncated: Mapped[int] = mapped_column(server_default="0")  # completed ones with an answer cut at a token limit
     retry_of: Mapped[str | None]  # the batch whose failed lines these are
-    after_batch_id: Mapped[str | None]  # the batch that has to be completed before this one starts
-    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # of waits_for_tokens: the same of money
-    at_risk_at: Mapped[datetime | None]  # when its owner's webhooks were told that it may miss its deadline
-    cap_tokens: Mapped[int | None]  # the most that it may use: what its run has left; null: as much as its tenant has
-    cap_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same of money
-    trace_context: Mapped[str | None]  # of the request that created it, as W3C's traceparent; null: it is not traced
-    run_id: Mapped[str | None]  # the run that made it, which may be forgotten by now; null: its owner did
-    # What its owner gave, where input_file_id names what was made of it with passages in the prompts.
+    after_batch_id: Mapped[str | None]  # the batch that must complete before this one starts
+    waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same as waits_for_tokens, in money
+    at_risk_at: Mapped[datetime | None]  # when its owner's webhooks were notified that it may miss its deadline
+    cap_tokens: Mapped[int | None]  # the most that it may use: what its run has left; null: no cap
+    cap_picos: Mapped[Decimal | None] = mapped_column(Numeric)  # the same in money
+    trace_context: Mapped[str | None]  # W3C traceparent of the request that created it; null: not traced
+    run_id: Mapped[str | None]  # the run that created it, possibly deleted by now; null: its owner did
+    # The owner's input, where input_file_id is the version with passages in its prompts.
     source_file_id: Mapped[str | None]
-    input_missed_at: Mapped[datetime | None]  # since when the object store, which is there, has not had its input
-    deferred_until: Mapped[datetime | None]  # nobody takes it or its deferred chunks up before: `jobs.chunks.deferring`
-    num_computed: Mapped[int] = mapped_column(server_default="0")  # of the results: those that used tokens
-    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # what its ledger entries have together
-    # While it is put off because its tenant has had so many seconds of reading today: `jobs.accounts.reading`.
+    input_missed_at: Mapped[datetime | None]  # when the object store was first found to lack its input
+    # until then neither it nor its deferred chunks are claimed: `jobs.chunks.deferring`
+    deferred_until: Mapped[datetime | None]
+    num_computed: Mapped[int] = mapped_column(server_default="0")  # results that used tokens
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # sum over its ledger entries
+    # Set while it is put off because its tenant has used so many seconds of reading today: `jobs.accounts.reading`.
     reading_limit_seconds: Mapped[int | None]
 
 
 class BatchStage(Base):
-    """A batch that has to end before another one's lines can run, as it looks for the passages of their prompts."""
+    """A batch that must end before another one's lines can run, because it looks up the passages of their prompts."""
 
     __tablename__ = "batch_stage"
     __table_args__ = (Index(None, "stage_batch_id"), CheckConstraint(one_of("kind", StageKind), name="kind"))
@@ -165,12 +167,12 @@ class BatchStage(Base):
     batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"), primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     kind: Mapped[str]
-    model: Mapped[str | None]  # that embeds; null: what is done needs none
+    model: Mapped[str | None]  # the embedding model; null: none is needed
     stage_batch_id: Mapped[str] = mapped_column(ForeignKey("batch.id"))
 
 
 class InputCount(Base):
-    """An input that workers count before it is submitted: see `jobs.batches.exact_counts`. Nothing of it is billed."""
+    """An input that workers count before it is submitted: see `jobs.batches.exact_counts`. Not billed."""
 
     __tablename__ = "input_count"
     __table_args__ = (
@@ -190,7 +192,7 @@ class InputCount(Base):
     priority: Mapped[str]
     completion_window: Mapped[str]
     state: Mapped[str] = mapped_column(server_default=CountState.COUNTING.value)
-    failure: Mapped[str | None]  # why it failed, as a sentence
+    failure: Mapped[str | None]  # the reason, as a sentence
     created_at: Mapped[datetime] = created_at()
     next_line: Mapped[int] = mapped_column(server_default="0")
     next_byte: Mapped[int] = mapped_column(server_default="0")
@@ -198,8 +200,8 @@ class InputCount(Base):
     num_invalid: Mapped[int] = mapped_column(server_default="0")
     input_tokens: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int] = mapped_column(server_default="0")
-    listed: Mapped[list[dict[str, Any]]] = mapped_column(server_default="[]")  # the first bad lines
+    listed: Mapped[list[dict[str, Any]]] = mapped_column(server_default="[]")  # the first invalid lines
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_until: Mapped[datetime | None]
     last_turn_at: Mapped[datetime | None]
-    claimed_by: Mapped[str | None]  # whose claim the fence is
+    claimed_by: Mapped[str | None]  # owner of the claim

@@ -1,4 +1,4 @@
-"""The unit of lease, what its lines came to, and what that costs."""
+"""Chunks (the unit of lease), results of lines, and the ledger."""
 
 from __future__ import annotations
 
@@ -58,28 +58,28 @@ class Chunk(Base):
     priority: Mapped[str]
     expires_at: Mapped[datetime]
     first_line: Mapped[int]
-    num_lines: Mapped[int]  # line numbers first_line … first_line + num_lines − 1, blank ones included
-    num_requests: Mapped[int]  # those that are not blank: as many results make the chunk done
+    num_lines: Mapped[int]  # line numbers first_line … first_line + num_lines − 1, including blank ones
+    num_requests: Mapped[int]  # lines that are not blank: as many results make the chunk done
     byte_start: Mapped[int]
     byte_end: Mapped[int]  # exclusive
-    estimated_tokens: Mapped[int]  # of what is prepared, milliseconds that readers are expected to need
+    estimated_tokens: Mapped[int]  # for documents the expected reading milliseconds
     state: Mapped[str] = mapped_column(server_default=ChunkState.READY.value)
     fence: Mapped[int] = mapped_column(server_default="0")  # only grows
-    losses: Mapped[int] = mapped_column(Integer, server_default="0")  # leases lost, never those given back
+    losses: Mapped[int] = mapped_column(Integer, server_default="0")  # lost leases, without those given back
     lease_until: Mapped[datetime | None]
     worker_id: Mapped[str | None]
     hinted_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = created_at()
-    started_fence: Mapped[int | None]  # under which lines of it last went to an engine
-    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # of its batch's: while it is leased
-    waits_for_tokens: Mapped[int | None]  # room in the budget that it needs to go on: while it waits
+    started_fence: Mapped[int | None]  # under which its lines last went to an engine
+    covered_tokens: Mapped[int] = mapped_column(server_default="0")  # part of its batch's: while it is leased
+    waits_for_tokens: Mapped[int | None]  # budget room that it needs to continue: while it waits
     charged_priority: Mapped[str | None]  # the class whose share its last claim was charged to; null: its own
-    needed_tokens: Mapped[int | None]  # what its smallest line needs at least, found out by a worker; null: by nobody
-    # Of covered_, waits_for_ and needed_tokens the same of money, in pico-units of currency.
+    needed_tokens: Mapped[int | None]  # minimum of its smallest line, as a worker found; null: unknown
+    # The same as covered_, waits_for_ and needed_tokens in money, in pico-units of currency.
     covered_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
     waits_for_picos: Mapped[Decimal | None] = mapped_column(Numeric)
     needed_picos: Mapped[Decimal | None] = mapped_column(Numeric)
-    copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # line numbers in pairs; null: it has none
+    copies: Mapped[list[int] | None] = mapped_column(ARRAY(Integer))  # pairs of line numbers; null: none
 
 
 class Result(Base):
@@ -94,20 +94,20 @@ class Result(Base):
     batch_day: Mapped[date] = mapped_column(primary_key=True)
     batch_id: Mapped[str] = mapped_column(primary_key=True)
     line_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    result_no: Mapped[int]  # 1, 2, 3 … in the order of arrival, given out under the batch's row lock: the live cursor
+    result_no: Mapped[int]  # 1, 2, 3 … in the order of arrival, assigned under the batch's row lock: the live cursor
     status_code: Mapped[int | None] = mapped_column(SmallInteger)  # None: no response, an error only
-    is_error: Mapped[bool]  # which of the two files it belongs to
+    is_error: Mapped[bool]  # selects the output or the error file
     input_tokens: Mapped[int]
     cached_tokens: Mapped[int]
     output_tokens: Mapped[int]
-    line: Mapped[bytes]  # the whole line of the output or error file, UTF-8 JSON, no newline
+    line: Mapped[bytes]  # the complete line of the output or error file, UTF-8 JSON, no newline
     created_at: Mapped[datetime] = created_at()
 
 
 class Checkpoint(Base):
-    """Output tokens of a line that a draining worker gave back: the next worker of that model goes on after them.
+    """Output tokens of a line that a draining worker gave back: the next worker of that model continues after them.
 
-    No result.
+    Not a result.
     """
 
     __tablename__ = "checkpoint"
@@ -120,9 +120,9 @@ class Checkpoint(Base):
 
 
 class Ledger(Base):
-    """Usage entries, each summed from the result rows its own transaction inserted; only added to.
+    """Usage entries, each the sum of the results that its own transaction inserted; append-only.
 
-    Long after the end of a batch `jobs.retention.history` makes those of a day one; its key is then that of the first.
+    Long after the end of a batch `jobs.retention.history` merges those of a day, under the key of the first.
     """
 
     __tablename__ = "ledger"
@@ -144,14 +144,14 @@ class Ledger(Base):
     cached_tokens: Mapped[int]
     output_tokens: Mapped[int]
     created_at: Mapped[datetime] = created_at()
-    # Tokens × prices: a whole number of pico-units of currency, that may be more than a bigint holds.
+    # Tokens × prices: a whole number of pico-units of currency, which may exceed a bigint.
     cost_picos: Mapped[Decimal] = mapped_column(Numeric, server_default="0")
-    input_price_picos: Mapped[int]  # the prices of this entry, of a token
+    input_price_picos: Mapped[int]  # the prices of this entry, per token
     output_price_picos: Mapped[int]
-    num_entries: Mapped[int] = mapped_column(server_default="1")  # that this one is the sum of
+    num_entries: Mapped[int] = mapped_column(server_default="1")  # number of entries merged into this one
     worker_microseconds: Mapped[int] = mapped_column(server_default="0")  # its share of a worker's time
-    cached_input_price_picos: Mapped[int | None]  # of the cached tokens; null: as the others
-    priority: Mapped[str]  # the class whose prices these are
-    num_truncated: Mapped[int]  # of the results: an answer ended by a limit
-    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # for which readers of documents worked
-    reading_price_picos: Mapped[int] = mapped_column(server_default="0")  # of a microsecond of it
+    cached_input_price_picos: Mapped[int | None]  # per cached token; null: as the others
+    priority: Mapped[str]  # the class of these prices
+    num_truncated: Mapped[int]  # results with an answer cut at a token limit
+    reading_microseconds: Mapped[int] = mapped_column(server_default="0")  # document reading time
+    reading_price_picos: Mapped[int] = mapped_column(server_default="0")  # per microsecond of it

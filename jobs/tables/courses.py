@@ -1,4 +1,4 @@
-"""Columns of what control workers take through its stages or steps: extractions, indexes, runs."""
+"""Columns shared by extractions, indexes and runs, which control workers advance."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from jobs.tables.base import Base, created_at
 
 
 class GraphRow(Base):
-    """Of a graph of batches: whose it is, how it ended, and who has claimed it (`jobs.claims`)."""
+    """A graph of batches: its tenant, its end, and its claim (`jobs.claims`)."""
 
     __abstract__ = True
 
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
-    state: Mapped[str]  # of its kind's
-    reason: Mapped[str | None]  # of its end, or of its wait
+    state: Mapped[str]  # one of its kind's states
+    reason: Mapped[str | None]  # for its end, or its wait
     created_at: Mapped[datetime] = created_at()
     ended_at: Mapped[datetime | None]
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_by: Mapped[str | None]
     claimed_until: Mapped[datetime | None]
-    look_at: Mapped[datetime | None]  # nobody needs to look at it before
-    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # of what it does now, that went wrong
+    look_at: Mapped[datetime | None]  # not due before
+    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # failed tries of its current step
 
 
 class CourseRow(GraphRow):
-    """Of what is done to all documents of a collection: who asked for it, how, and how it ended."""
+    """Work on all documents of a collection: who requested it, how, and how it ended."""
 
     __abstract__ = True
 
@@ -43,11 +43,11 @@ class CourseRow(GraphRow):
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str]  # of the create call
     state: Mapped[str] = mapped_column(server_default=COURSE_UNDER_WAY)
-    expires_at: Mapped[datetime]  # then its batches do
+    expires_at: Mapped[datetime]  # its batches expire then
 
 
 class StageColumns:
-    """Of a stage that has begun; each is written once, by the transaction that did it."""
+    """A stage that has begun; each column is written once, in the transaction that did it."""
 
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: there was nothing to do

@@ -1,4 +1,4 @@
-"""What is kept in the object store, and what comes there in parts."""
+"""Files in the object store, and uploads in parts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class File(Base):
     __tablename__ = "file"
     __table_args__ = (
         Index(None, "tenant_id", "created_at", "id"),
-        # For the sums of what a tenant keeps: read from the index alone.
+        # For the sums of a tenant's stored files: an index-only scan.
         Index(
             "file_kept_idx",
             "tenant_id",
             postgresql_include=["size_bytes", "expires_at"],
             postgresql_where=text("deleted_at IS NULL"),
         ),
-        # LEAST leaves nulls out: the moment from which the object is not needed, null where it stays.
+        # LEAST ignores nulls: the time from which the object is not needed, null where it stays.
         Index("file_purge_idx", text("LEAST(expires_at, deleted_at)"), postgresql_where=text("purged_at IS NULL")),
         Index(None, "object_key"),
     )
@@ -42,12 +42,12 @@ class File(Base):
     num_requests: Mapped[int | None]
     estimated_input_tokens: Mapped[int | None]
     estimated_output_tokens: Mapped[int | None]
-    purged_at: Mapped[datetime | None]  # its object is gone from the store
-    purge_again_at: Mapped[datetime | None]  # the store refused to delete its object: when to ask again
+    purged_at: Mapped[datetime | None]  # its object is deleted from the store
+    purge_again_at: Mapped[datetime | None]  # the store refused to delete its object: when to retry
 
 
 class Upload(Base):
-    """A file that comes in parts: see `jobs.uploads`."""
+    """A file uploaded in parts: see `jobs.uploads`."""
 
     __tablename__ = "upload"
     __table_args__ = (
@@ -65,21 +65,21 @@ class Upload(Base):
     purpose: Mapped[str]
     filename: Mapped[str]
     mime_type: Mapped[str]
-    size_bytes: Mapped[int]  # of the whole file, as its owner says
+    size_bytes: Mapped[int]  # of the whole file, as declared by its owner
     file_expires_after_seconds: Mapped[int | None]
     created_at: Mapped[datetime] = created_at()
-    expires_at: Mapped[datetime]  # each part moves it
+    expires_at: Mapped[datetime]  # extended by each part
     ended_at: Mapped[datetime | None]
-    part_ids: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # that were made the file, in their order
+    part_ids: Mapped[list[str] | None] = mapped_column(ARRAY(Text))  # the parts of the completed file, in order
     file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
-    # Who makes the file of its parts, and until when.
+    # Claim of the process that completes the upload.
     claim_fence: Mapped[int] = mapped_column(server_default="0")  # only grows
     claimed_until: Mapped[datetime | None]
-    claimed_by: Mapped[str | None]  # whose claim the fence is
+    claimed_by: Mapped[str | None]  # owner of the claim
 
 
 class UploadPart(Base):
-    """An object that is a part of a file to be; its row goes with its object, or when a file has that."""
+    """An object that is a part of an upload; its row is deleted with the object, or when a file takes that over."""
 
     __tablename__ = "upload_part"
     __table_args__ = (
@@ -101,9 +101,9 @@ class UploadPart(Base):
     object_key: Mapped[str]
     md5: Mapped[str]  # of its bytes, in hexadecimal digits
     created_at: Mapped[datetime] = created_at()
-    deleted_at: Mapped[datetime | None]  # nobody needs it any more
-    purge_again_at: Mapped[datetime | None]  # the store refused to delete its object: when to ask again
-    # Of a batch's input: what `jobs.uploads.part_counts` counted, without the lines at its two ends.
+    deleted_at: Mapped[datetime | None]  # no longer needed
+    purge_again_at: Mapped[datetime | None]  # the store refused to delete its object: when to retry
+    # For batch inputs: the counts of `jobs.uploads.part_counts`, without the lines at both ends.
     head_bytes: Mapped[int]
     tail_bytes: Mapped[int]
     num_requests: Mapped[int]

@@ -1,4 +1,4 @@
-"""Models, the workers that serve them, whose turn it is, and what comes of that."""
+"""Models, their workers, fair shares, forecasts, decisions and plots."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Model(Base):
     input_price_picos: Mapped[int] = mapped_column(server_default="0")
     output_price_picos: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = created_at()
-    cached_input_price_picos: Mapped[int | None]  # of prompt tokens that the prefix cache had; null: as the others
+    cached_input_price_picos: Mapped[int | None]  # per prompt token found in the prefix cache; null: as the others
     # Prices of the other classes, in per cent of these.
     urgent_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
     bulk_price_percent: Mapped[int] = mapped_column(Integer, server_default="100")
-    checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator looked at it; null: never
+    checked_at: Mapped[datetime | None]  # when a worker first loaded it, or an operator checked it; null: never
     serves: Mapped[str] = mapped_column(server_default="generate")  # a LineKind
-    embedding: Mapped[dict[str, Any] | None]  # how its vectors are made, as a worker found that has its files
-    tokenizer: Mapped[dict[str, Any] | None]  # of its texts, as that worker kept it: `jobs.storage.tokenizers`
+    embedding: Mapped[dict[str, Any] | None]  # how its vectors are computed, as reported by a worker with its files
+    # its stored tokenizer, as reported by that worker: `jobs.storage.tokenizers`
+    tokenizer: Mapped[dict[str, Any] | None]
 
 
 class Worker(Base):
@@ -47,8 +48,8 @@ class Worker(Base):
     started_at: Mapped[datetime] = created_at()
     heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.now())
     stopped_at: Mapped[datetime | None]
-    draining_at: Mapped[datetime | None]  # since when an operator wants it to claim nothing more
-    # By batch: lines in its engine, and tokens generated for lines that have not ended.
+    draining_at: Mapped[datetime | None]  # since when an operator has drained it
+    # By batch: lines in its engine, and tokens generated for unfinished lines.
     running_lines: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
 
 
@@ -83,7 +84,7 @@ class FairShare(Base):
 
 
 class QueueCount(Base):
-    """What `jobs.metrics` counted of the queue, in one row: whoever asks for it counts nothing."""
+    """Counts of the queue by `jobs.metrics`, in one row: readers count nothing themselves."""
 
     __tablename__ = "queue_count"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)
@@ -94,31 +95,31 @@ class QueueCount(Base):
 
 
 class ServingRate(Base):
-    """How fast the workers of a model were when `jobs.forecasts` looked at them last."""
+    """Speed of a model's workers at the last measurement of `jobs.forecasts`."""
 
     __tablename__ = "serving_rate"
 
     model: Mapped[str] = mapped_column(primary_key=True)
-    tokens_per_second: Mapped[float | None] = mapped_column(Float)  # of one worker; null: not measured yet
+    tokens_per_second: Mapped[float | None] = mapped_column(Float)  # per worker; null: not measured yet
     token_ratio: Mapped[float] = mapped_column(Float)  # used ÷ estimated
-    counters: Mapped[dict[str, Any]]  # `ledger_id`: the last ledger entry that was looked at
-    is_saturated: Mapped[bool]  # chunks waited then for a free worker
+    counters: Mapped[dict[str, Any]]  # `ledger_id`: the last ledger entry included
+    is_saturated: Mapped[bool]  # chunks were waiting for a free worker
     measured_at: Mapped[datetime]
 
 
 class Forecast(Base):
-    """What `jobs.forecasts` expects of a batch in progress: all rows are made anew, together. No batch needs one."""
+    """Forecast of a batch in progress by `jobs.forecasts`: all rows are replaced together. No batch depends on one."""
 
     __tablename__ = "forecast"
 
     batch_id: Mapped[str] = mapped_column(primary_key=True)
     position: Mapped[int]
-    seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: nobody knows
+    seconds: Mapped[float | None] = mapped_column(Float)  # from made_at to its end; null: unknown
     waits_for: Mapped[str | None]
     made_at: Mapped[datetime] = created_at()
     earliest_seconds: Mapped[float | None] = mapped_column(Float)  # from made_at, as `seconds`
     latest_seconds: Mapped[float | None] = mapped_column(Float)
-    told: Mapped[dict[str, Any] | None]  # what was forecast at parts of its work, to compare with its end
+    told: Mapped[dict[str, Any] | None]  # forecasts made at parts of its work, to compare with its end
 
 
 class Decision(Base):
@@ -140,21 +141,21 @@ class Decision(Base):
 
 
 class PlotPoint(Base):
-    """What was used, or waited, in a minute, an hour or a day: `jobs.overview.plots`."""
+    """Usage, or backlog, in a minute, an hour or a day: `jobs.overview.plots`."""
 
     __tablename__ = "plot_point"
     __table_args__ = (Index(None, "seconds", "at"),)
 
     name: Mapped[str] = mapped_column(primary_key=True)
     label: Mapped[str] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(primary_key=True)  # empty: what belongs to nobody
+    tenant_id: Mapped[str] = mapped_column(primary_key=True)  # empty: of no tenant
     seconds: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     at: Mapped[datetime] = mapped_column(primary_key=True)  # its beginning
     value: Mapped[float] = mapped_column(Double)
 
 
 class PlotMark(Base):
-    """The last ledger entry that is in the points of plots, in one row."""
+    """The last ledger entry included in the points of plots, in one row."""
 
     __tablename__ = "plot_mark"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)

@@ -1,4 +1,4 @@
-"""What one process does for all, what operators changed, what was deleted, and who runs on these tables."""
+"""Chores, the admin log, deletions, and state of the database itself."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from jobs.tables.base import Base, created_at
 
 
 class AdminEntry(Base):
-    """A change that an operator made; append-only: triggers refuse all but inserts. `jobs.admin_log`."""
+    """A change by an operator; append-only: triggers refuse everything but inserts. `jobs.admin_log`."""
 
     __tablename__ = "admin_log"
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     at: Mapped[datetime] = created_at()
-    actor: Mapped[str]  # `user:` and a name of the operating system's, or `key:` and a key's id
+    actor: Mapped[str]  # `user:` and the operating system's user name, or `key:` and a key's id
     action: Mapped[str]
-    subject: Mapped[str]  # id or name of what was changed
-    tenant_id: Mapped[str | None]  # whose it is; null: nobody's
-    before: Mapped[dict[str, Any] | None]  # of what is changed; null: it was not there
-    after: Mapped[dict[str, Any] | None]  # null: it is gone
+    subject: Mapped[str]  # id or name of the changed thing
+    tenant_id: Mapped[str | None]  # owner of the subject; null: none
+    before: Mapped[dict[str, Any] | None]  # the changed values; null: it did not exist
+    after: Mapped[dict[str, Any] | None]  # null: it was deleted
 
 
 class Chore(Base):
-    """Work that comes round again and that one process does for all; see `jobs.chores`."""
+    """Periodic work done by one process for all; see `jobs.chores`."""
 
     __tablename__ = "chore"
 
@@ -36,20 +36,20 @@ class Chore(Base):
 
 
 class Deletion(Base):
-    """What was deleted, when and by whom; append-only, and it outlives its subject."""
+    """A deletion: what, when and by whom; append-only, and it outlives its subject."""
 
     __tablename__ = "deletion"
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     kind: Mapped[str]
     subject_id: Mapped[str] = mapped_column(index=True)
-    tenant_id: Mapped[str | None]  # null: what many of them had
+    tenant_id: Mapped[str | None]  # null: of several tenants
     deleted_by: Mapped[str]  # id of an API key, or one of `jobs.deletions`
     deleted_at: Mapped[datetime] = created_at()
 
 
 class ScheduleWatch(Base):
-    """Since when dispatchers look at schedules without a pause: see `features.pipelines.scheduling.watch`."""
+    """Since when dispatchers have polled schedules without a pause: see `features.pipelines.scheduling.watch`."""
 
     __tablename__ = "schedule_watch"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)
@@ -60,7 +60,7 @@ class ScheduleWatch(Base):
 
 
 class SchemaFloor(Base):
-    """Which revision code has to know that runs on the schema, in one row, which `migrations.contracts` raises."""
+    """The oldest revision that code on this schema must know, in one row, raised by `migrations.contracts`."""
 
     __tablename__ = "schema_floor"
     __table_args__ = (CheckConstraint("id = 1", name="id"),)
@@ -77,7 +77,7 @@ class StoreMarker(Base):
 
     id: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False, server_default="1")
     marker: Mapped[str]
-    written_at: Mapped[datetime | None]  # to the store; null: not yet, or nobody knows
+    written_at: Mapped[datetime | None]  # to the store; null: not yet, or unknown
 
 
 class Uptime(Base):
