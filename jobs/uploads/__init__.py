@@ -1,4 +1,4 @@
-"""Files that come in parts, as OpenAI's Uploads: their rows, and the one file that is made of the parts.
+"""Uploads in parts, as OpenAI's Uploads: their rows, and the file made from the parts.
 
-Knows no HTTP. Nothing here asks the object store in a transaction.
+No request to the object store is made within a transaction.
 """

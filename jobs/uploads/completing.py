@@ -1,7 +1,7 @@
-"""Make one file of the parts of an upload: claim it, put the parts together in the store, then name the object.
+"""Complete an upload: claim it, concatenate its parts in the store, then create the file's row.
 
-A row says who is at it and until when. Whoever dies at it leaves the upload pending and at most an object that no row
-names, which the sweep of leftovers knows; whoever comes next begins anew.
+A row holds the claim and its end. If the process dies, the upload stays pending and at most an unreferenced object is
+left, which is swept as a leftover; the next process starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMPLETIONS = Claims(Upload, [UploadState.PENDING], ends_with_state=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Claim):
-    """An upload that one process makes a file of."""
+    """An upload that one process is completing."""
 
     tenant_id: str
     parts: Sequence[UploadPart]
@@ -45,7 +45,7 @@ class Completion(Claim):
 
 
 def check_md5(md5: str | None) -> str | None:
-    """Return a checksum as it is compared. Raises InputError."""
+    """Return a checksum normalised for comparison. Raises InputError."""
     if md5 is None or re.fullmatch("[0-9a-fA-F]{32}", md5):
         return md5 and md5.lower()
     raise InputError(
@@ -56,7 +56,7 @@ def check_md5(md5: str | None) -> str | None:
 
 
 def begin(session: Session, tenant_id: str, upload_id: str, part_ids: Sequence[str]) -> Upload | Completion | None:
-    """Claim an upload; return it where an equal call has completed it, None while another is at it.
+    """Claim an upload; return it where an equal call has completed it, None while another process is completing it.
 
     Raises InputError where it has ended otherwise, or these parts are not the whole file.
     """
@@ -72,13 +72,13 @@ def begin(session: Session, tenant_id: str, upload_id: str, part_ids: Sequence[s
 
 
 def _chosen(session: Session, upload: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
-    found = {part.id: part for part in records.parts_of(session, upload.id)}
+    by_id = {part.id: part for part in records.parts_of(session, upload.id)}
     for part_id in part_ids:
-        if part_id not in found:
+        if part_id not in by_id:
             raise _wrong_parts(f"Upload {upload.id!r} has no part {part_id[:100]!r}")
     if len(set(part_ids)) < len(part_ids):
         raise _wrong_parts("A part is named twice")
-    parts = [found[part_id] for part_id in part_ids]
+    parts = [by_id[part_id] for part_id in part_ids]
     size = sum(part.size_bytes for part in parts)
     if size != upload.size_bytes:
         raise _wrong_parts(f"The parts have {size:,} bytes together and the upload has {upload.size_bytes:,}")
@@ -93,24 +93,26 @@ def _wrong_parts(what: str) -> InputError:
 def put_together(
     maker: sessionmaker[Session], storage: Storage, completion: Completion, *, md5: str | None, default_max_tokens: int
 ) -> NewFile:
-    """Store the whole file, in memory of a few pieces, and count its requests; a single part is the file as it is.
+    """Store the whole file, holding a few pieces in memory, and count its requests; a single part is used as it is.
 
-    Raises FencedOutError where the claim is over, InputError where the file has another checksum, ConflictError where
-    the store has lost a part, and ServiceError. Where it raises, at most an object is left that no row names.
+    Raises FencedOutError where the claim has ended, InputError where the checksum differs, ConflictError where the
+    store has lost a part, and ServiceError. On an error at most an unreferenced object is left.
     """
     upload, parts = completion.upload, completion.parts
     try:
         estimate = None
         if upload.purpose == Purpose.BATCH:
             estimate = count(storage, parts, default_max_tokens=default_max_tokens)
-        key, found = _store(storage, completion, keep=lambda: _renew(maker, completion), is_hashed=md5 is not None)
+        key, actual_md5 = _store(storage, completion, keep=lambda: _renew(maker, completion), is_hashed=md5 is not None)
     except NotFoundError as error:
         message = f"A part of upload {upload.id!r} is lost ({error}). Create another upload and send the file again."
         raise ConflictError(message, code="part_lost") from None
-    if md5 is not None and found != md5:
+    if md5 is not None and actual_md5 != md5:
         if len(parts) > 1:
             storage.delete(key)
-        message = f"The file has the MD5 {found} and {md5} was given. Compare the parts and their order with the file."
+        message = (
+            f"The file has the MD5 {actual_md5} and {md5} was given. Compare the parts and their order with the file."
+        )
         raise InputError(message, param="md5", code="md5_mismatch")
     return NewFile(
         object_key=key,
@@ -125,7 +127,7 @@ def put_together(
 def _store(
     storage: Storage, completion: Completion, *, keep: Callable[[], None], is_hashed: bool
 ) -> tuple[str, str | None]:
-    """Return the key of the whole file, and its MD5 where that is wanted."""
+    """Return the key of the whole file, and its MD5 where requested."""
 
     def kept() -> Iterator[str]:
         for part in completion.parts:
@@ -141,7 +143,7 @@ def _store(
 
 
 def count(storage: Storage, parts: Sequence[UploadPart], *, default_max_tokens: int) -> InputEstimate:
-    """Return what was counted of the parts, and of the lines that they have pieces of: only those are read."""
+    """Return the counts of the parts plus those of lines that span parts: only those are read."""
     ends = InputEstimator(default_max_tokens=default_max_tokens)
     total = ends.so_far
     for part in parts:
@@ -157,14 +159,14 @@ def count(storage: Storage, parts: Sequence[UploadPart], *, default_max_tokens: 
 
 
 def finish(session: Session, completion: Completion, new: NewFile, limits: Limits) -> Upload:
-    """Name the whole file; its parts are freed in the same transaction, and count no more.
+    """Create the file's row; its parts are freed in the same transaction, and count no more.
 
-    Raises FencedOutError where the claim or the upload is over, TooLargeError where the tenant has no room.
+    Raises FencedOutError where the claim or the upload has ended, TooLargeError where the tenant has no room.
     """
     files.hold_room(session, completion.tenant_id)
     upload = COMPLETIONS.lock(session, completion)
     records.end(session, upload, UploadState.COMPLETED, by=None)
-    session.execute(delete(UploadPart).where(UploadPart.object_key == new.object_key))  # that one is the file now
+    session.execute(delete(UploadPart).where(UploadPart.object_key == new.object_key))  # that object is the file now
     files.check_room(session, upload.tenant_id, limits, size_bytes=new.size_bytes)
     upload.file_id = files.create_file(session, upload.tenant_id, new).id
     upload.part_ids = [part.id for part in completion.parts]
@@ -173,7 +175,7 @@ def finish(session: Session, completion: Completion, new: NewFile, limits: Limit
 
 
 def give_up(session: Session, completion: Completion) -> None:
-    """Let whoever comes next begin at once."""
+    """Let the next process start at once."""
     COMPLETIONS.give_up(session, completion)
 
 

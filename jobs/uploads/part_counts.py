@@ -1,7 +1,7 @@
-"""Count the requests of an input file part by part, whatever comes first, so that nobody has to read the whole again.
+"""Count the requests of an input file part by part, in any order of arrival, so that it need not be read again.
 
-Pure. What lies before a part's first line end and behind its last one belongs to lines that other parts may have a
-piece of: those are counted when the parts are put together.
+Pure. The bytes before a part's first line end and after its last one belong to lines that may span parts: those are
+counted when the parts are put together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from jobs.lines.input_estimate import InputEstimate, InputEstimator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCount:
-    """What is in one part."""
+    """The contents of one part."""
 
     head_bytes: int
     """Up to its first line end; all of it where there is none."""
     tail_bytes: int
-    """Behind its last line end; none where there is no line end."""
+    """After its last line end; 0 where there is no line end."""
     whole: InputEstimate
     """Of the lines between the two."""
 

@@ -1,6 +1,6 @@
-"""Uploads and their parts as rows: made, added to, cancelled, expired, and forgotten at last.
+"""Rows of uploads and their parts: create, add, cancel, expire and delete.
 
-A part's object is in the store before its row is; its bytes count with the tenant's files until the upload has ended.
+A part's object is stored before its row is written; its bytes count with the tenant's files until the upload has ended.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ MAX_PART_BYTES = 64 * MIB
 MAX_PARTS = 1000
 """8 GiB in parts of 8.6 MB; their ids fit into one request."""
 EXPIRY = timedelta(hours=1)
-"""After the newest part: a file of 8 GB may take longer than an hour, and is not lost while it comes."""
+"""After the newest part: a file of 8 GB may take longer than an hour, and must not expire while it arrives."""
 KEPT = timedelta(days=30)
-"""For how long one that has ended is found."""
+"""How long an ended upload can be looked up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewUpload:
-    """What is said of a file before it comes."""
+    """Declaration of a file to upload."""
 
     filename: str
     purpose: str
     mime_type: str
     size_bytes: int
     expires_after_seconds: int | None
-    """Of the file to be; None: it does not expire."""
+    """Of the resulting file; None: it does not expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPart:
-    """A part whose content is in the object store, and that no row names yet."""
+    """A part whose content is in the object store, but not referenced by a row yet."""
 
     object_key: str
     size_bytes: int
@@ -75,7 +75,7 @@ def create(session: Session, tenant_id: str, new: NewUpload, limits: Limits) -> 
 
 
 def get(session: Session, tenant_id: str, upload_id: str) -> Upload:
-    """Return an upload of this tenant, one whose time is over as expired. Raises NotFoundError."""
+    """Return an upload of this tenant; an overdue one as expired. Raises NotFoundError."""
     upload = lock(session, tenant_id, upload_id)
     if session.scalar(select(_is_over()).where(Upload.id == upload.id)):
         end(session, upload, UploadState.EXPIRED, by=deletions.EXPIRY)
@@ -83,7 +83,7 @@ def get(session: Session, tenant_id: str, upload_id: str) -> Upload:
 
 
 def require_pending(session: Session, tenant_id: str, upload_id: str) -> Upload:
-    """Return an upload that takes parts, locked. Raises InputError where it has ended, NotFoundError."""
+    """Return a pending upload, locked. Raises InputError where it has ended, NotFoundError."""
     upload = get(session, tenant_id, upload_id)
     if upload.state != UploadState.PENDING:
         raise InputError(
@@ -95,13 +95,13 @@ def require_pending(session: Session, tenant_id: str, upload_id: str) -> Upload:
 
 
 def parts_of(session: Session, upload_id: str) -> list[UploadPart]:
-    """Return the parts that are kept, the oldest first."""
+    """Return the stored parts, oldest first."""
     mine = select(UploadPart).where(UploadPart.upload_id == upload_id, UploadPart.deleted_at.is_(None))
     return list(session.scalars(mine.order_by(UploadPart.created_at, UploadPart.id)))
 
 
 def check_part(session: Session, tenant_id: str, upload_id: str, limits: Limits, *, size_bytes: int) -> Upload:
-    """Return the upload, locked, if it takes one more part of this size. Raises InputError, TooLargeError."""
+    """Return the upload, locked, if it accepts one more part of this size. Raises InputError, TooLargeError."""
     files.hold_room(session, tenant_id)
     upload = require_pending(session, tenant_id, upload_id)
     num_parts = session.scalar(select(func.count()).select_from(UploadPart).where(UploadPart.upload_id == upload_id))
@@ -116,7 +116,7 @@ def check_part(session: Session, tenant_id: str, upload_id: str, limits: Limits,
 
 
 def add_part(session: Session, tenant_id: str, upload_id: str, new: NewPart, limits: Limits) -> UploadPart:
-    """Name an object as a part. Raises what `check_part` raises, and ServiceError where it was taken for a leftover."""
+    """Add a stored object as a part. Raises as `check_part`, and ServiceError where it was swept as a leftover."""
     upload = check_part(session, tenant_id, upload_id, limits, size_bytes=new.size_bytes)
     files.claim_object(session, new.object_key)
     part = UploadPart(
@@ -140,7 +140,7 @@ def add_part(session: Session, tenant_id: str, upload_id: str, new: NewPart, lim
 
 
 def cancel(session: Session, tenant_id: str, upload_id: str, *, by: str) -> Upload:
-    """End an upload without a file; one that is cancelled already stays so. Raises InputError, NotFoundError."""
+    """End an upload without a file; idempotent. Raises InputError, NotFoundError."""
     upload = get(session, tenant_id, upload_id)
     if upload.state == UploadState.CANCELLED:
         return upload
@@ -155,7 +155,7 @@ def cancel(session: Session, tenant_id: str, upload_id: str, *, by: str) -> Uplo
 
 
 def expire_overdue(session: Session, *, limit: int) -> int:
-    """End up to `limit` uploads to which no part came for too long; return how many."""
+    """Expire up to `limit` uploads whose last part is too old; return how many."""
     over = select(Upload).where(_is_over()).order_by(Upload.expires_at).limit(limit)
     locked = session.scalars(over.with_for_update(skip_locked=True), execution_options={"populate_existing": True})
     uploads = locked.all()
@@ -165,7 +165,7 @@ def expire_overdue(session: Session, *, limit: int) -> int:
 
 
 def lock(session: Session, tenant_id: str, upload_id: str) -> Upload:
-    """Return an upload, fresh and locked until the transaction ends. Raises NotFoundError."""
+    """Return an upload, freshly read and locked until the transaction ends. Raises NotFoundError."""
     mine = select(Upload).where(Upload.id == upload_id, Upload.tenant_id == tenant_id)
     upload = session.scalar(mine.with_for_update(), execution_options={"populate_existing": True})
     if upload is None:
@@ -174,7 +174,7 @@ def lock(session: Session, tenant_id: str, upload_id: str) -> Upload:
 
 
 def end(session: Session, upload: Upload, state: UploadState, *, by: str | None) -> None:
-    """Move a locked upload to its end, and free its parts; `by`: whose deletion that is, None where it is none."""
+    """Move a locked upload to its end, and free its parts; `by` is who deletes it, None for no deletion."""
     require_move(UploadState(upload.state), state)
     upload.state = state
     upload.ended_at = session.scalar(select(func.now()))
@@ -186,7 +186,7 @@ def end(session: Session, upload: Upload, state: UploadState, *, by: str | None)
 
 
 def parts_due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
-    """Return parts that nobody needs, as id: object key; those never tried come first. No lock is held."""
+    """Return unneeded parts, as id: object key; those never tried come first. Takes no lock."""
     is_due = UploadPart.purge_again_at.is_(None) | (UploadPart.purge_again_at <= func.now())
     due = select(UploadPart.id, UploadPart.object_key).where(UploadPart.deleted_at.is_not(None), is_due)
     rows = session.execute(due.order_by(UploadPart.purge_again_at.asc().nulls_first()).limit(limit))
@@ -194,7 +194,7 @@ def parts_due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
 
 
 def note_purged(session: Session, *, gone: Collection[str], refused: Collection[str], again: timedelta) -> None:
-    """Forget the parts that have lost their objects, and note that the store is to be asked again about the others."""
+    """Delete the rows of parts whose objects are gone, and record when to retry the others."""
     session.execute(delete(UploadPart).where(UploadPart.id.in_(gone)))
     session.execute(update(UploadPart).where(UploadPart.id.in_(refused)).values(purge_again_at=func.now() + again))
 
@@ -209,6 +209,6 @@ def forget(session: Session, *, limit: int) -> int:
 
 
 def _is_over() -> ColumnElement[bool]:
-    """Of an upload whose parts are being made a file the time does not end."""
+    """An upload that is being completed does not expire."""
     is_free = condition(ClaimSql("upload").is_free)
     return (Upload.state == UploadState.PENDING.value) & (Upload.expires_at <= func.now()) & is_free
