@@ -1,6 +1,6 @@
-"""Who may do what in Postgres: three database roles, and what each has of every table.
+"""Database access: three Postgres roles, and their rights on every table.
 
-An owner for migrations, a plain role for services, and a smaller one for prepare workers. Knows no row.
+An owner for migrations, a plain role for services, and a smaller one for prepare workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Arranges who may do what in a database: the roles, the owner of what is there, and the grants. Safe to repeat.
+"""Set up a database's roles, owner and grants. Idempotent.
 
-Each step is a transaction of its own, and short: services run on meanwhile.
+Each step is a short transaction of its own: services keep running.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 
 
 def arrange(database_url: str, *, logins: Iterable[str] = ()) -> str | None:
-    """Give the database its roles, owner and grants, as a login that may; return why not where it may not, else None.
+    """Set up roles, owner and grants with a login that may; return the reason where it may not, otherwise None.
 
-    `logins` are URLs: where one names a role of ours with a password, the role has it from then on. Raises ServiceError
-    where others hold a table for too long: call it again.
+    `logins` are URLs: a role of ours named there with a password gets that password. Raises ServiceError where others
+    hold a table for too long: retry.
     """
     engine = connect(database_url)
     try:
         with reported_as_service_error(engine.url), engine.connect() as connection:
-            said = _refused(connection, _arrange)
-            if said is not None:
-                return _why_one_role(connection, said)
-            said = _refused(connection, partial(_set_passwords, logins=list(logins)))
+            refusal = _refused(connection, _arrange)
+            if refusal is not None:
+                return _why_one_role(connection, refusal)
+            refusal = _refused(connection, partial(_set_passwords, logins=list(logins)))
             return (
-                None if said is None else f"the passwords of the database roles are as they were ({said}): {_SET_THEM}"
+                None
+                if refusal is None
+                else f"the passwords of the database roles are as they were ({refusal}): {_SET_THEM}"
             )
     finally:
         engine.dispose()
 
 
 def _refused(connection: Connection, step: Callable[[Connection], None]) -> str | None:
-    """Take a step; return what Postgres says where this login may not, else None."""
+    """Run a step; return Postgres' message where this login lacks the right, otherwise None."""
     try:
         step(connection)
     except ProgrammingError as error:
@@ -69,7 +71,7 @@ def _arrange(connection: Connection) -> None:
 
 
 def _set_passwords(connection: Connection, *, logins: list[str]) -> None:
-    """Set them where somebody may who makes roles: the owner, who makes none, leaves those that there are."""
+    """Set passwords where the login may create roles; the owner, who may not, leaves them unchanged."""
     with _alone(connection):
         if connection.scalar(_MAKES_ROLES):
             roles.set_passwords(connection, logins)
@@ -77,7 +79,7 @@ def _set_passwords(connection: Connection, *, logins: list[str]) -> None:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Run a transaction beside which nobody arranges this database: Postgres fails two that change one entry."""
+    """Run a transaction while nobody else sets up this database: Postgres fails concurrent changes of one entry."""
     with connection.begin():
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('database roles', 0))"))
         yield

@@ -1,4 +1,4 @@
-"""Grants what the table of rights says, and takes back what it does not say."""
+"""Grant the rights of the table of rights, and revoke all others."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _GRANTEES = (SERVICE, PREPARE)
 
 
 def granted(connection: Connection) -> Granted:
-    """Return what the roles that own nothing have of what is in our schema: of partitions and other tables, too."""
+    """Return the current rights of the non-owner roles in our schema, including partitions and other tables."""
     return {(row.role, row.name, row.right) for row in connection.execute(_GRANTED, {"roles": list(_GRANTEES)})}
 
 
 def wanted(connection: Connection) -> Granted:
-    """Return what they are to have, of the tables and functions that the schema has; an older one has fewer."""
+    """Return the intended rights on the tables and functions that the schema has; an older one has fewer."""
     present = set(connection.scalars(_PRESENT))
     return {entry for entry in _all_wanted() if entry[1] in present}
 
 
 def grant(connection: Connection) -> None:
-    """Bring the one to the other, in the caller's transaction: who works meanwhile never lacks a right.
+    """Change the former into the latter, in the caller's transaction: running services never lack a right.
 
-    In the schema of a later release nothing is taken back: its services may run beside.
+    In the schema of a later release nothing is revoked: its services may be running.
     """
     place = connection.scalar(text("SELECT format('%I', current_schema())"))
     connection.exec_driver_sql(f"REVOKE CREATE ON SCHEMA {place} FROM PUBLIC")
@@ -42,12 +42,12 @@ def grant(connection: Connection) -> None:
 
 
 def _is_known(connection: Connection) -> bool:
-    """Tell whether the schema is of this release or one before."""
+    """Return whether the schema is of this release or an earlier one."""
     return bool(connection.scalar(text("SELECT version_num FROM alembic_version")) <= head_revision())
 
 
 def share_later_tables(connection: Connection) -> None:
-    """Let the owner have what this login makes later by hand: a backup reads each table, and each day of results."""
+    """Give the owner access to tables that this login creates later by hand: a backup reads every table."""
     if connection.scalar(text("SELECT current_user")) != OWNER:
         place = connection.scalar(text("SELECT format('%I', current_schema())"))
         connection.exec_driver_sql(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {place} GRANT ALL ON TABLES TO {OWNER}")

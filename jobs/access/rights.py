@@ -1,7 +1,7 @@
-"""The rights: database role × table × right, and which functions a role may call. Knows no SQL.
+"""The rights: database role × table × right, and the functions that each role may call. No SQL.
 
-A table without a line here fails a test, and so does a right that the schema has otherwise. docs/database_roles.md is
-made from it.
+A test fails for a table without a line here, and for a right in the schema that differs. docs/database_roles.md is
+generated from this.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 OWNER = "tokenmill_owner"
-"""Owns the schema and all in it; migrations, backups and restores run as it."""
+"""Owns the schema and everything in it; migrations, backups and restores run as it."""
 SERVICE = "tokenmill_service"
 """The API, control and GPU workers, dispatchers, and commands of operators."""
 PREPARE = "tokenmill_prepare"
-"""Prepare workers, which read strangers' documents."""
+"""Prepare workers, which read untrusted documents."""
 ROLES = (OWNER, SERVICE, PREPARE)
 
 
 class Right(StrEnum):
-    """What a role may do with a table. To lock a row is to update it."""
+    """A right of a role on a table. Locking a row needs UPDATE."""
 
     SELECT = "SELECT"
     INSERT = "INSERT"
@@ -30,7 +30,7 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What those who own nothing may do with one table."""
+    """Rights of the non-owner roles on one table."""
 
     service: frozenset[Right]
     prepare: frozenset[Right] = frozenset()
@@ -106,4 +106,4 @@ FUNCTIONS: Mapping[str, frozenset[str]] = {
     "notify_changed_keys()": frozenset(),
     "refuse_change_of_admin_log()": frozenset(),
 }
-"""Which of our functions who may call; a trigger's function is called by its table alone."""
+"""Callers of each of our functions; a trigger function is called by its table only."""

@@ -1,4 +1,4 @@
-"""Makes the three database roles where somebody may, gives them passwords, and hands the schema to its owner."""
+"""Create the three database roles where the login may, set their passwords, and hand the schema to its owner."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jobs.database.connections import parse_url
 
 
 def make_roles(connection: Connection) -> None:
-    """Make the roles that are missing: they may log in, and nothing else until they are granted it.
+    """Create the missing roles: they may log in, and do nothing else until granted.
 
-    Roles are their server's, and common to all of its databases. Two that make one at once make one.
+    Roles belong to the server, and are common to all of its databases. Concurrent calls create a role once.
     """
     for role in ROLES:
         connection.execute(text(_MAKE_ROLE.format(role=role)))
@@ -26,7 +26,7 @@ def missing_roles(connection: Connection) -> list[str]:
 
 
 def set_passwords(connection: Connection, urls: Iterable[str]) -> None:
-    """Give each of our roles that a URL names the password that stands there. Only a hash of it is sent."""
+    """Give each of our roles named in a URL the password from the URL. Only a hash of it is sent."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     for url in map(parse_url, urls):
@@ -37,7 +37,7 @@ def set_passwords(connection: Connection, urls: Iterable[str]) -> None:
 
 
 def foreign_objects(connection: Connection) -> Sequence[str]:
-    """Return what of ours is not the owner's, as `ALTER …` names it: first the schema, then tables and functions."""
+    """Return our objects that the owner does not own, as in `ALTER …`: the schema, then tables and functions."""
     values = {"owner": OWNER, "tables": list(TABLES), "functions": [name.partition("(")[0] for name in FUNCTIONS]}
     return connection.scalars(_FOREIGN, values).all()
 

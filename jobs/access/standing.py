@@ -1,4 +1,4 @@
-"""As whom a connection works: as a role that owns nothing, as the owner of all, or as a superuser."""
+"""The login of a connection: a plain role, the owner, or a superuser."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Standing:
 
     login: str
     is_superuser: bool
-    """It may run programs on the server, and read and write its files."""
+    """It may run programs on the server, and read and write the server's files."""
     is_owner: bool
-    """It may drop tables, and disable the triggers that keep the admin log."""
+    """It may drop tables, and disable the triggers that protect the admin log."""
     are_roles_there: bool
-    """Whether somebody has made our roles."""
+    """Whether our roles exist."""
 
     @property
     def is_plain(self) -> bool:
@@ -28,7 +28,7 @@ class Standing:
 
 
 def standing_of(session: Session) -> Standing:
-    """Look at the session's own login."""
+    """Return the standing of the session's own login."""
     row = session.execute(_STANDING, {"roles": list(ROLES), "owner": OWNER}).one()
     return Standing(
         login=row.login, is_superuser=row.is_superuser, is_owner=row.is_owner, are_roles_there=row.are_roles_there

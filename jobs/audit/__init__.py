@@ -1,4 +1,4 @@
-"""The proof on live data that nothing is missing, repeated or billed twice.
+"""Audit: verify on live data that nothing is missing, repeated or billed twice.
 
-Reads only. Knows no HTTP and mends nothing.
+Reads only and repairs nothing.
 """

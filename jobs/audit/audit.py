@@ -1,6 +1,6 @@
-"""Prove on live data that nothing is missing, repeated or billed twice; say in words and numbers what is not so.
+"""Verify on live data that nothing is missing, repeated or billed twice; report violations in words and numbers.
 
-Reads only, in one snapshot, so that work going on meanwhile makes no false findings.
+Reads only, in one snapshot, so that concurrent work causes no false findings.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jobs.tables import Batch
 
 
 def audit(session: Session, *, batch_id: str | None = None, storage: Storage | None = None) -> list[Finding]:
-    """Check one batch or all of them, and then the budgets too; with `storage`, output files are read and counted, and
-    the inputs of live batches looked for.
+    """Check one batch or all of them, and with the latter the budgets; with `storage`, read and count output files, and
+    look for the inputs of live batches.
 
     The session must be fresh: its transaction becomes a REPEATABLE READ snapshot. Results that were deleted, or whose
-    retention has ended, are not missed: what the batch counted stands for them, and its bill is compared with that.
-    Raises NotFoundError where there is no such batch.
+    retention has ended, are not reported as missing: the batch's counters replace them, and its bill is compared with
+    those. Raises NotFoundError where there is no such batch.
     """
     session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
     if batch_id is not None and session.get(Batch, batch_id) is None:
@@ -41,7 +41,8 @@ def audit(session: Session, *, batch_id: str | None = None, storage: Storage | N
 def _findings(session: Session, batch_id: str | None, storage: Storage | None) -> Iterator[Finding]:
     live = [state.value for state in LIVE_BATCH_STATES]
     scope = {"batch_id": batch_id, "days": partition_days(session), "live": live}
-    if storage is not None:  # first: the store is not of the snapshot, and a batch that has ended since needs no input
+    # first: the store is not part of the snapshot, and a batch that has ended since needs no input
+    if storage is not None:
         yield from stored_files.inputs(session, scope, storage)
     for row in session.execute(_BATCHES, scope):
         for message in (*_lines(row), *_counters(row), *_ledger(row), *_cover(row), *_ending(row)):
@@ -49,8 +50,8 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
     for row in session.execute(_REPEATED, scope):
         message = f"line {row.line_no + 1} has {counted(row.num_results, 'result')} filed under {row.num_days} days"
         yield Finding(subject=row.batch_id, message=message)
-    for found in unbilled.find(session, batch_id=batch_id, days=partition_days(session)):
-        yield Finding(subject=found.batch_id, message=_unbilled(found))
+    for answer in unbilled.find(session, batch_id=batch_id, days=partition_days(session)):
+        yield Finding(subject=answer.batch_id, message=_unbilled(answer))
     for row in session.execute(_DONE_CHUNKS, scope):
         requests = counted(row.num_requests, "request")
         message = f"chunk {row.id} is done with {counted(row.num_results, 'result')} for {requests}"
@@ -65,15 +66,15 @@ def _findings(session: Session, batch_id: str | None, storage: Storage | None) -
         yield from budgets.window_budgets(session)
 
 
-def _unbilled(found: Unbilled) -> str:
+def _unbilled(answer: Unbilled) -> str:
     why = "is a copy of no line"
-    if found.original is not None:
-        why = f"is a copy of line {found.original + 1}, which has no billed answer, nor has another copy of it"
-    return f"line {found.line_no + 1} has an answer that is not billed, and {why}"
+    if answer.original is not None:
+        why = f"is a copy of line {answer.original + 1}, which has no billed answer, nor has another copy of it"
+    return f"line {answer.line_no + 1} has an answer that is not billed, and {why}"
 
 
 def _lines(row: Row[Any]) -> Iterator[str]:
-    if row.is_day_dropped:  # what there is to say of its lines was said while they were there
+    if row.is_day_dropped:  # its lines were reported while they were there
         return
     is_written = row.state in {BatchState.COMPLETED, BatchState.EXPIRED, BatchState.CANCELLED}
     if is_written and row.num_results < row.num_requests:
@@ -89,16 +90,16 @@ def _lines(row: Row[Any]) -> Iterator[str]:
 
 def _counters(row: Row[Any]) -> Iterator[str]:
     for name in ("num_completed", "num_failed", "input_tokens", "cached_tokens", "output_tokens"):
-        noted, found = getattr(row, name), getattr(row, f"result_{name}")
-        if noted != found:
-            yield f"the batch counts {name} {noted} and its results give {found}"
+        counted_value, results_value = getattr(row, name), getattr(row, f"result_{name}")
+        if counted_value != results_value:
+            yield f"the batch counts {name} {counted_value} and its results give {results_value}"
 
 
 def _ledger(row: Row[Any]) -> Iterator[str]:
     for name in ("input_tokens", "cached_tokens", "output_tokens"):
-        billed, found = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
-        if billed != found:
-            yield f"the ledger has {name} {billed} and the results give {found}"
+        billed, results_value = getattr(row, f"ledger_{name}"), getattr(row, f"result_{name}")
+        if billed != results_value:
+            yield f"the ledger has {name} {billed} and the results give {results_value}"
     for name in ("worker_microseconds", "reading_microseconds"):
         billed, noted = getattr(row, f"ledger_{name}"), getattr(row, name)
         if billed != noted:
@@ -196,7 +197,7 @@ _BATCHES = text(f"""
     ORDER BY batch.id
 """)
 
-# Within a day the primary key forbids it; the key cannot look across days.
+# Within a day the primary key forbids it; the key cannot cover several days.
 _REPEATED = text(f"""
     SELECT result.batch_id, result.line_no, count(*) AS num_results, count(DISTINCT result.batch_day) AS num_days
     FROM result JOIN batch ON batch.id = result.batch_id

@@ -1,4 +1,4 @@
-"""Budgets against the batches that reserve of them, the ledger, and their limits."""
+"""Compare budgets with the batches that reserve from them, the ledger, and their limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.counted import counted
 
 
 def token_budgets(session: Session) -> Iterator[Finding]:
-    """Yield what is wrong with the token budgets of all tenants."""
+    """Yield findings about the token budgets of all tenants."""
     for row in session.execute(_BUDGETS):
         if row.reserved_tokens != row.batch_tokens:
             reserved = counted(row.reserved_tokens, "token")
@@ -36,7 +36,7 @@ def token_budgets(session: Session) -> Iterator[Finding]:
 
 
 def window_budgets(session: Session) -> Iterator[Finding]:
-    """Yield what is wrong with budgets of days, months and keys whose window is not over."""
+    """Yield findings about budgets of days, months and keys whose window is not over."""
     for row in session.execute(_WINDOW_BUDGETS):
         whose = f"the budget {row.id} ({row.unit})"
         if row.spent_amount != row.ledger_amount:
@@ -65,8 +65,8 @@ _BUDGETS = text("""
     ) AS entries ORDER BY budget.tenant_id
 """)
 
-# In pico-units where they are of money; reserved is what running lines may use. A window that is over and that nobody
-# has turned yet is of the past: its entries may be rolled up by now.
+# In pico-units for money; reserved is the cover of running lines. A window that is over but not reset yet belongs to
+# the past: its entries may be rolled up by now.
 _WINDOW_BUDGETS = text("""
     SELECT window_budget.id, window_budget.tenant_id, unit, limit_amount, spent_amount, committed_amount,
         (SELECT coalesce(sum(CASE unit WHEN 'tokens' THEN chunk.covered_tokens ELSE chunk.covered_picos END), 0)

@@ -1,4 +1,4 @@
-"""Inputs of live batches and files of ended ones: what the object store has of them."""
+"""Compare the object store with the inputs of live batches and the files of ended ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.storage import Storage
 
 
 def inputs(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
-    """Yield live batches whose input is gone, or has another size than its row says."""
+    """Yield live batches whose input is gone, or differs in size from its row."""
     for row in session.execute(_INPUTS, scope):
         try:
             size_bytes = storage.size(row.object_key)
@@ -28,7 +28,7 @@ def inputs(session: Session, scope: dict[str, Any], storage: Storage) -> Iterato
 
 
 def files(session: Session, scope: dict[str, Any], storage: Storage) -> Iterator[Finding]:
-    """Yield ended batches whose files are gone, or have other lines or bytes than are counted."""
+    """Yield ended batches whose files are gone, or differ in lines or bytes from the counters."""
     for row in session.execute(_FILES, scope):
         expected = row.num_failed if row.is_error_file else row.num_completed
         kind = "error" if row.is_error_file else "output"

@@ -1,6 +1,6 @@
-"""Postgres: connections, sessions and transactions, locks, the schema's state, and what errors are to callers.
+"""Postgres: connections, sessions and transactions, locks, the schema's state, and errors for callers.
 
-The rest of the code takes what it needs from here. Knows no table.
+Independent of tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Connections to Postgres: how they are set up, kept in a pool and looked at before they are used again.
+"""Connections to Postgres: their settings, the pool, and the check before reuse.
 
-Knows no transaction and no table.
+Independent of transactions and tables.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 
 from jobs.errors import InputError
 
-# A statement waits for a lock at most 5 s, far less than a lease, so that a flush that is blocked is tried again within
-# it. Statements themselves may be long (those that make the chunks of a large batch ready are). None is compiled: a
-# Postgres with LLVM does that to what looks for the next chunk once it expects it to read much, at every claim and tick
-# anew, which takes far longer than to run it.
+# A statement waits at most 5 s for a lock, far less than a lease, so that a blocked flush is retried within it.
+# Statements themselves may be long (e.g. making the chunks of a large batch ready). JIT is off: Postgres with LLVM
+# would compile the query for the next chunk whenever it expects it to read much, at every claim and tick, which takes
+# far longer than running it.
 _SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "5s",
@@ -29,14 +29,14 @@ _SESSION_SETTINGS = {
     "jit": "off",
 }
 _IDLE_SECONDS = 300
-"""A forgotten transaction holds its locks for so long at most."""
+"""Longest time that a forgotten transaction holds its locks."""
 BRIEF_SECONDS = 10
-"""For roles whose transactions are statements and nothing between them: one that is stopped in the middle, its machine
-frozen or cut off, keeps the others of its tenant from nothing for longer, and their leases live meanwhile."""
+"""For roles whose transactions are statements with nothing between them: if one stops midway, its machine frozen or cut
+off, it blocks others of its tenant for no longer, and their leases survive."""
 RESTED_SECONDS = 30.0
-"""A connection that has rested for so long is asked whether it lives before it is used, for what stands between may
-have forgotten it in silence. To ask is a round trip; of others it is only looked whether the server has closed them."""
-# The network's share: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
+"""A connection idle for this long is tested before it is used, as a middlebox may have dropped it silently. A test is a
+round trip; other connections are only checked for a close by the server."""
+# TCP settings: 5 s to connect; a silent peer is noticed after 30 + 3 × 10 s.
 _CONNECT_ARGS: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -50,9 +50,9 @@ _CONNECT_ARGS: dict[str, Any] = {
 def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDLE_SECONDS) -> Engine:
     """Return an engine for a libpq-style URL (`postgresql://` or `postgres://`); connects at the first use.
 
-    At most `connections` are open; waiting for one ends after 10 s. Postgres ends a transaction that asks nothing for
-    `idle_seconds`. Parameters in the URL win over our defaults.
-    A pooler in transaction mode may stand between. Raises InputError where the URL is not one of Postgres.
+    At most `connections` are open; waiting for one ends after 10 s. Postgres ends a transaction idle for
+    `idle_seconds`. Parameters in the URL override our defaults. A pooler in transaction mode may stand between. Raises
+    InputError where the URL is not a Postgres URL.
     """
     url = parse_url(database_url)
     arguments = {name: value for name, value in _CONNECT_ARGS.items() if name not in url.query}
@@ -62,7 +62,7 @@ def connect(database_url: str, *, connections: int = 4, idle_seconds: int = _IDL
         pool_size=connections,
         max_overflow=0,
         pool_timeout=10,
-        hide_parameters=True,  # what tenants wrote must not reach the log with an error
+        hide_parameters=True,  # tenants' text must not reach the log with an error
     )
     settings = {**_SESSION_SETTINGS, "idle_in_transaction_session_timeout": f"{idle_seconds}s"}
     own = {name: value for name, value in settings.items() if name not in str(url.query.get("options", ""))}
@@ -87,7 +87,7 @@ def _rest(engine: Engine, _connection: Any, record: Any) -> None:
 
 
 def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
-    """Raise InvalidatePoolError, which makes the pool connect anew, where a connection died while it rested."""
+    """Raise InvalidatePoolError, which makes the pool reconnect, where a connection died while idle."""
     since = record.info.get("rests_since")
     if since is None:
         return
@@ -99,17 +99,17 @@ def _check_rested(engine: Engine, connection: Any, record: Any, _proxy: Any) -> 
 
 
 def _has_heard(connection: Any) -> bool:
-    """Tell whether something has come since the last answer, as it does from a server that ends."""
+    """Return whether data has arrived since the last answer, as from a server that closes the connection."""
     arrivals = poll()
     arrivals.register(connection.fileno(), POLLIN)
     return bool(arrivals.poll(0))
 
 
 def _set_up(settings: Mapping[str, str], connection: Any, record: Any) -> None:
-    """Set a new connection up: not by `options` of the start packet, which PgBouncer refuses.
+    """Set up a new connection; not by `options` of the start packet, which PgBouncer refuses.
 
-    A pooler gives each transaction another server, and a process id of its own to cancel by: what is set once is gone
-    with the next transaction, and so are prepared statements.
+    A pooler gives each transaction another server, and a process id of its own for cancels: settings are lost with the
+    next transaction, and so are prepared statements.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
@@ -132,7 +132,7 @@ def _set_config(settings: Mapping[str, str], *, is_local: bool) -> str:
 
 
 def parse_url(database_url: str) -> URL:
-    """Return the SQLAlchemy URL with our driver. Raises InputError saying which form is expected."""
+    """Return the SQLAlchemy URL with our driver. Raises InputError with the expected form."""
     try:
         url = make_url(database_url)
     except ArgumentError:

@@ -1,4 +1,4 @@
-"""What an error of Postgres is to a caller: a ServiceError where the same call may be tried again. Knows no query."""
+"""Translate Postgres errors: a ServiceError where the same call may be retried."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.errors import ServiceError
 
-# SQLSTATEs of a server that is going down, starting or full, or that took us for stopped in a transaction: not the
-# caller's fault, worth another try.
+# SQLSTATEs of a server that is shutting down, starting or full, or that ended our idle transaction: not the caller's
+# fault, worth a retry.
 _UNAVAILABLE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "53100", "53200", "25P03"})
-# Deadlock, lock timeout, serialization failure: the transaction is rolled back, and the same one may pass next time.
+# Deadlock, lock timeout, serialization failure: the transaction is rolled back, and may succeed when repeated.
 _CONTENDED_STATES = frozenset({"40P01", "55P03", "40001"})
 _UNDEFINED_TABLE = "42P01"
 _INSUFFICIENT_PRIVILEGE = "42501"
@@ -22,7 +22,7 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 
 @contextmanager
 def reported_as_service_error(url: URL) -> Iterator[None]:
-    """Turn a Postgres that is away, overloaded, contended or lacks a table into ServiceError; other errors pass."""
+    """Raise ServiceError where Postgres is away, overloaded, contended or lacks a table; other errors pass."""
     try:
         yield
     except PoolTimeoutError:
@@ -50,19 +50,19 @@ def reported_as_service_error(url: URL) -> Iterator[None]:
 
 
 def is_connection_problem(error: DBAPIError) -> bool:
-    """Tell whether the server is away, restarting or full, as against a statement that failed."""
+    """Return whether the server is away, restarting or full, as opposed to a failed statement."""
     state = _sqlstate(error)
     return error.connection_invalidated or state is None or state in _UNAVAILABLE_STATES
 
 
 def unreachable(url: URL, error: DBAPIError) -> str:
-    """Return the sentence that says which server cannot be reached, why, and where to look."""
+    """Return a sentence that names the unreachable server, the reason, and what to check."""
     where = f"cannot reach Postgres at {_address(url)}{cause(error)}"
     return f"{where}; check TOKENMILL_DATABASE_URL and that the server runs"
 
 
 def cause(error: DBAPIError) -> str:
-    """Return what the server or the driver said first, in brackets after a space; empty where they said nothing."""
+    """Return the first line of the server's or driver's message, in brackets after a space; empty without one."""
     lines = str(error.orig).strip().splitlines()
     return f" ({lines[0]})" if lines else ""
 

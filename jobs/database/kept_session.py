@@ -1,4 +1,4 @@
-"""A session for what is asked again and again, on one connection that is kept. Knows no table."""
+"""A session for frequent queries, on one connection that stays open."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ T = TypeVar("T")
 
 
 class KeptSession:
-    """For one thread at a time. Each statement is a transaction of its own, as `autocommit` runs them.
+    """For one thread at a time. Each statement is its own transaction, as in `autocommit`.
 
-    A look that finds nothing, several times a second in some role, is one round trip so; in a transaction it is three,
-    and a check of the connection. Behind a pooler each question is a transaction all the same: what a connection was
-    told of our settings holds in one alone.
+    A poll that finds nothing, made several times a second in some roles, is then one round trip instead of three and a
+    connection check. Behind a pooler each query is still run in a transaction: our connection settings hold only within
+    one.
     """
 
     def __init__(self, maker: sessionmaker[Session]) -> None:
-        """Takes a connection of `maker` at the first question, and holds it."""
+        """Takes a connection of `maker` at the first query, and keeps it."""
         self._maker = maker
         self._session: Session | None = None
 
     def ask(self, question: Callable[[Session], T]) -> T:
-        """Return what `question` finds; it may be asked anew. Raises ServiceError as `transaction` does.
+        """Return the result of `question`, which may be called again. Raises ServiceError as `transaction` does.
 
-        After any error the next question is asked on another connection.
+        After any error the next query uses another connection.
         """
         with reported_as_service_error(self._maker.kw["bind"].url):
             try:
@@ -44,7 +44,7 @@ class KeptSession:
             return question(session)
 
     def close(self) -> None:
-        """Give the connection back; the next question takes one again."""
+        """Return the connection; the next query takes one again."""
         if self._session is not None:
             session, self._session = self._session, None
             session.close()

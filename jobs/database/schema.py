@@ -1,4 +1,4 @@
-"""The schema: whether this code runs on the one that is there, and how it is brought to this code's revision."""
+"""The schema: whether this code runs on the present one, and the upgrade to this code's revision."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _SCHEMA = text("SELECT version_num, (SELECT revision FROM schema_floor) AS oldes
 
 
 def is_ready(engine: Engine) -> bool:
-    """Tell whether Postgres answers and this code runs on its schema."""
+    """Return whether Postgres answers and this code runs on its schema."""
     try:
         with engine.connect() as connection:
-            found = connection.execute(_SCHEMA).one_or_none()
+            row = connection.execute(_SCHEMA).one_or_none()
     except (DBAPIError, PoolTimeoutError):
         return False
-    return found is not None and runs_on(found.version_num, oldest_code=found.oldest_code)
+    return row is not None and runs_on(row.version_num, oldest_code=row.oldest_code)
 
 
 def runs_on(revision: str, *, oldest_code: str) -> bool:
-    """Tell whether this code runs on a schema: its own, or a newer one that still has what this code uses.
+    """Return whether this code runs on a schema: its own, or a newer one that still has everything this code uses.
 
-    So the roles of a release go on while, and after, the next one's schema is made.
+    So the processes of a release keep running during and after the upgrade to the next schema.
     """
     return oldest_code <= head_revision() <= revision
 
@@ -52,10 +52,10 @@ def wait_until_ready(engine: Engine, timeout: float, *, pause: float = 0.2) -> N
 
 
 def upgrade(database_url: str) -> str:
-    """Bring the schema to this code's revision, and return the one it is at; safe to call several times at once.
+    """Upgrade the schema to this code's revision, and return the resulting one; safe to call concurrently.
 
-    A newer one that this code runs on stays as it is: so a release goes back to the one before. Raises ServiceError for
-    one that it does not run on, and for one that it cannot bring there.
+    A newer one that this code runs on is left unchanged, so that a release can be rolled back. Raises ServiceError for
+    a schema that this code does not run on and cannot upgrade.
     """
     from alembic import command  # noqa: PLC0415 - alembic is needed here only, and costs 0.1 s to import
 
@@ -75,22 +75,22 @@ def upgrade(database_url: str) -> str:
 
 
 def _newer_revision(connection: Connection) -> str | None:
-    """Return the revision of a schema that is newer than this code; None: it is not. Raises ServiceError."""
+    """Return the revision of a schema newer than this code; None where it is not. Raises ServiceError."""
     revision = _revision(connection)
     if revision is None or revision <= head_revision():
         return None
     with connection.begin():
-        found = connection.execute(_SCHEMA).one()
-    if runs_on(revision, oldest_code=found.oldest_code):
+        row = connection.execute(_SCHEMA).one()
+    if runs_on(revision, oldest_code=row.oldest_code):
         return str(revision)
     raise ServiceError(
-        f"the schema is at revision {revision}, and releases that know less than {found.oldest_code} do not run on it; "
+        f"the schema is at revision {revision}, and releases that know less than {row.oldest_code} do not run on it; "
         f"this one knows {head_revision()}. Install the release that made it, or restore a backup from before."
     )
 
 
 def _take_over(connection: Connection) -> None:
-    """Bring a schema of before the baseline to it. Raises ServiceError for one that nothing leads on from."""
+    """Upgrade a schema from before the baseline to the baseline. Raises ServiceError where there is no path."""
     from migrations import bridge  # noqa: PLC0415 - it is needed here only
 
     revision = _revision(connection)
@@ -117,13 +117,13 @@ def _revision(connection: Connection) -> str | None:
 def head_revision() -> str:
     """Return the newest revision among the migration scripts.
 
-    Every process that starts asks for it, and loading alembic and all scripts took 0.27 s of processor time.
+    Every starting process needs it, and loading alembic and all scripts took 0.27 s of processor time.
     """
     return max(_revisions())
 
 
 def _revisions() -> set[str]:
-    """Return those of the migration scripts, which are numbered and whose names begin with them."""
+    """Return the revisions of the migration scripts, whose file names begin with their numbers."""
     return {path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
 
 

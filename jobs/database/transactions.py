@@ -1,6 +1,6 @@
-"""Sessions and what runs in them: transactions, statements outside of one, advisory locks, streamed rows.
+"""Sessions: transactions, autocommit statements, advisory locks, streamed rows.
 
-Knows no table; queries live in the modules of the things they concern.
+Independent of tables; queries live in the modules of their subjects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs.database.failures import reported_as_service_error
 
 
 def sessions(engine: Engine) -> sessionmaker[Session]:
-    """Return the factory of sessions; rows stay readable after the edge's commit."""
+    """Return the session factory; rows stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
@@ -24,7 +24,7 @@ def sessions(engine: Engine) -> sessionmaker[Session]:
 def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
     """Run one request or task: commit at the end, roll back on any error.
 
-    A connection that cannot be made or breaks, and a deadlock, become ServiceError: the same call may be tried again.
+    Failed connections and deadlocks become ServiceError: the same call may be retried.
     """
     with reported_as_service_error(maker.kw["bind"].url), maker.begin() as session:
         yield session
@@ -32,13 +32,13 @@ def transaction(maker: sessionmaker[Session]) -> Iterator[Session]:
 
 @contextmanager
 def autocommit(maker: sessionmaker[Session]) -> Iterator[Session]:
-    """Run statements that Postgres allows in no transaction, each a transaction of its own."""
+    """Run statements that Postgres does not allow in a transaction, each in its own."""
     with reported_as_service_error(maker.kw["bind"].url), open_autocommit(maker) as session:
         yield session
 
 
 def open_autocommit(maker: sessionmaker[Session]) -> Session:
-    """Return a session as in `autocommit`, which its caller closes; its errors are as they come."""
+    """Return a session as in `autocommit`, which the caller closes; its errors are not translated."""
     return Session(maker.kw["bind"].execution_options(isolation_level="AUTOCOMMIT"))
 
 
@@ -57,6 +57,6 @@ def stream(
 ) -> Result[*tuple[Any, ...]]:
     """Run a query through a server-side cursor that holds `num_rows` rows at a time; the caller closes it.
 
-    `yield_per` is called on the result: as an execution option a session ignores it for text, and reads it all.
+    `yield_per` is called on the result: as an execution option a session ignores it for text, and reads all rows.
     """
     return session.execute(query, values, execution_options={"stream_results": True}).yield_per(num_rows)
