@@ -1,4 +1,4 @@
-"""What is done to all documents of a collection, stage by stage, each a batch: extractions and indexes.
+"""Courses: work on all documents of a collection, stage by stage, each a batch. Extractions and indexes are courses.
 
-Knows not what a stage does, nor what comes of it.
+Independent of what a stage does and produces.
 """

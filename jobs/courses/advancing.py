@@ -1,4 +1,4 @@
-"""Takes a course as far as it goes: the stage that is open is ended, or the next one begun, until there is none."""
+"""Advance a course as far as possible: end the open stage or begin the next one, until there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Standing = TypeVar("Standing", bound=CourseStanding[StageColumns])
 
 
 class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
-    """What a control worker does with courses of a kind."""
+    """A control worker's handling of one kind of course."""
 
     _claims_on_them: Claims[Course]
 
@@ -42,15 +42,15 @@ class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
 
     @abstractmethod
     def _look(self, session: Session, course_id: str) -> Standing:
-        """Return where a course stands now."""
+        """Return the current standing of a course."""
 
     @abstractmethod
     def _begin_next(self, work: ClaimedWork[Course], standing: Standing) -> bool:
-        """Begin the next stage, or where there is none put out what came of all; tell whether it goes on."""
+        """Begin the next stage, or publish the results where there is none; return whether the course continues."""
 
     @abstractmethod
     def _end_stage(self, work: ClaimedWork[Course], standing: Standing) -> None:
-        """Note what came of the open stage, whose batch has ended, and that it is over."""
+        """Record the results of the open stage, whose batch has ended, and that it is over."""
 
     def _go_on(self, work: ClaimedWork[Course]) -> bool:
         with work.reading() as session:
@@ -69,7 +69,7 @@ class CourseAdvancer(Advancer[Course], Generic[Course, Standing]):
         return True
 
     def _note_code(self, graph: Course, code: str) -> None:
-        """A course shows its reason alone."""
+        """A course shows only its reason."""
 
     def _came_to_it(self, session: Session, graph: Course) -> datetime:
         begun = self._look(session, graph.id).begun

@@ -1,4 +1,4 @@
-"""Lines of a stage, counted as they are written."""
+"""Lines of a stage, counted while they are written."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from itertools import chain, islice
 
 
 class CountedLines:
-    """Lines, counted as they pass."""
+    """An iterator of lines that counts them."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = iter(lines)
         self.num_lines = 0
 
     def is_empty(self) -> bool:
-        """Tell whether there is no line, before any has passed."""
+        """Return whether there is no line; call before iterating."""
         first = list(islice(self._lines, 1))
         self._lines = chain(first, self._lines)
         return not first

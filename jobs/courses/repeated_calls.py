@@ -1,4 +1,4 @@
-"""Calls that create a course and are repeated: what the first of them has made."""
+"""Repeated create calls of courses: find what the first call created."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class RepeatableCall(Protocol):
     def idempotency_key(self) -> str | None: ...
 
     def fingerprint(self) -> str:
-        """Return a hash of what is asked for, equal for a repeated call."""
+        """Return a hash of the request, equal for a repeated call."""
 
 
 def find_earlier(
     session: Session, table: type[Course], tenant_id: str, wanted: RepeatableCall, *, kind: str
 ) -> Course | None:
-    """Return the course that a call with this idempotency key has made. Raises ConflictError for another call."""
+    """Return the course that a call with this idempotency key made. Raises ConflictError for a different call."""
     if wanted.idempotency_key is None:
         return None
     advisory_lock(session, f"{kind} {tenant_id} {wanted.idempotency_key}")
     is_it = (table.tenant_id == tenant_id) & (table.idempotency_key == wanted.idempotency_key)
-    found = session.scalar(select(table).where(is_it))
-    if found is not None and found.fingerprint != wanted.fingerprint():
+    course = session.scalar(select(table).where(is_it))
+    if course is not None and course.fingerprint != wanted.fingerprint():
         raise ConflictError(
             f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made {kind} "
-            f"{found.id!r}. Repeat that request unchanged, or use a new key.",
+            f"{course.id!r}. Repeat that request unchanged, or use a new key.",
             code="idempotency_key_reused",
         )
-    return found
+    return course

@@ -1,4 +1,4 @@
-"""The stages of a course as rows: what begins and ends one, and the batches that they are."""
+"""Rows of a course's stages: their begin and end, and their batches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ StageRow = TypeVar("StageRow", bound=StageColumns)
 def stages_of_each(
     session: Session, rows: type[StageRow], course_id: InstrumentedAttribute[str], course_ids: Collection[str]
 ) -> dict[str, list[StageRow]]:
-    """Return the stages that are begun of several courses, in order, by the courses' ids; in one query."""
-    found: dict[str, list[StageRow]] = {one: [] for one in course_ids}
+    """Return the begun stages of several courses, in order, by course id; in one query."""
+    stages_by_course: dict[str, list[StageRow]] = {one: [] for one in course_ids}
     query = select(course_id, rows).where(course_id.in_(course_ids)).order_by(rows.number)
     for one, stage in session.execute(query):
-        found[one].append(stage)
-    return found
+        stages_by_course[one].append(stage)
+    return stages_by_course
 
 
 def batches_of(session: Session, stages: Sequence[StageColumns]) -> dict[str, Batch]:
@@ -40,15 +40,15 @@ def batches_of(session: Session, stages: Sequence[StageColumns]) -> dict[str, Ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBatch:
-    """What the batch of a stage is, beside its lines."""
+    """The batch of a stage, apart from its lines."""
 
     stage: str
     endpoint: str
     metadata: Mapping[str, str]
-    """Beside the stage."""
+    """In addition to the stage."""
     outputs_last_seconds: int
     least_minutes: int = 1
-    """It has these, even where the course's time is over."""
+    """Minimum window, even where the course's time is over."""
 
 
 def begin(
@@ -60,7 +60,7 @@ def begin(
     wanted: StageBatch,
     settings: Settings,
 ) -> None:
-    """Note that a stage has begun and create its batch, in the transaction of the claim; without lines there is none.
+    """Record that a stage has begun and create its batch, in the transaction of the claim; no batch without lines.
 
     Raises what creating a batch raises.
     """
@@ -89,7 +89,7 @@ def _submit(session: Session, course: CourseRow, lines: NewFile, wanted: StageBa
 
 
 def note_ended(session: Session, course: CourseRow, stage: StageColumns) -> None:
-    """Note that a stage is over: what comes next is tried anew."""
+    """Record that a stage is over; the tries of the next one are counted from zero."""
     stage.done_at = session.scalar(select(func.now()))
     course.num_tries = 0
     session.flush()

@@ -1,4 +1,4 @@
-"""Graphs of batches, which control workers take as far as they go: runs of pipelines, extractions and indexes.
+"""Graphs of batches, advanced by control workers: pipeline runs, extractions and indexes.
 
-Knows not what one does; only that it is claimed, waits, is tried again and ends.
+Covers claims, waits, retries and ends; what a graph does is defined elsewhere.
 """

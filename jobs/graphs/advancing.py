@@ -1,7 +1,6 @@
-"""Takes a graph of batches as far as it goes: again and again, later where something is away, to an end where it fails.
+"""Advance a graph of batches as far as possible; retry what is temporary, and fail it where that persists.
 
-Each effect is one transaction under the graph's claim, or one that can be repeated: a worker may be killed at any
-moment.
+Each effect is one transaction under the graph's claim, or repeatable: a worker may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ log = logging.getLogger(__name__)
 Graph = TypeVar("Graph", bound=GraphRow)
 
 _MAX_TRIES = 6
-_FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes together
+_FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes in total
 _FIRST_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time,
-_MAX_ROOM_PAUSE = timedelta(minutes=10)  # and a look may read a whole source, and write a batch's lines anew
+_MAX_ROOM_PAUSE = timedelta(minutes=10)  # and an attempt may read a whole source, and write a batch's lines again
 _UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"
 
 
 class Advancer(ABC, Generic[Graph]):
-    """What a control worker does with graphs of a kind."""
+    """A control worker's handling of one kind of graph."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Advancer(ABC, Generic[Graph]):
         hold_sessions: sessionmaker[Session] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_stopping` is asked between effects, and now and then within one: then graphs are given up as they are."""
+        """`is_stopping` is polled between effects, occasionally within one: graphs are then released as they are."""
         self._claims = claims
         self._sessions = sessions
         self._settings = settings
@@ -58,30 +57,30 @@ class Advancer(ABC, Generic[Graph]):
 
     @abstractmethod
     def _go_on(self, work: ClaimedWork[Graph]) -> bool:
-        """Do the next thing that is to be done; False where there is nothing (yet)."""
+        """Do the next step; False where there is none (yet)."""
 
     @abstractmethod
     def _cancel(self, session: Session, graph: Graph, *, reason: str) -> None:
-        """Let a locked graph that is under way be cancelling."""
+        """Start cancelling a locked graph that is under way."""
 
     @abstractmethod
     def _end(self, session: Session, graph: Graph, *, is_cancelled: bool) -> None:
-        """Move a locked graph to its end, as cancelled or else as failed."""
+        """End a locked graph, as cancelled or as failed."""
 
     @abstractmethod
     def _note_code(self, graph: Graph, code: str) -> None:
-        """Note the code of what fails a locked graph, where its kind shows one."""
+        """Record the error code of a locked graph, where its kind shows one."""
 
     @abstractmethod
     def _came_to_it(self, session: Session, graph: Graph) -> datetime:
-        """Return when a locked graph came to what it is to do now."""
+        """Return when a locked graph reached its current step."""
 
     @abstractmethod
     def _waits_until(self, session: Session, graph: Graph) -> datetime:
-        """Return how long a locked graph may wait for its tenant's limits."""
+        """Return until when a locked graph may wait for its tenant's limits."""
 
     def advance(self, graph_id: str) -> bool:
-        """Take a graph as far as it goes now; False where another worker has it."""
+        """Advance a graph as far as possible now; False where another worker has it."""
         done = work_on(
             self._sessions,
             self._claims,
@@ -97,7 +96,7 @@ class Advancer(ABC, Generic[Graph]):
     def _advance(self, work: ClaimedWork[Graph]) -> bool:
         with suppress(CancelHeardError):
             return self._advance_or_wait(work)
-        return self._advance_or_wait(work)  # to its end: it is heard once
+        return self._advance_or_wait(work)  # to its end: the cancel is raised once
 
     def _advance_or_wait(self, work: ClaimedWork[Graph]) -> bool:
         try:
@@ -107,7 +106,7 @@ class Advancer(ABC, Generic[Graph]):
         except (CancelHeardError, FencedOutError, StoppingError):
             raise
         except Exception:
-            # A defect of ours, or of what we read: it counts as a try, or the graph would be begun anew for ever.
+            # A defect of ours, or of our input: it counts as a try, or the graph would start over for ever.
             log.exception("work failed to go on kind=%s id=%s", self._claims.kind, work.claim.id)
             self._try_again_later(work, _UNEXPECTED.format(kind=self._claims.kind))
         return True
@@ -126,9 +125,9 @@ class Advancer(ABC, Generic[Graph]):
                 self._end_early(session, graph)
 
     def _wait_for_room(self, work: ClaimedWork[Graph], reason: str) -> None:
-        """Note which limit is reached, and look again later, until the graph's time is over.
+        """Record which limit is reached, and retry later, until the graph's time is over.
 
-        It is no try: what it has done so far would be paid for in vain. It waits as long again as it has waited.
+        This does not count as a try, as its work so far would be wasted. Each pause is as long as the wait so far.
         """
         with work.writing() as (session, graph):
             note_reason(graph, reason)
@@ -143,8 +142,8 @@ class Advancer(ABC, Generic[Graph]):
         log.info("work waits for room kind=%s id=%s", self._claims.kind, work.claim.id)
 
     def _try_again_later(self, work: ClaimedWork[Graph], reason: str) -> None:
-        """Note a trouble that may be over soon, or fail the graph where it has lasted."""
-        # Counted by itself: should the graph's end be what goes wrong, it waits for its next try all the same.
+        """Record a temporary problem, or fail the graph where it has persisted."""
+        # Counted in its own transaction: if ending the graph is what fails, it still waits for its next try.
         with work.writing() as (session, graph):
             graph.num_tries += 1
             num_tries = graph.num_tries
@@ -168,5 +167,5 @@ class Advancer(ABC, Generic[Graph]):
             if batch is None or BatchState(batch.state) in TERMINAL_BATCH_STATES:
                 self._end_early(session, graph)
                 return
-            with suppress(ConflictError):  # it ends by itself
+            with suppress(ConflictError):  # it has just ended
                 batches.cancel_batch(session, graph.tenant_id, batch.id)

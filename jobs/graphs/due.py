@@ -1,4 +1,4 @@
-"""Which graphs of batches a control worker may go on with."""
+"""Graphs of batches that a control worker can advance."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _ENDING = (BatchState.FINALIZING, BatchState.CANCELLING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A graph that a control worker may go on with."""
+    """A graph that a control worker can advance."""
 
     id: str
     tenant_id: str
 
 
 def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE") -> TextClause:
-    """Return the query of what is due in table `graph`, whose state is `under_way` or cancelling.
+    """Return the query of due rows in table `graph`, whose state is `under_way` or cancelling.
 
-    `parts` is the table of its steps or stages. What waits for a batch is due again when that has ended, or where
-    `goes_on` holds of that; what is cancelled has its batch cancelled first.
+    `parts` is the table of its steps or stages. A graph that waits for a batch is due again when that has ended, or
+    where `goes_on` holds for it; when a graph is cancelled, its batch is cancelled first.
     """
     return text(f"""
         SELECT id, tenant_id FROM (
@@ -53,5 +53,5 @@ def due_query(graph: str, *, parts: str, under_way: str, goes_on: str = "FALSE")
 
 
 def find_due(session: Session, query: TextClause) -> Sequence[Due]:
-    """Return graphs that somebody can go on with, of each tenant a few, those first that wait longest."""
+    """Return graphs that can be advanced, a few of each tenant, longest waiting first."""
     return [Due(id=row.id, tenant_id=row.tenant_id) for row in session.execute(query, {"limit": _DUE_A_TENANT})]

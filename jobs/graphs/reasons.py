@@ -1,4 +1,4 @@
-"""Why a graph of batches waits or ends, in words that a tenant sees."""
+"""Why a graph of batches waits or ends, in words for the tenant."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _MAX_REASON = 2000  # characters
 
 
 def note_reason(graph: GraphRow, reason: str | None) -> None:
-    """Note why a locked graph ends, or waits, if there is a reason: it may name what tenants wrote, or very many."""
+    """Record why a locked graph ends or waits, if there is a reason; it may quote tenants' text, and be very long."""
     known = storable(reason or "") or None
     graph.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
 
 
 def storable(message: str) -> str:
-    """Return a message without NUL, which no text of the database may have."""
+    """Return a message without NUL, which Postgres cannot store in text."""
     return message.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def batch_problem(batch: Batch, *, of: str) -> str:
-    """Return what became of a batch that did not complete; `of` names its step or stage."""
-    said = (batch.errors or [{}])[0].get("message", "")
-    because = f": {said}" if said else ""
+    """Return the outcome of a batch that did not complete; `of` names its step or stage."""
+    detail = (batch.errors or [{}])[0].get("message", "")
+    because = f": {detail}" if detail else ""
     return f"batch {batch.id!r} of {of} is {batch.state}{because}"

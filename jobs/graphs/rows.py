@@ -1,4 +1,4 @@
-"""The row of a graph: the lock on it, and the state that it enters."""
+"""The row of a graph: its lock and its state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ State = TypeVar("State", ExtractionState, IndexState, RunState)
 
 
 def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:
-    """Return a graph, fresh and locked until the transaction ends, or None."""
+    """Return a graph, freshly read and locked until the transaction ends, or None."""
     query = select(table).where(table.id == graph_id).with_for_update(key_share=True)
     return session.scalar(query, execution_options={"populate_existing": True})
 
 
 def enter(session: Session, graph: GraphRow, after: State, *, is_end: bool) -> None:
-    """Put a locked graph into its next state; at its end nobody has it any more. Raises IllegalMoveError.
+    """Move a locked graph to its next state; at its end the claim is released. Raises IllegalMoveError.
 
-    Nobody else writes `state`, and the `lifecycle` of its kind alone calls this.
+    The only writer of `state`, called only by the `lifecycle` of each kind.
     """
     require_move(type(after)(graph.state), after)
     graph.state = after.value

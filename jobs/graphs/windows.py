@@ -1,4 +1,4 @@
-"""What is left of a graph's time for its next batch."""
+"""The rest of a graph's time for its next batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.batches.submission import MAX_WINDOW
 
 
 def window_left(session: Session, expires_at: datetime, *, least_minutes: int = 1) -> str:
-    """Return the window of a batch that is to end by then, in minutes: some, even where that is over."""
+    """Return the window, in minutes, of a batch that should end by then: at least `least_minutes`."""
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None
     left = math.ceil((expires_at - now).total_seconds() / 60)
