@@ -1,4 +1,4 @@
 """The domain of the queue: tables, states, every query, budgets, fair share, files and the wire formats of lines.
 
-Knows nothing of HTTP, Celery or torch.
+Independent of HTTP, Celery and torch.
 """

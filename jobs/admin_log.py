@@ -1,7 +1,7 @@
-"""The admin log: who changed what, when, from what to what. Rows are only ever added; triggers of the table see to it.
+"""The admin log: who changed what, when, from what to what. Append-only, enforced by triggers on the table.
 
-Knows no change itself; it is written in the transaction that makes the change. It is kept as long as the database:
-one row a change, with no secret and nothing that a tenant wrote but names.
+An entry is written in the transaction that makes the change, and kept as long as the database: one row per change,
+without secrets and without tenants' text except names.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jobs import deletions
 from jobs.tables import AdminEntry
 
 Shown = Mapping[str, Any]
-"""What the log shows of a thing: values that JSON can have, moments and decimals."""
+"""Logged values of a thing: JSON values, datetimes and decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who changes something."""
+    """Who made a change."""
 
     kind: str
     name: str
@@ -38,22 +38,22 @@ class Actor:
 
     @classmethod
     def of_process(cls) -> Actor:
-        """Return the user that the operating system runs this process for, whatever its environment says."""
+        """Return the operating system's user of this process, whatever its environment says."""
         user_id = os.getuid()
         try:
             return cls(kind="user", name=pwd.getpwuid(user_id).pw_name)
-        except KeyError:  # a container's user that no file names
+        except KeyError:  # a container's user without a passwd entry
             return cls(kind="user", name=str(user_id))
 
     @property
     def as_deleter(self) -> str:
-        """Return the name by which `jobs.deletions` knows who deleted something."""
+        """Return the name under which `jobs.deletions` records this actor."""
         return self.name if self.kind == "key" else deletions.OPERATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:
-    """An operator at work: in which transaction, and who it is."""
+    """An operator's transaction and identity."""
 
     session: Session
     actor: Actor
@@ -67,7 +67,7 @@ class Admin:
         before: Shown | None = None,
         after: Shown | None = None,
     ) -> None:
-        """Write an entry; `before` None: it was made, `after` None: it is gone."""
+        """Write an entry; `before` None: created, `after` None: deleted."""
         entry = AdminEntry(
             actor=f"{self.actor.kind}:{self.actor.name}",
             action=action,
@@ -81,7 +81,7 @@ class Admin:
 
     @contextmanager
     def noting(self, action: str, subject: str, *, tenant_id: str | None, look: Callable[[], Shown]) -> Iterator[None]:
-        """Note what a block changes of what `look` shows, and nothing where that is nothing."""
+        """Log how a block changes the values of `look`; nothing where they are unchanged."""
         before = look()
         yield
         after = look()
@@ -92,7 +92,7 @@ class Admin:
 
 
 Administration = Callable[[], AbstractContextManager[Admin]]
-"""Begins a transaction of an operator's, committed at its end: for what takes more than one."""
+"""Opens an operator's transaction, committed at its end: for work that needs several."""
 
 
 def _as_json(shown: Shown) -> dict[str, Any]:
@@ -106,6 +106,6 @@ def _plain(value: Any) -> Any:
 
 
 def entries(session: Session, *, before_id: int | None = None, limit: int) -> Sequence[AdminEntry]:
-    """Return up to `limit` entries, the newest first; `before_id`: those that are older than this one."""
+    """Return up to `limit` entries, newest first; with `before_id` only older ones."""
     query = select(AdminEntry).order_by(AdminEntry.id.desc()).limit(limit)
     return session.scalars(query if before_id is None else query.where(AdminEntry.id < before_id)).all()

@@ -1,4 +1,4 @@
-"""Work that comes round again and that one process does for all: a row says when it is due. Knows none of the work."""
+"""Chores: periodic work done by one process for all; a row holds when it is due."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sqlalchemy.orm import Session
 
 
 def claim(session: Session, name: str, *, hold: timedelta) -> bool:
-    """Take a chore that is due; False where it is not, or another has it.
+    """Claim a due chore; False where it is not due, or another process has it.
 
-    Whoever takes it calls `finish`, or another may begin after `hold`: at once, where that takes longer.
+    Call `finish` afterwards. Another process may start after `hold`, even while this one is still at work.
     """
     return session.execute(_CLAIM, {"name": name, "hold": hold}).first() is not None
 
 
 def finish(session: Session, name: str, *, again: timedelta) -> None:
-    """Note that a chore is done, and due again after `again`."""
+    """Record that a chore is done, and due again after `again`."""
     session.execute(_FINISH, {"name": name, "again": again})
 
 
-# What is not due is only looked at: a row that is locked and left as it is would be a transaction to write down.
+# A chore that is not due is only read: locking a row without a change would still write a transaction.
 _CLAIM = text("""
     INSERT INTO chore (name, due_at)
     SELECT :name, clock_timestamp() + CAST(:hold AS interval)

@@ -1,6 +1,6 @@
-"""What came in a span of time and what became of it: batches, their classes, tenants and lengths. No prompt, no answer.
+"""Record of a time span: batches, their classes, tenants and lengths. No prompts, no answers.
 
-Of ended batches whose results are kept; how many others there were is told apart.
+Covers ended batches whose results are kept; the others are only counted.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from jobs.states import TERMINAL_BATCH_STATES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedBatch:
-    """One batch that has ended."""
+    """A batch that has ended."""
 
     tenant: str
     weight: float
     model: str
     priority: str
     arrived_at: datetime
-    """From then on it could be worked on: its input was checked."""
+    """When its validation was done, so that it could run."""
     deadline_at: datetime
     first_answer_at: datetime
     ended_at: datetime
     """When its last line was answered."""
     max_tokens: int
-    """Of a line, as estimated; the mean."""
+    """Mean per line, as estimated."""
     worker_seconds: float
-    """What it took of workers' time."""
+    """Worker time used."""
     lines: list[tuple[int, int, int]]
-    """Tokens of the prompt, those of them that were cached, and of the answer; lines that used none are left out."""
+    """Tokens of the prompt, the cached ones among them, and tokens of the answer; lines without tokens are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What is known of a span beside its batches."""
+    """Facts about a span beside its batches."""
 
     num_workers: Mapping[str, int]
-    """That took up work, by model; kept for a day."""
+    """Workers that claimed work, by model; kept for a day."""
     num_open: int
     """Batches that have not ended."""
     num_forgotten: int
-    """Batches without a result that is kept."""
+    """Batches without stored results."""
 
 
 def describe(session: Session, start: datetime, end: datetime) -> Span:
-    """Return what `recorded` says nothing of. Raises InputError where the span ends before it begins."""
+    """Return what `recorded` does not cover. Raises InputError where the span ends before it begins."""
     if start >= end:
         raise InputError(f"the span begins at {start.isoformat()} and ends at {end.isoformat()}; give a later end")
     values = {"start": start, "end": end, "ended": [state.value for state in TERMINAL_BATCH_STATES]}

@@ -1,7 +1,6 @@
-"""What was decided about batches, for their owners to read: a row a kind and subject, counted, kept for a day.
+"""Decisions about batches, for their owners: a row per kind and subject, with a count, kept for a day.
 
-However often a worker takes up chunks of a batch, that is one row: what is kept grows with the workers that were at it
-and not with its lines. Knows neither chunks nor batches, and decides nothing.
+Repeated claims by one worker share a row: the number of rows grows with the workers of a batch, not with its lines.
 """
 
 from __future__ import annotations
@@ -18,40 +17,40 @@ from jobs.database import transaction
 from jobs.tables import Decision
 
 KEPT_FOR = timedelta(days=1)
-"""After the last time."""
+"""After the last occurrence."""
 MAX_SHOWN = 200
-_ROWS = 10_000  # a transaction
+_ROWS = 10_000  # per transaction
 
 
 class Kind(StrEnum):
-    """What was decided; the subject of those about workers is a worker's id."""
+    """What was decided; the subject of decisions about workers is a worker's id."""
 
-    VALIDATED = "validated"  # its input was read: the detail says what was found
-    CLAIMED = "claimed"  # a worker took up chunks
+    VALIDATED = "validated"  # its input was read: the detail summarises it
+    CLAIMED = "claimed"  # a worker claimed chunks
     GIVEN_BACK = "given_back"  # a worker gave chunks back, unfinished and on purpose
-    DEFERRED = "deferred"  # the object store did not give a worker their lines: the batch is put off
-    LOST_LEASE = "lost_lease"  # a worker fell silent over chunks: the detail says what became of the last one
-    WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were laid aside
-    WAITS_FOR_READING = "waits_for_reading"  # the tenant has had all the reading of the day: the batch is put off
-    WENT_ON = "went_on"  # chunks that were laid aside are back in the queue
-    PREEMPTED = "preempted"  # a worker's engine took answers off the GPU, to go on later
-    SWAPPED = "swapped"  # of these, what was computed went to host memory
-    PREFIX_FOUND = "prefix_found"  # tokens of prompts that a worker's engine had computed before
-    CHANGED = "changed"  # its owner gave it another class or window
+    DEFERRED = "deferred"  # the object store did not return their lines to a worker: the batch is put off
+    LOST_LEASE = "lost_lease"  # a worker went silent while it had chunks: the detail is the outcome of the last one
+    WAITS_FOR_BUDGET = "waits_for_budget"  # chunks were set aside
+    WAITS_FOR_READING = "waits_for_reading"  # the tenant has used up the day's reading: the batch is put off
+    WENT_ON = "went_on"  # chunks that were set aside are back in the queue
+    PREEMPTED = "preempted"  # a worker's engine interrupted answers, to continue later
+    SWAPPED = "swapped"  # of these, the computed state went to host memory
+    PREFIX_FOUND = "prefix_found"  # prompt tokens found in a worker's prefix cache
+    CHANGED = "changed"  # its owner changed its class or window
 
 
 _SENTENCES = {
     Kind.VALIDATED: "Its input was validated: {detail}.",
-    Kind.CLAIMED: "Worker {subject} took up {chunks}.",
+    Kind.CLAIMED: "Worker {subject} claimed {chunks}.",
     Kind.GIVEN_BACK: "Worker {subject} gave {chunks} back.",
     Kind.DEFERRED: "Worker {subject} could not read {chunks} from the object store.",
-    Kind.LOST_LEASE: "Worker {subject} fell silent over {chunks}; the last one is {detail}.",
-    Kind.WAITS_FOR_READING: "Worker {subject} put off {chunks}: there was no reading left of the day.",
+    Kind.LOST_LEASE: "Worker {subject} went silent with {chunks}; the last one is {detail}.",
+    Kind.WAITS_FOR_READING: "Worker {subject} put off {chunks}: the day's reading time was used up.",
     Kind.WAITS_FOR_BUDGET: "The budget had no room for what {chunks} needed; {detail} last.",
     Kind.WENT_ON: "The budget had room for {chunks} that had waited.",
-    Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {times}, to let others run first.",
-    Kind.SWAPPED: "The engine of worker {subject} kept what was computed of interrupted answers {times}.",
-    Kind.PREFIX_FOUND: "The engine of worker {subject} had {tokens} of prompts computed before.",
+    Kind.PREEMPTED: "The engine of worker {subject} interrupted answers {times} to let others run first.",
+    Kind.SWAPPED: "The engine of worker {subject} kept the state of interrupted answers {times}.",
+    Kind.PREFIX_FOUND: "The engine of worker {subject} had {tokens} of prompts in its cache.",
     Kind.CHANGED: "Its owner changed it: {detail}.",
 }
 
@@ -59,21 +58,21 @@ _SENTENCES = {
 def note(
     session: Session, batch_id: str, kind: Kind, *, subject: str = "", detail: str | None = None, num: int = 1
 ) -> None:
-    """Note that something was decided, `num` times; call it late, for it locks a row until the transaction ends."""
+    """Record a decision, `num` times. Call it late: it locks a row until the transaction ends."""
     if num:
         values = {"batch_id": batch_id, "kind": kind.value, "subject": subject, "detail": detail, "num": num}
         session.execute(_NOTE, values)
 
 
 def read(session: Session, batch_id: str) -> Sequence[Decision]:
-    """Return what was decided about a batch, the latest first."""
+    """Return the decisions about a batch, latest first."""
     mine = select(Decision).where(Decision.batch_id == batch_id)
     ordered = mine.order_by(Decision.last_at.desc(), Decision.kind, Decision.subject).limit(MAX_SHOWN)
     return session.scalars(ordered, execution_options={"populate_existing": True}).all()
 
 
 def sentence(decision: Decision) -> str:
-    """Say what was decided, in words for the batch's owner."""
+    """Return a decision as a sentence for the batch's owner."""
     kind = known_kind(decision.kind)
     if not isinstance(kind, Kind):
         return f"A newer release of Tokenmill decided {kind!r} {counted(decision.num, 'time')}."
@@ -82,7 +81,7 @@ def sentence(decision: Decision) -> str:
 
 
 def known_kind(kind: str) -> Kind | str:
-    """Return a kind as it is written: as text where a newer release wrote it, which runs beside this one for a time."""
+    """Return a kind; as text where a newer release wrote it, which may run at the same time."""
     try:
         return Kind(kind)
     except ValueError:
@@ -90,7 +89,7 @@ def known_kind(kind: str) -> Kind | str:
 
 
 def forget(maker: sessionmaker[Session]) -> int:
-    """Delete what is kept no longer; return how many rows it were."""
+    """Delete expired rows; return how many."""
     total = 0
     while True:
         with transaction(maker) as session:

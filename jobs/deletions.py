@@ -1,4 +1,4 @@
-"""The record of deletions: what was deleted, when and by whom. It outlives what it names, and knows no contents."""
+"""Record of deletions: what was deleted, when and by whom. It outlives its subjects, and has none of their contents."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from jobs.tables import Deletion
 log = logging.getLogger(__name__)
 
 OPERATOR = "operator"
-"""Who deletes where no key does: the operator, at the command line,"""
+"""Deleted by the operator, at the command line."""
 EXPIRY = "expiry"
-"""the time that the tenant gave with `expires_after` or `output_expires_after`,"""
+"""Deleted because `expires_after` or `output_expires_after` has passed."""
 RETENTION = "retention"
-"""the end of the retention of results,"""
+"""Deleted at the end of the results' retention."""
 SWEEP = "sweep"
-"""or the sweep of objects that no file names."""
+"""Deleted by the sweep of unreferenced objects."""
 
 
 class Deleted(StrEnum):
-    """The kinds of things that are deleted."""
+    """Kinds of deleted things."""
 
     TENANT = "tenant"
     BATCH = "batch"
     FILE = "file"
-    RESULTS = "results"  # the lines of a batch one by one; its id is the batch's
-    RESULT_DAY = "result_day"  # those of all batches of a day; its id is the day
-    UPLOAD = "upload"  # the parts of one that was cancelled or expired
+    RESULTS = "results"  # the lines of a batch; its id is the batch's
+    RESULT_DAY = "result_day"  # the lines of all batches of a day; its id is the day
+    UPLOAD = "upload"  # the parts of a cancelled or expired upload
     COLLECTION = "collection"
-    DOCUMENT = "document"  # of a collection, with what was read of it
+    DOCUMENT = "document"  # of a collection, with its read text
     EXTRACTION = "extraction"
     INDEX = "index"  # of a collection
-    OBJECT = "object"  # one in the store that no file names; its id is the key
+    OBJECT = "object"  # an unreferenced object in the store; its id is the key
 
 
 def record(session: Session, kind: Deleted, subjects: Iterable[tuple[str, str | None]], *, by: str) -> None:
@@ -52,6 +52,6 @@ def record(session: Session, kind: Deleted, subjects: Iterable[tuple[str, str | 
 
 
 def find(session: Session, kind: Deleted, subject_id: str) -> Deletion | None:
-    """Return the first entry about a thing, None where it was not deleted."""
+    """Return the first entry about a thing; None where it was not deleted."""
     entries = select(Deletion).where(Deletion.subject_id == subject_id, Deletion.kind == kind.value)
     return session.scalar(entries.order_by(Deletion.id).limit(1))

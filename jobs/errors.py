@@ -1,23 +1,23 @@
-"""The errors of the domain, as one tree. Each says what was given, what is allowed and what to do.
+"""The errors of the domain, as one tree. Messages say what was given, what is allowed and what to do.
 
 TokenmillError
-├── InputError              the caller sent something wrong                       400
+├── InputError              the caller's input is invalid                         400
 │   ├── AuthenticationError no key, an unknown key, a revoked key                 401
-│   ├── ForbiddenError      the caller may not do this, and the operator may change that  403
+│   ├── ForbiddenError      the caller may not do this; an operator can change that  403
 │   ├── NotFoundError       no such object, or another tenant's                   404
-│   ├── GoneError           the object is there, and what is asked of it is kept no longer  410
+│   ├── GoneError           the object exists, but the requested part has expired  410
 │   ├── ConflictError       the object's state does not allow this                409
-│   ├── TooLargeError       a limit on size or count is passed                    413
-│   ├── LimitError          the tenant has as much at once as it may have         429
-│   ├── RateLimitError      too much at a time: the same call may pass a little later  429
+│   ├── TooLargeError       a limit on size or count is exceeded                  413
+│   ├── LimitError          a limit on what the tenant has at once is reached     429
+│   ├── RateLimitError      too many calls: the same call may succeed later       429
 │   ├── OverBudgetError     the tenant's token budget does not cover the work     429
-│   ├── UnservedError       no worker answers what this needs just now            503
-│   └── LateError           what this waited for has not come in time             504
-├── FencedOutError          another worker owns this chunk by now: roll back, stop its sequences
+│   ├── UnservedError       no worker serves what this needs at the moment        503
+│   └── LateError           the awaited result did not come in time               504
+├── FencedOutError          another worker owns this chunk: roll back, stop its sequences
 └── ServiceError            Postgres, the broker or the object store is not usable  503
     └── StorageFullError    the object store, or a store of a tenant's, has no room  503
 
-The status is the domain's opinion; only the API turns it into an answer.
+The domain suggests a status; only the API turns it into a response.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class RateLimitError(InputError):
 
 
 class OverBudgetError(InputError):
-    """Tokens: `needed` by the work, against `limit` − `spent` − `reserved` of the tenant. Retrying does not help."""
+    """The work needs `needed` tokens, against `limit` − `spent` − `reserved` of the tenant. Retrying does not help."""
 
     status = 429
     code = "insufficient_quota"
@@ -100,7 +100,7 @@ class OverBudgetError(InputError):
     def __init__(
         self, *, limit: int, spent: int, reserved: int, needed: int, of_key: str | None = None, is_money: bool = False
     ) -> None:
-        """`of_key`: it is the budget of one key; `is_money`: the numbers are pico-units, and it is used up."""
+        """`of_key`: the budget is that of a key; `is_money`: the numbers are pico-units, and the budget is used up."""
         whose = "" if of_key is None else f" of key {of_key}"
         message = (
             f"this work needs about {needed:,} tokens and {limit - spent - reserved:,} are available: the limit{whose} "
@@ -140,7 +140,7 @@ class StorageFullError(ServiceError):
 
 
 class StoreAwayError(ServiceError):
-    """The folder or the bucket is not there: not mounted, or removed. Another try may find it."""
+    """The folder or the bucket is missing: not mounted, or removed. A retry may find it."""
 
     code = "store_away"
 

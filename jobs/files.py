@@ -1,4 +1,4 @@
-"""Files of tenants: rows that name immutable objects in the store. Expired and deleted ones are not found."""
+"""Files of tenants: rows that reference immutable objects in the store. Expired and deleted files are not found."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ MAX_PAGE = 10_000
 MIN_EXPIRY_SECONDS = 3600
 MAX_EXPIRY_SECONDS = 2_592_000
 NO_NAME = ""
-"""What a deleted file is called: its row stays, and its own name may tell of a person."""
+"""The name of a deleted file: its row stays, and its own name may identify a person."""
 
 
 class Purpose(StrEnum):
-    """What a file is for, as the wire names it."""
+    """Purpose of a file, in the API's terms."""
 
     BATCH = "batch"  # input of a batch
     BATCH_OUTPUT = "batch_output"  # output and error files
-    USER_DATA = "user_data"  # kept for the tenant; no batch reads it
+    USER_DATA = "user_data"  # stored for the tenant; no batch reads it
 
 
 OBJECT_KEY = re.compile(r"tenant_[0-9a-f]{32}/object_[0-9a-f]{32}")
 
 
 def new_object_key(tenant_id: str) -> str:
-    """Return a fresh key in the object store; the content goes there first, then `create_file` names it."""
+    """Return a new key in the object store; the content is written first, then `create_file` references it."""
     return f"{tenant_id}/{new_id('object')}"
 
 
 def is_object_key(name: str) -> bool:
-    """Tell whether `new_object_key` makes such keys; a bucket may hold other things, and parts of our objects."""
+    """Return whether a key has the format of `new_object_key`; a bucket may hold other things too."""
     return OBJECT_KEY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A file whose content is in the object store, and that no row names yet."""
+    """A file whose content is in the object store, but not referenced by a row yet."""
 
     object_key: str
     filename: str
     purpose: str
     size_bytes: int
     estimate: InputEstimate | None = None
-    """Of a batch input, and of no other file."""
+    """Of batch inputs only."""
     expires_after_seconds: int | None = None
     """None: it does not expire."""
 
 
 def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
-    """Name an object that is in the store already. Raises ServiceError where it was taken for a leftover meanwhile."""
+    """Create the row of a stored object. Raises ServiceError where it was swept as a leftover meanwhile."""
     claim_object(session, new.object_key)
     estimate = new.estimate
     assert estimate is not None or new.purpose != Purpose.BATCH, "a batch input needs its estimate"
@@ -91,19 +91,19 @@ def create_file(session: Session, tenant_id: str, new: NewFile) -> File:
 
 
 def claim_object(session: Session, object_key: str) -> None:
-    """Let a row name an object in this transaction. Raises ServiceError where it was taken for a leftover meanwhile."""
+    """Let a row reference an object in this transaction. Raises ServiceError where it was swept meanwhile."""
     advisory_lock(session, f"object {object_key}")
     if deletions.find(session, Deleted.OBJECT, object_key) is not None:
         raise ServiceError(f"object {object_key} was deleted before a file named it: it took too long; try again")
 
 
 def hold_room(session: Session, tenant_id: str) -> None:
-    """Let the files of a tenant come one after the other until the transaction ends: then `check_room` is exact."""
+    """Serialise the creation of a tenant's files until the transaction ends: then `check_room` is exact."""
     advisory_lock(session, f"files {tenant_id}")
 
 
 def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
-    """Raise TooLargeError where one more file, of `size_bytes`, is more than a tenant may keep."""
+    """Raise TooLargeError where one more file of `size_bytes` exceeds what the tenant may store."""
     num_files, stored = kept_files(session, tenant_id)
     if num_files >= limits.files:
         raise TooLargeError(
@@ -115,12 +115,12 @@ def check_room(session: Session, tenant_id: str, limits: Limits, *, size_bytes: 
 
 
 def check_stored_bytes(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int) -> None:
-    """Raise TooLargeError where `size_bytes` of a file that counts already are more than a tenant may keep."""
+    """Raise TooLargeError where `size_bytes` of an already counted file exceed what the tenant may store."""
     _check_bytes(size_bytes, kept_files(session, tenant_id)[1], limits)
 
 
 def check_more_bytes(session: Session, tenant_id: str, limits: Limits, *, size_bytes: int, of: str) -> None:
-    """Raise TooLargeError where `size_bytes` of something that is no file are more than a tenant may keep."""
+    """Raise TooLargeError where `size_bytes` of something other than a file exceed what the tenant may store."""
     _check_bytes(size_bytes, kept_files(session, tenant_id)[1], limits, of=of)
 
 
@@ -135,9 +135,9 @@ def _check_bytes(size_bytes: int, stored: int, limits: Limits, *, of: str = "The
 
 
 def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
-    """Return how many files a tenant keeps, those to be that come in parts included, and their bytes.
+    """Return how many files a tenant stores, including those still uploaded in parts, and their bytes.
 
-    Indexes are no files, and have bytes.
+    Indexes are not files, but their bytes count.
     """
     query = select(func.count(), func.coalesce(func.sum(File.size_bytes), 0))
     num_files, size = session.execute(query.where(File.tenant_id == tenant_id, _is_there())).one()
@@ -150,7 +150,7 @@ def kept_files(session: Session, tenant_id: str) -> tuple[int, int]:
 
 
 def get_file(session: Session, tenant_id: str, file_id: str) -> File:
-    """Return a file of this tenant. Raises NotFoundError, also for one that is deleted, expired or another's."""
+    """Return a file of this tenant. Raises NotFoundError, also for a deleted, expired or another tenant's file."""
     file = find_kept(session, tenant_id, file_id)
     if file is None:
         raise _not_found(file_id)
@@ -158,26 +158,26 @@ def get_file(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def find_kept(session: Session, tenant_id: str, file_id: str) -> File | None:
-    """Return a file of this tenant, or None where it is deleted, expired or another's."""
+    """Return a file of this tenant, or None where it is deleted, expired or another tenant's."""
     return session.scalar(select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there()))
 
 
 def share_file(session: Session, tenant_id: str, file_id: str) -> File | None:
-    """Return a file that cannot be deleted until this transaction ends, or None."""
+    """Return a file locked against deletion until this transaction ends, or None."""
     mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
     return session.scalar(mine.with_for_update(read=True))
 
 
 def condemn(session: Session, keys: Collection[str]) -> set[str]:
-    """Return those of these object keys that no file and no part of one names, and see to it that none ever will.
+    """Return those of these object keys that no file or part references, and make sure that none ever will.
 
-    Objects of tenants that this database does not know are another's, or those of a dump that is yet to be restored.
+    Objects of unknown tenants belong to another database, or to a dump that is yet to be restored, and are left out.
     """
     tenant_ids = {key: key.partition("/")[0] for key in keys}
     ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(tenant_ids.values())))))
     candidates = _unnamed(session, {key for key in keys if tenant_ids[key] in ours})
     free = {key for key in sorted(candidates) if try_advisory_lock(session, f"object {key}")}
-    unnamed = _unnamed(session, free)  # one may have been named until its lock was free
+    unnamed = _unnamed(session, free)  # one may have been referenced until its lock was free
     known = {key for key in unnamed if deletions.find(session, Deleted.OBJECT, key) is not None}
     new = sorted(unnamed - known)
     deletions.record(session, Deleted.OBJECT, [(key, tenant_ids[key]) for key in new], by=deletions.SWEEP)
@@ -185,9 +185,9 @@ def condemn(session: Session, keys: Collection[str]) -> set[str]:
 
 
 def _unnamed(session: Session, keys: set[str]) -> set[str]:
-    named = select(File.object_key).where(File.object_key.in_(keys), File.purged_at.is_(None))
+    referenced = select(File.object_key).where(File.object_key.in_(keys), File.purged_at.is_(None))
     parts = select(UploadPart.object_key).where(UploadPart.object_key.in_(keys))
-    return keys.difference(session.scalars(named), session.scalars(parts))
+    return keys.difference(session.scalars(referenced), session.scalars(parts))
 
 
 def list_files(
@@ -199,7 +199,7 @@ def list_files(
     order: str = "desc",
     purpose: str | None = None,
 ) -> Page[File]:
-    """Return a page of a tenant's files; `order` is asc or desc by creation. Raises InputError on a wrong `after`."""
+    """Return a page of a tenant's files; `order` is asc or desc by creation. Raises InputError for a bad `after`."""
     query = select(File).where(File.tenant_id == tenant_id, _is_there())
     if purpose is not None:
         query = query.where(File.purpose == purpose)
@@ -209,10 +209,10 @@ def list_files(
 
 
 def delete_file(session: Session, tenant_id: str, file_id: str, *, by: str) -> File:
-    """Mark a file as deleted; its object may be deleted once this is committed.
+    """Mark a file as deleted; its object may be deleted after the commit.
 
-    With an output or error file go the batch's results one by one. Raises ConflictError while a batch still reads it,
-    NotFoundError as `get_file` does.
+    Deleting an output or error file also deletes the batch's results line by line. Raises ConflictError while a batch
+    still reads the file, NotFoundError as `get_file` does.
     """
     mine = select(File).where(File.id == file_id, File.tenant_id == tenant_id, _is_there())
     file = session.scalar(mine.with_for_update(), execution_options={"populate_existing": True})
@@ -230,7 +230,7 @@ def delete_file(session: Session, tenant_id: str, file_id: str, *, by: str) -> F
 
 
 def mark_deleted(session: Session, files: Sequence[File], *, by: str) -> None:
-    """Delete locked files, with the results of the batches that they are outputs of; their objects are purged later."""
+    """Delete locked files, with the results of the batches whose outputs they are; their objects are purged later."""
     now = session.scalar(select(func.now()))
     for file in files:
         file.deleted_at, file.filename = now, NO_NAME
@@ -251,7 +251,7 @@ def delete_all_of(session: Session, tenant_ids: Select[str], *, by: str, limit: 
 
 
 def delete_results(session: Session, of: ColumnElement[bool], *, by: str) -> None:
-    """Let nobody read the lines of these batches any more; `jobs.retention` purges them."""
+    """Make the lines of these batches unreadable; `jobs.retention` purges them."""
     ended = update(Batch).where(of, Batch.results_deleted_at.is_(None)).values(results_deleted_at=func.now())
     rows = session.execute(
         ended.returning(Batch.id, Batch.tenant_id), execution_options={"synchronize_session": False}
@@ -260,7 +260,7 @@ def delete_results(session: Session, of: ColumnElement[bool], *, by: str) -> Non
 
 
 def delete_expired(session: Session, *, limit: int) -> int:
-    """Mark up to `limit` expired files as deleted, but for the inputs of live batches; return how many."""
+    """Mark up to `limit` expired files as deleted, except inputs of live batches; return how many."""
     in_use = exists().where(Batch.input_file_id == File.id, _is_live())
     over_at = func.least(File.expires_at, File.deleted_at)
     over = select(File).where(over_at <= func.now(), File.purged_at.is_(None), File.deleted_at.is_(None), ~in_use)
@@ -269,8 +269,8 @@ def delete_expired(session: Session, *, limit: int) -> int:
 
 
 def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
-    # A batch that was committed while the files were found is seen only by another statement; now that they are
-    # locked there is no new batch of them.
+    # A batch committed while the files were selected is seen only by another statement; now that they are locked, no
+    # new batch can use them.
     readers = select(Batch.input_file_id).where(Batch.input_file_id.in_([file.id for file in locked]), _is_live())
     in_use = set(session.scalars(readers))
     unread = [file for file in locked if file.id not in in_use]
@@ -279,12 +279,12 @@ def _delete_unread(session: Session, locked: Sequence[File], *, by: str) -> int:
 
 
 def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
-    """Return deleted files whose objects are still there, as id: object key; those never tried come first.
+    """Return deleted files whose objects still exist, as id: object key; those never tried come first.
 
-    No lock is held while the objects are deleted: two who do it do no harm.
+    No lock is held while the objects are deleted: two concurrent purges do no harm.
     """
     is_due = File.purge_again_at.is_(None) | (File.purge_again_at <= func.now())
-    is_over = func.least(File.expires_at, File.deleted_at) <= func.now()  # of every deleted one: what the index is by
+    is_over = func.least(File.expires_at, File.deleted_at) <= func.now()  # of every deleted file: the index is by this
     is_deleted = File.deleted_at.is_not(None) & File.purged_at.is_(None)
     due = select(File.id, File.object_key).where(is_over, is_deleted, is_due)
     rows = session.execute(due.order_by(File.purge_again_at.asc().nulls_first(), File.deleted_at).limit(limit))
@@ -292,7 +292,7 @@ def due_for_purge(session: Session, *, limit: int) -> dict[str, str]:
 
 
 def note_purged(session: Session, *, gone: Collection[str], refused: Collection[str], again: timedelta) -> None:
-    """Note which files have lost their objects, and that the store is to be asked again about the others."""
+    """Record which files have lost their objects, and when to retry the others."""
     session.execute(update(File).where(File.id.in_(gone)).values(purged_at=func.now()))
     session.execute(update(File).where(File.id.in_(refused)).values(purge_again_at=func.now() + again))
 

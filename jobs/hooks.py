@@ -1,4 +1,4 @@
-"""What features do in the transactions of the queue, which imports none of them but finds them by name."""
+"""Hooks: features' work in the queue's transactions. The queue does not import features but resolves hooks by name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jobs.states import EventType
 
 
 def emit(session: Session, tenant_id: str, event_type: EventType, data: Mapping[str, Any]) -> None:
-    """Tell features of an event in the transaction that makes it true; `data` names what it is about by its ids."""
+    """Report an event to features in the transaction that makes it true; `data` identifies its subjects by id."""
     for hook in _hooks("on_event"):
         hook(session, tenant_id, event_type, data)
 
 
 def end_tenant(session: Session, tenant_id: str) -> None:
-    """Tell features that a tenant ends, in the transaction that ends it."""
+    """Report to features that a tenant ends, in the transaction that ends it."""
     for hook in _hooks("on_tenant_end"):
         hook(session, tenant_id)
 
 
 def stored_bytes(session: Session, tenant_id: str) -> int:
-    """Return the bytes of what features keep for a tenant beside its files."""
+    """Return the bytes that features store for a tenant beside its files."""
     return sum(hook(session, tenant_id) for hook in _hooks("stored_bytes"))
 
 

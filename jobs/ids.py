@@ -1,4 +1,4 @@
-"""Object ids: a prefix that names the kind, then a time-ordered random part (the layout of RFC 9562, UUIDv7)."""
+"""Object ids: a prefix for the kind, then a time-ordered random part (the layout of RFC 9562, UUIDv7)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 
 def new_id(kind: str) -> str:
-    """Return `<kind>_<32 hex digits>`; ids made later sort later, to the millisecond.
+    """Return `<kind>_<32 hex digits>`; later ids sort later, to the millisecond.
 
-    74 random bits make a collision within one millisecond a non-event (2^-37 at a million ids).
+    74 random bits make a collision within one millisecond negligible (2^-37 at a million ids).
     """
     milliseconds = time.time_ns() // 1_000_000
     random_bits = int.from_bytes(os.urandom(10), "big")

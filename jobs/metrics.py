@@ -1,6 +1,6 @@
-"""Numbers of the queue for `/metrics`. What looks at all that is open is counted now and then, by one process for all.
+"""Queue metrics for `/metrics`. Counts over all open work are made periodically, by one process for all.
 
-Asking costs what the fleet has, however much is queued.
+A scrape costs as much as the fleet is large, however much is queued.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from jobs.telemetry import declared
 from jobs.telemetry.meters import HistogramSample, Kind, Meter, Sample
 
 COUNTED_WITHIN = timedelta(minutes=5)
-"""Numbers that are older are counted by whoever asks: then nobody else does."""
+"""Older counts are made again by the scraped process: then nobody else makes them."""
 
 
 def read_samples(session: Session) -> list[Sample | HistogramSample]:
-    """Return the state of queue, budgets and fleet; the age of what was counted is among it."""
+    """Return the state of queue, budgets and fleet, including the age of the counts."""
     return [*_queue(session), *_ends(session), *_workers(session)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeen:
-    """A live worker, as its last heartbeat told it."""
+    """A live worker, as of its last heartbeat."""
 
     worker_id: str
     num_running: int
@@ -42,19 +42,19 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What is open, and who works on it."""
+    """Open work and its workers."""
 
     num_batches: int
-    """That have not ended."""
+    """Batches that have not ended."""
     num_lines: int
-    """Of those; a batch that is being validated has none yet."""
+    """Lines of those; a batch in validation has none yet."""
     num_done: int
-    """Of these: completed or failed."""
+    """Completed and failed lines among them."""
     workers: Sequence[WorkerSeen]
 
 
 def overview(session: Session) -> Overview:
-    """Look at the open batches and the live workers, as they are now."""
+    """Return the open batches and the live workers as they are now."""
     open_batches = session.execute(_OPEN_BATCHES).one()
     workers = [_seen(worker.id, worker.engine_stats or {}) for worker in live_workers(session)]
     return Overview(
@@ -74,7 +74,7 @@ def _seen(worker_id: str, stats: dict[str, Any]) -> WorkerSeen:
 
 
 def count_queue(session: Session) -> None:
-    """Count the batches, chunks, runs and budgets that `read_samples` shows from now on."""
+    """Count the batches, chunks, runs and budgets for later calls of `read_samples`."""
     session.execute(_COUNT)
 
 
@@ -93,7 +93,7 @@ _OPEN_CHUNKS = """
     GROUP BY model, priority, state ORDER BY model, priority, state
 """
 
-# Budgets over all tenants: the endpoint asks for no key, and what a tenant spends is its own affair.
+# Budgets over all tenants: the endpoint needs no key, and a tenant's spending is private.
 _COUNT = text(f"""
     INSERT INTO queue_count (id, counted_at, numbers)
     SELECT 1, clock_timestamp(), jsonb_build_object(
@@ -181,7 +181,7 @@ def _workers(session: Session) -> Iterator[Sample | HistogramSample]:
 
 
 def engine_samples(stats: Mapping[str, Any], *, model: str, worker_id: str) -> Iterator[Sample | HistogramSample]:
-    """Yield what a worker tells of its engine: numbers, and histograms as `bounds`, `counts` and `sum`."""
+    """Yield a worker's engine statistics: numbers, and histograms as `bounds`, `counts` and `sum`."""
     labels = {"model": model, "worker": worker_id}
     for name, value in sorted((name, value) for name, value in stats.items() if name != OUT_REASON):
         if isinstance(value, Mapping):
@@ -192,5 +192,5 @@ def engine_samples(stats: Mapping[str, Any], *, model: str, worker_id: str) -> I
 
 
 def _engine_meter(name: str, kind: Kind) -> Meter:
-    says = "As the worker told it last; it starts anew with the engine."
+    says = "As the worker last reported it; it restarts with the engine."
     return Meter(name=f"tokenmill_engine_{name}", kind=kind, says=says, labels=("model", "worker"))

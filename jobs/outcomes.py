@@ -1,6 +1,6 @@
-"""What became of a batch's lines, in a word for people: `completed` is also the status of one whose every line failed.
+"""Outcome of a batch's lines in words: the status `completed` also covers batches whose every line failed.
 
-The API has the statuses of OpenAI; pages and the command line show these words in their place.
+The API has OpenAI's statuses; pages and the command line show these words instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from jobs.states import BatchState
 
 
 class Outcome(StrEnum):
-    """What a completed batch came to."""
+    """Outcome of a completed batch."""
 
     COMPLETED = "completed"
     SOME_FAILED = "completed with failures"
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
 
 def standing(status: str, *, completed: int, failed: int) -> str:
-    """Return a batch's status; of a completed one what it came to, by its counts of lines."""
+    """Return a batch's status; for a completed one the outcome by its counts of lines."""
     return outcome(completed=completed, failed=failed) if status == BatchState.COMPLETED else status
 
 

@@ -1,4 +1,4 @@
-"""Pages of objects, newest or oldest first, continued after an object id as the official client does."""
+"""Pages of objects, newest or oldest first, continued after an object id as in the official client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobs.errors import InputError
 from jobs.tables.base import Base
 
 Row = TypeVar("Row", bound=Base)
-"""Of a table with the columns id, tenant_id and created_at."""
+"""A table with the columns id, tenant_id and created_at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[Row]):
-    """Some rows of a list, in its order."""
+    """Some rows of a list, in order."""
 
     data: Sequence[Row]
     has_more: bool
@@ -37,7 +37,7 @@ def read_page(
 ) -> Page[Row]:
     """Return up to `limit` rows that `query` selects, after the object `after` in order of creation.
 
-    The cursor is a point in time, so it works on for an object that was deleted meanwhile or does not fit the
+    The cursor is a point in time, so it also works after an object that was deleted meanwhile or does not match the
     filter. Raises InputError where this tenant never had it.
     """
     if limit < 1:

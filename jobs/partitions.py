@@ -1,7 +1,7 @@
-"""Daily partitions of the `result` table: made before a batch is accepted, dropped when retention ends.
+"""Daily partitions of the `result` table: created before a batch is accepted, dropped when retention ends.
 
-There is no DEFAULT partition: attaching a day would scan it under an exclusive lock, and rows of a forgotten
-day would pile up in it out of retention's reach. Instead `create_batch` ensures the day in its own transaction.
+There is no DEFAULT partition: attaching a day would scan it under an exclusive lock, and rows of a missing day would
+accumulate in it out of retention's reach. Instead `create_batch` ensures the day in its own transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"result_(\d{8})")
 
 
 def batch_day(created_at: datetime) -> date:
-    """Return the UTC day that a batch's results are filed under."""
+    """Return the UTC day under which a batch's results are filed."""
     return created_at.astimezone(UTC).date()
 
 
@@ -28,7 +28,7 @@ def partition_name(day: date) -> str:
 
 
 def is_partition_name(table: str) -> bool:
-    """Tell whether a table is a day of `result`: migrations leave those alone."""
+    """Return whether a table is a day of `result`: migrations ignore those."""
     return _NAME.fullmatch(table) is not None
 
 
@@ -38,9 +38,9 @@ def ensure_result_partition(session: Session, day: date) -> bool:
 
 
 def has_partition(session: Session, day: date) -> bool:
-    """Tell whether results of `day` are kept, or can be."""
-    # A scan of the catalogue under this statement's snapshot. `to_regclass` answers from the backend's cache, and that
-    # may still say "missing" after the wait for the advisory lock (seen: six processes at once, five DuplicateTable).
+    """Return whether the partition of `day` exists."""
+    # A catalogue scan under this statement's snapshot. `to_regclass` answers from the backend's cache, and that may
+    # still say "missing" after the wait for the advisory lock (observed: six processes at once, five DuplicateTable).
     query = text("""
         SELECT EXISTS (
             SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = pg_inherits.inhrelid
@@ -56,9 +56,9 @@ def partition_days(session: Session) -> list[date]:
 
 
 def days_to_drop(session: Session, before: date) -> list[date]:
-    """Return the days older than `before` that nobody needs: their batches have ended, and their retention too.
+    """Return the days older than `before` that are no longer needed: their batches and their retention have ended.
 
-    Among them are those that were detached and not dropped.
+    Includes days that were detached but not dropped.
     """
     days = [day for day in _days(session.scalars(_ALL_DAYS)) if day < before]
     kept = {day for day in partition_days(session) if day < before and _is_held(session, day)}
@@ -66,10 +66,10 @@ def days_to_drop(session: Session, before: date) -> list[date]:
 
 
 def drop_partition(session: Session, day: date) -> bool:
-    """Drop a day with its results; False where another has.
+    """Drop a day with its results; False where another process has.
 
-    It waits for those who read `result` for a tenth of a second, in which nobody can write results. Raises
-    sqlalchemy.exc.DBAPIError after that: to be tried again.
+    Waits up to a tenth of a second for readers of `result`, during which nobody can write results. Raises
+    sqlalchemy.exc.DBAPIError after that: retry later.
     """
     return session.scalar(_DROP, {"day": day}) is True
 
@@ -80,7 +80,7 @@ def _days(names: Iterable[str]) -> list[date]:
 
 
 def _is_held(session: Session, day: date) -> bool:
-    """Tell whether a batch of this day is live, or its results are kept on: by a tenant's own retention."""
+    """Return whether a batch of this day is live, or its results are kept longer by a tenant's own retention."""
     start = datetime(day.year, day.month, day.day, tzinfo=UTC)
     values = {
         "start": start,
@@ -90,8 +90,8 @@ def _is_held(session: Session, day: date) -> bool:
     return session.scalar(_HELD, values) is True
 
 
-# Functions that run as the owner of the schema (`migrations/versions/0067_make_and_drop_days.py`): who calls them makes
-# and drops no other table.
+# Functions that run as the owner of the schema (`migrations/versions/0067_make_and_drop_days.py`): they can create and
+# drop no other tables.
 _MAKE = text("SELECT make_result_partition(:day)")
 _DROP = text("SELECT drop_result_partition(:day)")
 

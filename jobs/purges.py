@@ -1,4 +1,4 @@
-"""What is ended now and then because it is kept no longer: a step each, as the queue and the features declare them."""
+"""Purges: periodic steps that end what has expired, declared by the queue and the features."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SWEEP_AGAIN = timedelta(hours=6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """One step; a control worker takes it every minute unless it is a chore."""
+    """One step; a control worker runs it every minute unless it is a chore."""
 
     what: str
     """What is ended, for the log."""
     step: Callable[[], int]
-    """Ends things and returns how many."""
+    """Does the step and returns how many things were ended."""
     chore: str | None = None
-    """Its name in `jobs.chores`, for a step that lists the whole store or reads all that is kept: one worker takes it
-    for all."""
+    """Its name in `jobs.chores`, for a step that lists the whole store or reads all stored data: one worker runs it for
+    all."""
     again: timedelta = LOOK_AGAIN
-    """From one turn of a chore to the next."""
+    """Interval between runs of a chore."""

@@ -1,4 +1,4 @@
-"""The models that batches may name."""
+"""Models that batches may name: add, change and remove them, and their prices and properties."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from jobs.states import LIVE_BATCH_STATES
 from jobs.tables import Batch, Model
 
 MAX_PRICE_PICOS = 10**12
-"""A unit of currency for each token."""
+"""A unit of currency per token."""
 MAX_PERCENT = 10_000
 _MOST_NAMED = 10  # models, in an error
 _FEW = 3  # ids, in an error
 
 
 class NewPrices(TypedDict, total=False):
-    """Prices of a model that are given; pico-units of currency per token."""
+    """Prices of a model to set, in pico-units of currency per token."""
 
     input_price_picos: int
     cached_input_price_picos: int | None
-    """Of prompt tokens that the prefix cache had; None: as the others."""
+    """For prompt tokens found in the prefix cache; None: as the others."""
     output_price_picos: int
     urgent_price_percent: int
-    """What class urgent pays, in per cent of these prices."""
+    """Price of class urgent, in per cent of these prices."""
     bulk_price_percent: int
 
 
@@ -56,9 +56,10 @@ def add_model(
     serves: LineKind = LineKind.GENERATE,
     **prices: Unpack[NewPrices],
 ) -> Model:
-    """Add a model under the name that batches use; what no price is given for is free.
+    """Add a model under the name that batches use; prices that are not given are zero.
 
-    One that nobody `is_checked` is offered once a worker has loaded it. Raises ConflictError where the name is taken.
+    A model that is not `is_checked` is offered once a worker has loaded it. Raises ConflictError where the name is
+    taken.
     """
     _check(name, path)
     columns: NewPrices = {**_FREE, **prices}
@@ -76,10 +77,10 @@ def add_model(
 
 
 def put_model(session: Session, name: str, path: str, *, is_checked: bool = False) -> Model:
-    """Add a model, or point the one of this name at `path`; its prices stay.
+    """Add a model, or point the existing one of this name at `path`; its prices stay.
 
-    A new one that nobody `is_checked` is offered once a worker has loaded it. For one that was there batches may be
-    waiting, so it stays offered.
+    A new model that is not `is_checked` is offered once a worker has loaded it. An existing one stays offered, as
+    batches may be waiting for it.
     """
     _check(name, path)
     stored = stored_path(path)
@@ -94,9 +95,9 @@ def put_model(session: Session, name: str, path: str, *, is_checked: bool = Fals
 
 
 def note_kind(session: Session, name: str, serves: LineKind) -> None:
-    """Note which lines a model answers, as the worker found that has its files.
+    """Record which lines a model answers, as reported by a worker with its files.
 
-    Raises NotFoundError, or ConflictError where it answered others so far and somebody still needs it.
+    Raises NotFoundError, or ConflictError where it answered other lines so far and is still in use.
     """
     before = session.scalar(select(Model.serves).where(Model.name == name).with_for_update())
     if before is None:
@@ -108,27 +109,27 @@ def note_kind(session: Session, name: str, serves: LineKind) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEmbedding:
-    """How a model makes its vectors: what is searched with one must have been made so."""
+    """How a model computes its vectors: a query vector must be computed like those of the index."""
 
     model_sha256: str
-    """Of all its files, the tokenizer's among them."""
+    """Hash of all its files, including the tokenizer's."""
     tokenizer_sha256: str
     pooling: str
     dimensions: int
     max_tokens: int
-    """Of a text."""
+    """Per text."""
 
 
 def note_embedding(session: Session, name: str, made: ModelEmbedding) -> None:
-    """Note how a model makes its vectors, as the worker found that has its files."""
+    """Record how a model computes its vectors, as reported by a worker with its files."""
     session.execute(update(Model).where(Model.name == name).values(embedding=asdict(made)))
 
 
 def embedding_of(model: Model) -> ModelEmbedding:
-    """Return how a model makes its vectors. Raises ConflictError where no worker has said it yet."""
+    """Return how a model computes its vectors. Raises ConflictError where no worker has reported it yet."""
     if model.embedding is None:
         raise ConflictError(
-            f"No worker has said yet how the model {model.name!r} makes its vectors; start one of this release "
+            f"No worker has reported yet how the model {model.name!r} makes its vectors; start one of this release "
             "(`tokenmill worker`), then ask again.",
             code="model_unknown",
         )
@@ -136,7 +137,7 @@ def embedding_of(model: Model) -> ModelEmbedding:
 
 
 class MadeVectors(Protocol):
-    """How vectors were made once."""
+    """How existing vectors were computed."""
 
     @property
     def model_sha256(self) -> str: ...
@@ -147,13 +148,13 @@ class MadeVectors(Protocol):
 
 
 def require_same(session: Session, name: str, made: MadeVectors) -> ModelEmbedding:
-    """Return how a model makes its vectors. Raises ConflictError unless they were made so once."""
+    """Return how a model computes its vectors. Raises ConflictError where existing ones were computed differently."""
     model = known_model(session, name)
     now = None if model is None or model.embedding is None else embedding_of(model)
     wanted = (made.model_sha256, made.pooling, made.dimensions)
     if now is None or (now.model_sha256, now.pooling, now.dimensions) != wanted:
         raise ConflictError(
-            f"The model {name!r} is another one than made the vectors of this index. Build the index anew, or search "
+            f"The model {name!r} is not the one that made the vectors of this index. Build the index again, or search "
             "it with mode=bm25.",
             code="model_changed",
         )
@@ -161,9 +162,9 @@ def require_same(session: Session, name: str, made: MadeVectors) -> ModelEmbeddi
 
 
 def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Model:
-    """Set those prices of a model that are given, for chunks claimed from now on. Raises NotFoundError.
+    """Set the given prices of a model, for chunks claimed from now on. Raises NotFoundError.
 
-    What is in the ledger stays as it was billed.
+    Ledger entries stay as billed.
     """
     model = find_model(session, name)
     session.refresh(model, with_for_update=True)
@@ -175,7 +176,7 @@ def set_prices(session: Session, name: str, **prices: Unpack[NewPrices]) -> Mode
 
 
 def prices_with(model: Model, **prices: Unpack[NewPrices]) -> dict[str, int | None]:
-    """Return the prices that a model would have with those that are given. Raises InputError where they do not fit."""
+    """Return a model's prices with the given ones replaced. Raises InputError where they do not fit together."""
     columns: dict[str, int | None] = {column: getattr(model, column) for column in _FREE}
     columns.update(prices)  # type: ignore[arg-type]  # mypy takes a TypedDict's values for objects
     _check_prices(Model(name=model.name, **columns))
@@ -183,9 +184,9 @@ def prices_with(model: Model, **prices: Unpack[NewPrices]) -> dict[str, int | No
 
 
 def remove_model(session: Session, name: str) -> None:
-    """Take a model away, with its prices. Raises NotFoundError, or ConflictError where somebody still needs it.
+    """Remove a model with its prices. Raises NotFoundError, or ConflictError where it is still in use.
 
-    What was billed stays. A batch that is being validated meanwhile finds out when it starts: see `hold_model`.
+    Bills stay. A batch in validation detects it when it starts: see `hold_model`.
     """
     if session.scalar(select(Model.name).where(Model.name == name).with_for_update()) is None:
         raise _not_found(name, session.scalars(select(Model.name).order_by(Model.name).limit(_MOST_NAMED)).all())
@@ -207,9 +208,9 @@ def _require_unused(session: Session, name: str, *, then: str) -> None:
 
 
 def hold_model(session: Session, name: str, kind: LineKind) -> bool:
-    """Tell whether a model still answers such lines, and keep that so until this transaction ends.
+    """Return whether a model still answers such lines, locked so until this transaction ends.
 
-    What stands for none in lines that are prepared always does.
+    The stand-in of document lines always does.
     """
     if name == PREPARE_MODEL:
         return True
@@ -224,24 +225,24 @@ def list_models(session: Session) -> Sequence[Model]:
 
 
 def offered_models(session: Session) -> Sequence[Model]:
-    """Return the models that a batch may name: an operator has checked them, or a worker has loaded them."""
+    """Return the models that a batch may name: checked by an operator, or loaded by a worker."""
     return [model for model in list_models(session) if model.checked_at is not None]
 
 
 def names_for(session: Session, kind: LineKind) -> set[str]:
-    """Return what lines of a kind may name as their model."""
+    """Return the model names that lines of a kind may use."""
     if kind is LineKind.PREPARE:
         return {PREPARE_MODEL}
     return {model.name for model in offered_models(session) if model.serves == kind}
 
 
 def kinds_by_name(session: Session) -> dict[str, LineKind]:
-    """Return what each model that is offered answers."""
+    """Return the line kind of each offered model."""
     return {model.name: LineKind(model.serves) for model in offered_models(session)}
 
 
 def find_offered(session: Session, name: str) -> Model:
-    """Return a model that a batch may name. Raises NotFoundError (model_not_found) that names those there are."""
+    """Return an offered model. Raises NotFoundError (model_not_found) listing the offered ones."""
     offered = {model.name: model for model in offered_models(session)}
     if name not in offered:
         raise _not_found(name, list(offered))
@@ -249,7 +250,7 @@ def find_offered(session: Session, name: str) -> Model:
 
 
 def find_model(session: Session, name: str) -> Model:
-    """Return a model, be it offered or not. Raises NotFoundError (model_not_found) that names the models there are."""
+    """Return a model, offered or not. Raises NotFoundError (model_not_found) listing the known ones."""
     model = session.get(Model, name)
     if model is None:
         raise _not_found(name, [other.name for other in list_models(session)])
@@ -257,7 +258,7 @@ def find_model(session: Session, name: str) -> Model:
 
 
 def known_model(session: Session, name: str) -> Model | None:
-    """Return a model, None where it is not known any more."""
+    """Return a model, or None where it does not exist."""
     return session.get(Model, name)
 
 
@@ -274,12 +275,12 @@ def _few(ids: Sequence[str]) -> str:
 
 
 def stored_path(path: str) -> str:
-    """Return the absolute path of a folder or file of this machine, so that a worker started elsewhere finds it.
+    """Return the absolute path of a local folder or file, so that a worker started elsewhere finds it.
 
-    A hub id, or a folder that only other machines have, stays as it is.
+    A hub id, or a folder that exists only on other machines, is returned unchanged.
     """
-    found = Path(path).expanduser()
-    return str(found.absolute()) if found.exists() else path
+    absolute = Path(path).expanduser()
+    return str(absolute.absolute()) if absolute.exists() else path
 
 
 def _check(name: str, path: str) -> None:
@@ -292,15 +293,15 @@ def _check(name: str, path: str) -> None:
 
 
 def _check_prices(model: Model) -> None:
-    """Raise InputError for prices out of range, and for cached tokens that cost more than what lines are covered with.
+    """Raise InputError for prices out of range, and for cached tokens dearer than the price used to cover lines.
 
-    A line is covered before it runs, when nobody knows what the cache has of it.
+    A line is covered before it runs, when its cached tokens are unknown.
     """
     cached = model.cached_input_price_picos
-    given = (model.input_price_picos, model.output_price_picos, *([] if cached is None else [cached]))
-    if not all(0 <= price <= MAX_PRICE_PICOS for price in given):
+    values = (model.input_price_picos, model.output_price_picos, *([] if cached is None else [cached]))
+    if not all(0 <= price <= MAX_PRICE_PICOS for price in values):
         most = in_currency(MAX_PRICE_PICOS * PRICED_TOKENS)
-        shown = ", ".join(in_currency(price * PRICED_TOKENS) for price in given)
+        shown = ", ".join(in_currency(price * PRICED_TOKENS) for price in values)
         message = f"the prices of model {model.name!r} are {shown} per million tokens; give 0 to {most}"
         raise InputError(message, param="prices")
     if cached is not None and cached > model.input_price_picos:

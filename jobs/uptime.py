@@ -1,7 +1,7 @@
-"""Since when the database has answered without a pause: what a lease that was lost before says nothing of its lines.
+"""Since when the database has answered without a pause: a lease lost before that says nothing about its lines.
 
-Noted by those who look at it all the time. The server's own start moves neither when a standby is promoted nor when it
-recovers from the crash of one of its processes.
+Recorded by processes that poll the database. The server's start time alone does not change when a standby is promoted,
+nor when the server recovers from the crash of one of its processes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 ANSWERS_SINCE = "greatest((SELECT since FROM uptime), pg_postmaster_start_time())"
-"""What a statement compares times with."""
+"""SQL to compare times with."""
 
 
 def note(session: Session, *, pause: timedelta) -> None:
-    """Note that the database answers; one that was not seen for longer than `pause` has answered since now only.
+    """Record that the database answers; after a gap longer than `pause` it counts as up only from now on.
 
-    Where nobody has looked for so long that is taken for a pause of the database, too.
+    A gap in which no process polled counts as a pause too.
     """
     session.execute(_NOTE, {"pause": pause})
 

@@ -30,7 +30,7 @@ from jobs.tables import ServingRate
 
 
 def take(session: Session) -> int:
-    """Measure workers, forecast every batch in progress, store both, report batches at risk; return how many
+    """Measure workers, forecast every batch in progress, store both, report risks; return how many
     batches."""
     advisory_lock(session, "forecast")
     by_model: dict[str, list[Any]] = defaultdict(list)

@@ -75,7 +75,7 @@ def test_the_owner_reads_what_became_of_a_batch_and_by_whom(
     messages = {kind: found["message"] for (kind, worker), found in told.items() if worker in {None, "w1"}}
     assert messages == {
         "validated": "Its input was validated: 3 lines, 1 of them refused.",
-        "claimed": "Worker w1 took up 2 chunks.",
+        "claimed": "Worker w1 claimed 2 chunks.",
         "given_back": "Worker w1 gave 2 chunks back.",
         "waits_for_budget": "The budget had no room for what 1 chunk needed; 700 tokens last.",
         "went_on": "The budget had room for 1 chunk that had waited.",
@@ -97,7 +97,7 @@ def test_a_lost_lease_names_who_fell_silent(client: OpenAI, deployment: Any, bat
         )
         reap_expired(session, lease=LEASE)
     lost = [found for found in read(client, batch_id) if found["kind"] == "lost_lease"]
-    assert [found["message"] for found in lost] == ["Worker w9 fell silent over 1 chunk; the last one is ready."]
+    assert [found["message"] for found in lost] == ["Worker w9 went silent with 1 chunk; the last one is ready."]
     client.batches.cancel(batch_id)
 
 
