@@ -1,4 +1,4 @@
-"""What packages and processes share: what a line may ask of the sampler, within which ranges, and whose turn it is.
+"""Definitions shared by packages and processes: sampling parameters and their ranges, passages, turns between tenants.
 
-The standard library alone, so that `jobs` checks a line by it and `engine` runs it from a bare checkout.
+Uses only the standard library, so that `jobs` checks lines with it and `engine` runs it from a bare checkout.
 """

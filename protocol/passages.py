@@ -1,4 +1,4 @@
-"""Passages of several documents as one prompt shows them: each with its number and the name of its document."""
+"""Layout of several documents' passages in a prompt: each with its number and the name of its document."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ BETWEEN = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPassage:
-    """A passage as it is put into a prompt."""
+    """A passage as it appears in a prompt."""
 
     document: str
-    """Its name."""
+    """Name of the document."""
     shown: str
-    """The headings that it stands below, and its text."""
+    """Its headings, and its text."""
 
 
 def layout(passages: Sequence[ShownPassage]) -> str:
-    """Return passages as a prompt shows them, in their order, with a blank line between; of none it is empty."""
+    """Return the passages as they appear in a prompt, in order, separated by blank lines; empty for none."""
     return BETWEEN.join(numbered(number, passage) for number, passage in enumerate(passages, start=1))
 
 
 def numbered(number: int, passage: ShownPassage) -> str:
-    """Return one of them: `[1] name`, a line end, what is shown; its own text ends it."""
+    """Return one passage: `[1] name`, a line end, then headings and text."""
     return f"[{number}] {' '.join(passage.document.split())}\n{passage.shown}"

@@ -1,4 +1,4 @@
-"""The numbers of a sampling request, each with its range: what the API takes and what the engine runs.
+"""Numeric sampling parameters, each with its range: accepted by the API and run by the engine.
 
 To add one, give it a range here and declare it, with its default, in `engine.params` and in `jobs.lines.sampling`.
 """
@@ -14,12 +14,12 @@ MAX_LOGPROBS = 20
 """Most alternatives per token, as in OpenAI's API."""
 MAX_SEED = 2**63 - 1
 MAX_INT = 2**31 - 1
-"""Of token ids and of counts of tokens."""
+"""Largest token id and token count."""
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 MAX_REPETITION = 1e3
 MIN_REPETITION = 1e-3
-"""Below it fp32 logits, divided by it, would overflow for some models."""
+"""Below this, fp32 logits divided by it would overflow for some models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Whole:
     high: int
 
     def is_kind(self, value: object) -> TypeGuard[int]:
-        """Tell whether a value is a whole number at all; True and False are none."""
+        """Return whether a value is a whole number, in range or not; True and False are not."""
         return isinstance(value, int) and not isinstance(value, bool)
 
     def __contains__(self, value: object) -> bool:
         return self.is_kind(value) and self.low <= value <= self.high
 
     def holds_all(self, values: Sequence[Any]) -> bool:
-        """Tell whether all of these are in the range, in half of the time that one after the other takes."""
+        """Return whether all of these are in the range, in half the time of separate checks."""
         is_plain = set(map(type, values)) == {int} and self.low <= min(values) and max(values) <= self.high
         return is_plain or all(value in self for value in values)
 
@@ -53,7 +53,7 @@ class Number:
     high: float
 
     def is_kind(self, value: object) -> TypeGuard[float]:
-        """Tell whether a value is a number at all; True and False are none."""
+        """Return whether a value is a number, in range or not; True and False are not."""
         return isinstance(value, int | float) and not isinstance(value, bool)
 
     def __contains__(self, value: object) -> bool:
@@ -83,4 +83,4 @@ RANGES: Mapping[str, Range] = {
     "logprobs": Whole(0, MAX_LOGPROBS),
     "prompt_logprobs": Whole(0, MAX_LOGPROBS),
 }
-"""Of every parameter that is a number. The API takes fewer temperatures, as OpenAI documents them."""
+"""Ranges of all numeric parameters. The API accepts fewer temperatures, as OpenAI documents them."""

@@ -1,10 +1,9 @@
 """Turns between tenants: the order in which their work is served.
 
-The lowest rank is served first. In a rank the tenant that was served least recently is next; tenants that were not
-served yet go before it, in the order in which they came. The work of a tenant is served in the order in which it came.
-So while a tenant waits, each other tenant of its rank is served at most once before it, and a newcomer waits for no
-backlog. Each piece of work is one turn; turns weighed by tokens are in `jobs.chunks.fair_order` and
-`engine.scheduling.turns`.
+The lowest rank is served first. Within a rank the tenant served least recently is next; tenants not served yet go
+before it, in the order of their arrival. The work of a tenant is served in the order of its arrival. So while a tenant
+waits, each other tenant of its rank is served at most once before it, and a newcomer waits for no backlog. Each piece
+of work is one turn; turns weighed by tokens are in `jobs.chunks.fair_order` and `engine.scheduling.turns`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 MAX_REMEMBERED = 1000
-"""Tenants, by rank, whose last turn is remembered. One that is forgotten counts as not served yet. It overtakes nobody:
-those served before it are forgotten, too, and keep their places.
+"""Number of tenants, by rank, whose last turn is remembered. A forgotten one counts as not served yet. It overtakes
+nobody: those served before it are forgotten too, and keep their places.
 """
 
 Work = TypeVar("Work")
@@ -25,7 +24,7 @@ Work = TypeVar("Work")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place(Generic[Work]):
-    """Where a piece of work waits; each is equal to itself alone."""
+    """The place of one piece of work in the queue; equal only to itself."""
 
     work: Work
     tenant: str
@@ -33,32 +32,33 @@ class Place(Generic[Work]):
 
 
 _Places = OrderedDict[Place[Work], None]
-"""In order; the first leaves in the same time however many wait, unlike that of a dict."""
+"""In order; removing the first takes constant time, unlike that of a dict."""
 
 
 class TurnQueue(Generic[Work]):
-    """Work that waits for its tenant's turn. `len()` is how much waits. For one thread, or under its user's lock."""
+    """Work that waits for its tenant's turn. `len()` is the amount waiting. For one thread, or under a lock."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, OrderedDict[str, _Places[Work]]] = {}  # by rank and tenant, the next one's turn first
-        self._joined: set[int] = set()  # ranks with tenants at the end whose place is to be found yet
-        self._served: OrderedDict[tuple[int, str], int] = OrderedDict()  # when last, by rank and tenant, in that order
+        self._waiting: dict[int, OrderedDict[str, _Places[Work]]] = {}  # by rank and tenant, next turn first
+        self._joined: set[int] = set()  # ranks with tenants at the end that are not sorted in yet
+        # time of the last turn, by rank and tenant, in that order
+        self._served: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._numbers = count(1)
 
     def __len__(self) -> int:
         return sum(len(places) for tenants in self._waiting.values() for places in tenants.values())
 
     def __iter__(self) -> Iterator[Place[Work]]:
-        """Return all places: by rank, then tenants in the order of their turns, then as they came."""
+        """Return all places: by rank, then tenants in the order of their turns, then by arrival."""
         return (place for places in self._in_turn() for place in places)
 
     @property
     def num_remembered(self) -> int:
-        """Return of how many tenants and ranks the last turn is remembered."""
+        """Return for how many tenants and ranks the last turn is remembered."""
         return len(self._served)
 
     def put(self, work: Work, *, tenant: str, rank: int = 0) -> Place[Work]:
-        """Let work wait; its place is for `take` or `leave`."""
+        """Add work; its place is for `take` or `leave`."""
         place = Place(work, tenant, rank)
         tenants = self._waiting.setdefault(rank, OrderedDict())
         if tenant not in tenants:
@@ -68,7 +68,7 @@ class TurnQueue(Generic[Work]):
         return place
 
     def renew(self, works: Iterable[tuple[str, Work]]) -> None:
-        """Replace all that waits by this work of rank 0, by tenant. A tenant that still waits keeps its turn."""
+        """Replace all waiting work by this work of rank 0, by tenant. A tenant that still waits keeps its turn."""
         before = list(self)
         for tenant, work in works:
             self.put(work, tenant=tenant)
@@ -80,11 +80,11 @@ class TurnQueue(Generic[Work]):
         return next(self.firsts(), None)
 
     def firsts(self) -> Iterator[Place[Work]]:
-        """Return the first place of each tenant in each rank, as their turns come."""
+        """Return the first place of each tenant in each rank, in the order of their turns."""
         return (next(iter(places)) for places in self._in_turn())
 
     def take(self, place: Place[Work]) -> Work:
-        """Return the work that waits at a place, which is served: its tenant has had its turn."""
+        """Remove a place and return its work as served: its tenant has had its turn."""
         self.leave(place)
         self._served[place.rank, place.tenant] = next(self._numbers)
         self._served.move_to_end((place.rank, place.tenant))
@@ -95,7 +95,7 @@ class TurnQueue(Generic[Work]):
         return place.work
 
     def leave(self, place: Place[Work]) -> None:
-        """Give up a place that was not served."""
+        """Remove a place that was not served."""
         tenants = self._waiting[place.rank]
         del tenants[place.tenant][place]
         if not tenants[place.tenant]:
@@ -112,6 +112,6 @@ class TurnQueue(Generic[Work]):
             yield from self._waiting[rank].values()
 
     def _sort(self, rank: int) -> None:
-        """Put the tenants that joined behind those served earlier, or not yet, and before those served since."""
+        """Sort the newly joined tenants after those served earlier, or not yet, and before those served since."""
         in_turn = sorted(self._waiting[rank].items(), key=lambda item: self._served.get((rank, item[0]), 0))
         self._waiting[rank] = OrderedDict(in_turn)
