@@ -1,4 +1,4 @@
-"""Processes that handle what strangers had a hand in: they may hang, grow, die or be taken over, and have nothing.
+"""Confined processes for untrusted input: they may hang, grow, die or be taken over, and have access to nothing.
 
-Their parents start, feed and end them; what they do is written elsewhere.
+Their parents start, feed and end them; their work is defined elsewhere.
 """

@@ -1,4 +1,4 @@
-"""Has the kernel refuse all calls of this process but those of some rules, in all its threads (seccomp, TSYNC)."""
+"""Restrict this process, in all its threads, to the kernel calls of some rules (seccomp, TSYNC)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def install(process_id: int) -> bool:
-    """Refuse other calls for the rest of this process's life; False where the kernel or the machine has no filter."""
+    """Refuse all other calls for the rest of this process's life; False where filters are unsupported."""
     machine = platform.machine()
     rules = rules_of(machine, process_id)
     if rules is None:
@@ -39,7 +39,7 @@ def install(process_id: int) -> bool:
 
 
 def compiled(rules: Sequence[Rule], machine: int) -> bytes:
-    """Return a program of classic BPF that allows what the rules do, and refuses all else and all other machines."""
+    """Return a classic BPF program that allows what the rules allow, and refuses everything else and other machines."""
     code: list[Instruction] = [(_LOAD, 0, 0, _MACHINE_AT), (_JUMP_IF_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _REFUSE)]
     code.append((_LOAD, 0, 0, _NUMBER_AT))
     for rule in rules:
@@ -50,7 +50,7 @@ def compiled(rules: Sequence[Rule], machine: int) -> bytes:
 
 
 def _decision(rule: Rule) -> Iterator[Instruction]:
-    """Yield what is run for the rule's call; its last instruction returns."""
+    """Yield the instructions for the rule's call; the last one returns."""
     if rule.is_absent or rule.argument is None:
         yield (_RETURN, 0, 0, _ABSENT if rule.is_absent else _ALLOW)
         return

@@ -1,4 +1,4 @@
-"""The kernel calls that confined code may make, by machine: everything that is not listed here is refused.
+"""The kernel calls that confined code may make, by machine: calls that are not listed are refused.
 
 Numbers are those of Linux' `unistd.h` for the machine.
 """
@@ -19,10 +19,10 @@ _UNLIMITED = frozenset(
     | {"getpid", "getppid", "gettid", "getuid", "geteuid", "getgid", "getegid", "uname", "sysinfo"}
     | {"getrlimit", "getrusage", "exit", "exit_group"}
 )
-"""Calls that change nothing outside the process, whatever their arguments are."""
+"""Calls that change nothing outside the process, whatever their arguments."""
 
 _ABSENT = ("clone3", "openat2")
-"""Their arguments are in memory, where a filter cannot see them; libc falls back where the kernel has none of them."""
+"""Their arguments are in memory, where a filter cannot see them; libc falls back where the kernel lacks these calls."""
 
 _NUMBERS = {
     "x86_64": """
@@ -51,7 +51,7 @@ _NUMBERS = {
 """Each listed call with its number."""
 
 _THREAD_FLAGS = (0x003D0F00, 0x007D0F00)  # of pthread_create in glibc and in musl: CLONE_THREAD among them
-_WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # the mode of access, O_CREAT, O_TRUNC, __O_TMPFILE
+_WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # the access mode, O_CREAT, O_TRUNC, __O_TMPFILE
 _FCNTL = (
     0,
     1,
@@ -66,23 +66,23 @@ _PRCTL = (15, 16, 0x53564D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA, by which 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is done with a call: allowed, allowed where an argument is as it must be, or answered as absent."""
+    """What to do with a call: allow it, allow it for certain arguments, or answer that it does not exist."""
 
     number: int
     argument: int | None = None
-    """Which argument, from 0; its lower 32 bits are compared."""
+    """Index of the argument, from 0; its lower 32 bits are compared."""
     values: tuple[int, ...] = ()
-    """Those of it that are allowed; none where `forbidden_bits` are given."""
+    """Allowed values; empty where `forbidden_bits` are given."""
     forbidden_bits: int = 0
     is_absent: bool = False
 
 
 def rules_of(machine: str, process_id: int) -> tuple[Rule, ...] | None:
     """Return the rules for one process of a machine as `platform.machine()` names it; None for an unknown machine."""
-    listed = _NUMBERS.get(machine)
-    if listed is None:
+    listing = _NUMBERS.get(machine)
+    if listing is None:
         return None
-    numbers = {name: int(number) for name, _, number in (each.partition("=") for each in listed.split())}
+    numbers = {name: int(number) for name, _, number in (each.partition("=") for each in listing.split())}
     return tuple(_rules(numbers, process_id))
 
 

@@ -1,4 +1,4 @@
-"""One process that runs a module, seen from its parent: started, fed, listened to, ended."""
+"""A child process that runs a module, from its parent's side: start, feed, read, end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_SECONDS = 5.0
 
 
 class ChildDiedError(Exception):
-    """It has ended while something was expected of it; `code` is its exit status, or below 0 that of a signal."""
+    """The child has ended unexpectedly; `code` is its exit status, or the negative number of a signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(signal.Signals(-code).name if code < 0 else f"exit status {code}")
@@ -27,14 +27,14 @@ class ChildDiedError(Exception):
 
 @dataclass(slots=True)
 class ChildProcess:
-    """Made by `start`; for one thread, and of no use after `end`."""
+    """Made by `start`; single-threaded, and unusable after `end`."""
 
     _popen: subprocess.Popen[bytes]
     _pipes: Pipes
 
     @classmethod
     def start(cls, module: str, *, environment: Mapping[str, str] | None = None) -> ChildProcess:
-        """Start a module; it has `environment` alone, and finds the modules that this process finds."""
+        """Start a module with `environment` alone; it finds the same modules as this process."""
         popen = started(module, environment=environment or {}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return cls(popen, Pipes(sink=_own(popen.stdin), source=_own(popen.stdout)))
 
@@ -43,13 +43,13 @@ class ChildProcess:
         return self._popen.pid
 
     def give(self, *parts: bytes, give_up_at: float) -> None:
-        """Write to it. Raises TimeoutError where it does not read in time; that it has ended, `take` tells."""
+        """Write to it. Raises TimeoutError where it does not read in time; `take` reports that it has ended."""
         self._pipes.give(parts, give_up_at)
 
     def take(self, size: int, give_up_at: float) -> bytes:
         """Return the next bytes that it writes.
 
-        Raises TimeoutError where they have not come by `give_up_at` (of time.monotonic), and ChildDiedError.
+        Raises TimeoutError where they have not arrived by `give_up_at` (of time.monotonic), and ChildDiedError.
         """
         try:
             return self._pipes.take(size, give_up_at)
@@ -57,26 +57,26 @@ class ChildProcess:
             raise ChildDiedError(exit_code(self._popen)) from None
 
     def end(self) -> None:
-        """End it, whatever it does; a second time does nothing."""
+        """End it, whatever it does; idempotent."""
         self._popen.kill()
         self._popen.wait(_END_SECONDS)
         self._pipes.close()
 
 
 def started(module: str, *, environment: Mapping[str, str], stdin: int, stdout: int) -> subprocess.Popen[bytes]:
-    """Start Python with a module and an environment of its own: no key and no URL is in it."""
+    """Start Python with a module and its own environment, without keys or URLs."""
     return subprocess.Popen(
         [sys.executable, "-P", "-s", "-m", module],
         stdin=stdin,
         stdout=stdout,
-        stderr=subprocess.DEVNULL,  # what a library says when it dies
+        stderr=subprocess.DEVNULL,  # a dying library's output
         env={**_environment(), **environment},
         cwd="/",
     )
 
 
 def exit_code(popen: subprocess.Popen[bytes]) -> int:
-    """Return how a process ended that has closed its output; one that lives on behind that is killed."""
+    """Return the exit code of a process that has closed its output; kill it if it is still running."""
     try:
         return popen.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -85,7 +85,7 @@ def exit_code(popen: subprocess.Popen[bytes]) -> int:
 
 
 def _own(stream: IO[bytes] | None) -> int:
-    """Take a descriptor out of a stream, which is closed."""
+    """Detach the descriptor of a stream, which is closed."""
     assert stream is not None
     with stream:
         return os.dup(stream.fileno())

@@ -1,6 +1,6 @@
-"""Take from this process all that it does not need, in layers: what one of them leaves open, another closes.
+"""Drop all access that this process does not need, in layers: one layer covers the gaps of another.
 
-A process that forks others takes what they share once (`seal`); each that is fed takes the rest (`confine`).
+A process that forks others drops the shared part once (`seal`); each fork drops the rest (`confine`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _CAPABILITIES = 0x20080522  # _LINUX_CAPABILITY_VERSION_3
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _MAX_THREADS = 64
 _COUNTED_BY_NAMESPACE = (5, 14)
-"""Since this release RLIMIT_NPROC counts a user's processes in each user namespace alone."""
+"""Since this kernel release RLIMIT_NPROC counts a user's processes per user namespace."""
 _EVENTS = frozenset(
     {"socket.__new__", "socket.connect", "socket.getaddrinfo", "os.exec", "subprocess.Popen", "os.fork"}
 )
 
 
 class Layer(StrEnum):
-    """One of the layers, as it is named to operators."""
+    """One of the layers, by its name for operators."""
 
     CALLS = "calls"  # an allow-list of kernel calls
-    FILES = "files"  # Landlock: no path but Python's own, and the system's fonts and libraries
-    PARENT = "parent"  # ends with its parent, and is open to no other process of its user
-    NAMESPACES = "namespaces"  # users, networks and IPC of its own: many containers refuse to make these
+    FILES = "files"  # Landlock: only Python's own paths, and the system's fonts and libraries
+    PARENT = "parent"  # ends with its parent, and is closed to other processes of its user
+    NAMESPACES = "namespaces"  # its own users, network and IPC: many containers do not allow these
 
 
 LAYERS = {
@@ -51,15 +51,15 @@ LAYERS = {
     Layer.PARENT: "an end with their parent, and no look into them (Linux)",
     Layer.NAMESPACES: "namespaces of their own (Linux that lets this user make them)",
 }
-"""What each layer is, and what it needs."""
+"""Description and requirements of each layer."""
 REQUIRED = frozenset({Layer.CALLS, Layer.FILES, Layer.PARENT})
-"""Those without which there is a way out; of namespaces, which most containers refuse, the others need nothing."""
+"""Layers without which confinement has a gap; namespaces are optional, as most containers do not allow them."""
 
 
 def seal() -> frozenset[Layer]:
-    """Take what a process shares with those that it forks; return the layers that it could not put on.
+    """Apply the layers that forks share; return those that could not be applied.
 
-    What it opens later must be Python's own. Call it while there is one thread.
+    Files opened later must be Python's own. Call it while there is only one thread.
     """
     if sys.platform != "linux":
         return frozenset({Layer.NAMESPACES, Layer.FILES, Layer.PARENT})
@@ -70,10 +70,10 @@ def seal() -> frozenset[Layer]:
 
 
 def confine(memory_bytes: int, *, parent_id: int, at_first_bytes: int | None = None) -> frozenset[Layer]:
-    """Take the rest for good, in all threads; return the layers that it could not put on.
+    """Apply the remaining layers permanently, in all threads; return those that could not be applied.
 
-    `parent_id` is the process without which this one ends, `memory_bytes` its address space,
-    of which it has `at_first_bytes` until it takes all (`widen_memory`).
+    This process ends with process `parent_id`. `memory_bytes` is its address space, limited to `at_first_bytes` until
+    `widen_memory`.
     """
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(kind, (0, 0))
@@ -88,14 +88,14 @@ def confine(memory_bytes: int, *, parent_id: int, at_first_bytes: int | None = N
 
 
 def widen_memory() -> None:
-    """Take all of the address space that `confine` has left to this process."""
+    """Raise the address space limit to what `confine` has allowed."""
     if sys.platform == "linux":
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def address_space_bytes() -> int:
-    """Return how much of it this process has, 0 where the system does not tell; call it before `seal`."""
+    """Return this process's address space, 0 where the system does not report it; call it before `seal`."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
@@ -103,7 +103,7 @@ def address_space_bytes() -> int:
 
 def _end_with(parent_id: int) -> bool:
     is_set = _libc().prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0) == 0
-    if os.getppid() != parent_id:  # it has ended before this process could ask to hear of it
+    if os.getppid() != parent_id:  # it ended before this process could subscribe to that
         os._exit(1)
     return bool(is_set)
 
@@ -118,13 +118,13 @@ def _leave_namespaces() -> bool:
 
 
 def _drop_capabilities() -> None:
-    """Give up what root, or the owner of a namespace, may do beyond other users."""
+    """Give up the extra rights of root, or of a namespace's owner."""
     if (number := _CAPSET.get(platform.machine())) is not None:
         _libc().syscall(number, struct.pack("@Ii", _CAPABILITIES, 0), bytes(24))
 
 
 def _readable() -> Iterator[Path]:
-    """Yield where Python, its packages and our code lie, what they load, and fonts: no folder of work or settings."""
+    """Yield the paths of Python, its packages, our code, libraries and fonts: no folder with data or settings."""
     places = {f"{base}/{name}" for base in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64")}
     places |= {place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
     places |= {*_LIBRARIES, *_FONTS, *(str(_ROOT / name) for name in _OURS)}

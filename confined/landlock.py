@@ -1,4 +1,4 @@
-"""Has the kernel show this process and its children no files but some folders, to read (Landlock, Linux 5.13).
+"""Restrict this process and its children to reading certain folders (Landlock, Linux 5.13).
 
 Source: the kernel's Documentation/userspace-api/landlock.rst.
 """
@@ -16,24 +16,24 @@ _ASK_VERSION, _BENEATH = 1, 1  # LANDLOCK_CREATE_RULESET_VERSION, LANDLOCK_RULE_
 _PR_SET_NO_NEW_PRIVS = 38
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _FILE_RIGHTS = ((5, 16), (3, 15), (2, 14), (1, 13))
-"""Version, and how many rights over files it knows: the kernel refuses rules about rights that it does not know."""
+"""Version, and the number of file rights it knows: the kernel refuses rules about unknown rights."""
 _NETWORK = (4, 0b11)  # from this version on: binding and connecting
 _SCOPES = (6, 0b11)  # abstract Unix sockets, and signals to processes outside
 
 
 def version() -> int:
-    """Return the kernel's version of Landlock, 0 where it has none or it is off."""
+    """Return the kernel's Landlock version, 0 where it is missing or off."""
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)))
 
 
 def restrict(folders: Iterable[Path]) -> bool:
-    """Leave this process and its children these folders alone, for reading; False where the kernel cannot."""
-    found = version()
-    if not found:
+    """Restrict this process and its children to reading these folders; False where the kernel cannot."""
+    kernel_version = version()
+    if not kernel_version:
         return False
     libc = _libc()
-    rights = next((1 << count) - 1 for since, count in _FILE_RIGHTS if found >= since)
-    network, scopes = (bits if found >= since else 0 for since, bits in (_NETWORK, _SCOPES))
+    rights = next((1 << count) - 1 for since, count in _FILE_RIGHTS if kernel_version >= since)
+    network, scopes = (bits if kernel_version >= since else 0 for since, bits in (_NETWORK, _SCOPES))
     attributes = struct.pack("@QQQ", rights, network, scopes)[: 24 if scopes else 16 if network else 8]
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
@@ -48,7 +48,7 @@ def restrict(folders: Iterable[Path]) -> bool:
 
 
 def _allow_reading(libc: ctypes.CDLL, ruleset: int, folder: Path) -> None:
-    """Allow what is below a folder; one that is not there needs no rule."""
+    """Allow reading below a folder; a missing one needs no rule."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     except OSError:

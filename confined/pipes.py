@@ -1,4 +1,4 @@
-"""Two pipes to a process that may never read, never write, or write for ever: each wait has an end."""
+"""Two pipes to a process that may never read, never write, or write for ever: each wait has a time limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 _PIECE_BYTES = 1 << 20
-_MOST_SECONDS = 2_000_000.0  # of one wait: milliseconds, as an int of C
+_MOST_SECONDS = 2_000_000.0  # per wait: milliseconds, as an int of C
 
 
 @dataclass(slots=True)
 class Pipes:
-    """The parent's ends, which it owns: `sink` is what it writes to, `source` what it reads from."""
+    """The parent's ends, which this object owns: it writes to `sink` and reads from `source`."""
 
     sink: int
     source: int
@@ -26,7 +26,7 @@ class Pipes:
         os.set_blocking(self.sink, False)
 
     def give(self, parts: Iterable[bytes], give_up_at: float) -> None:
-        """Write. Raises TimeoutError where not all is read by `give_up_at`; that nobody reads it, `take` tells."""
+        """Write. Raises TimeoutError where not all is read by `give_up_at`; `take` reports a closed pipe."""
         with suppress(BrokenPipeError):
             for part in parts:
                 left = memoryview(part)
@@ -36,19 +36,19 @@ class Pipes:
                         left = left[os.write(self.sink, left[:_PIECE_BYTES]) :]
 
     def take(self, size: int, give_up_at: float) -> bytes:
-        """Return the next bytes. Raises TimeoutError, and EOFError where there will be no more."""
+        """Return the next bytes. Raises TimeoutError, and EOFError at the end."""
         while len(self._rest) < size:
             _wait(self.source, select.POLLIN, give_up_at)
             read = os.read(self.source, _PIECE_BYTES)
             if not read:
                 raise EOFError
             self._rest += read
-        taken = bytes(memoryview(self._rest)[:size])
+        piece = bytes(memoryview(self._rest)[:size])
         del self._rest[:size]
-        return taken
+        return piece
 
     def close(self) -> None:
-        """Close both; a second time does nothing."""
+        """Close both; idempotent."""
         if not self._is_closed:
             self._is_closed = True
             os.close(self.sink)

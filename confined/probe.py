@@ -1,4 +1,4 @@
-"""A process that puts on every layer and tells which of them it could not: what readers on this machine have."""
+"""A child process that applies every layer and reports failures: the confinement of readers on this machine."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _END = b"\n"
 
 
 class ProbeError(Exception):
-    """The process that was to tell did not."""
+    """The probing process did not answer."""
 
 
 def missing_layers() -> frozenset[Layer]:
-    """Return the layers that confined processes cannot put on here. Raises ProbeError."""
+    """Return the layers that confined processes cannot apply here. Raises ProbeError."""
     child = ChildProcess.start(_MODULE)
     give_up_at = time.monotonic() + _SECONDS
     try:
-        told = b"".join(iter(lambda: child.take(1, give_up_at), _END))
+        answer = b"".join(iter(lambda: child.take(1, give_up_at), _END))
     except (ChildDiedError, TimeoutError) as error:
         why = str(error) or "no answer"
         raise ProbeError(f"a process that confines itself ends ({why}); see `python -m {_MODULE}`") from None
     finally:
         child.end()
-    return frozenset(map(Layer, json.loads(told)))
+    return frozenset(map(Layer, json.loads(answer)))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The warm process itself: it has loaded its modules, forks at its parent's word, and ends what it has forked."""
+"""The warm process itself: it has loaded its modules, forks on its parent's request, and ends its forks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import IO
 from confined.isolation import seal
 from confined.warm_words import CODE, END, FORK, MICROSECONDS, SIZE, TIME
 
-_PROCESSOR_TIME = 2  # CPUCLOCK_SCHED: Linux makes the id of a process's clock of its number and this
+_PROCESSOR_TIME = 2  # CPUCLOCK_SCHED: Linux makes the clock id of a process from its number and this
 
 Handle = Callable[[IO[bytes], IO[bytes], int], None]
-"""Serves over what it reads from and what it writes to, in a fork of the process whose id is the third argument.
+"""Serves requests from its input stream to its output stream, in a fork of the process given by id.
 
-It confines itself before it reads anything of a stranger.
+It confines itself before it reads any untrusted input.
 """
 
 
 def serve(ready: bytes, handle: Handle) -> None:
-    """Fork for one parent, over the socket that is the standard input, until it closes that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
+    """Fork for one parent, over the socket on standard input, until the parent closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a terminal's Ctrl-C
     control = socket.socket(fileno=os.dup(0))
     seal()
     gc.collect()
-    gc.freeze()  # forks share what a collection would otherwise write to
+    gc.freeze()  # forks keep sharing pages that a collection would otherwise write to
     control.sendall(SIZE.pack(len(ready)) + ready)
     process_id = 0
     while True:
@@ -48,7 +48,7 @@ def serve(ready: bytes, handle: Handle) -> None:
 
 
 def _forked(descriptors: list[int], handle: Handle) -> int:
-    """Return the id of a fork that serves; raises OSError where there is no room for one, which ends this process."""
+    """Return the id of a serving fork; raises OSError where there is no memory for one, which ends this process."""
     parent_id = os.getpid()
     process_id = os.fork()
     if process_id == 0:
@@ -59,10 +59,10 @@ def _forked(descriptors: list[int], handle: Handle) -> int:
 
 
 def _run(descriptors: list[int], handle: Handle, parent_id: int) -> None:
-    """Serve and leave, without a descriptor of the parent's."""
+    """Serve and exit, without the parent's other descriptors."""
     try:
-        for own, given in enumerate(descriptors):
-            os.dup2(given, own)
+        for own, inherited in enumerate(descriptors):
+            os.dup2(inherited, own)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as answers:
             handle(source, answers, parent_id)
@@ -72,7 +72,7 @@ def _run(descriptors: list[int], handle: Handle, parent_id: int) -> None:
 
 
 def _end(process_id: int) -> tuple[int, int]:
-    """End the fork and return its code and its time; it is a child until then, so that its id is no other's."""
+    """End the fork and return its code and processor time; it stays a child until then, so its id is not reused."""
     assert process_id, "there is a fork"
     os.kill(process_id, signal.SIGKILL)
     _, status, used = os.wait4(process_id, 0)
@@ -80,7 +80,7 @@ def _end(process_id: int) -> tuple[int, int]:
 
 
 def _microseconds(process_id: int) -> int:
-    """Return the processor time of the fork so far; -1 where the system does not tell."""
+    """Return the processor time of the fork so far; -1 where the system does not report it."""
     assert process_id, "there is a fork"
     if sys.platform != "linux":
         return -1

@@ -1,6 +1,6 @@
-"""A process that has loaded its modules and forks others, seen from its parent: each of those is fed, and ended.
+"""A process with loaded modules that forks others, from its parent's side: each fork is fed, and ended.
 
-It is started with an environment of its own and is told nothing but to fork: what it forks has nothing else either.
+It has an environment of its own and receives only requests to fork, so its forks have nothing else either.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from confined.pipes import Pipes
 from confined.warm_words import CODE, END, FORK, MICROSECONDS, SIZE, TIME
 
 _ANSWER_SECONDS = 30.0
-"""How long it may take to end what it has forked: it does nothing else."""
+"""Time limit for ending its forks: it does nothing else."""
 
 
 class WarmProcessDiedError(Exception):
-    """It has ended, or does not answer, which says nothing of what a fork of it was fed."""
+    """The warm process has ended, or does not answer; this says nothing about the input of a fork."""
 
 
 @dataclass(slots=True)
 class WarmProcess:
-    """Made by `start`; for one thread, with one fork at a time, and of no use after `end`."""
+    """Made by `start`; single-threaded, one fork at a time, and unusable after `end`."""
 
     _popen: subprocess.Popen[bytes]
     _control: socket.socket
     ready: bytes = b""
-    """What it says of itself when it is ready."""
+    """The message of the process when it is ready."""
     fork_seconds: float | None = None
-    """Processor time of the last fork that has ended."""
+    """Processor time of the last ended fork."""
     _owes_code: bool = False
 
     @classmethod
     def start(cls, module: str, *, environment: Mapping[str, str], give_up_at: float) -> WarmProcess:
-        """Start a module that calls `confined.warm_child.serve`. Raises WarmProcessDiedError where it is not ready."""
+        """Start a module that calls `confined.warm_child.serve`. Raises WarmProcessDiedError where it fails."""
         ours, theirs = socket.socketpair()
         with theirs:
             popen = started(module, environment=environment, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ class WarmProcess:
         return self._popen.pid
 
     def fork(self) -> ForkedProcess:
-        """Return a new fork; the one before it has ended. Raises WarmProcessDiedError."""
+        """Return a new fork; the previous one has ended. Raises WarmProcessDiedError."""
         self.settle()
         source, their_sink = os.pipe()
         their_source, sink = os.pipe()
@@ -74,13 +74,13 @@ class WarmProcess:
         return ForkedProcess(self, pipes)
 
     def ask_to_end_fork(self) -> None:
-        """Have the fork ended, without waiting for that."""
+        """Request the end of the fork, without waiting for it."""
         with suppress(OSError):
             self._control.sendall(END)
         self._owes_code = True
 
     def settle(self) -> int | None:
-        """Wait for the end of the fork that was to be ended; return its exit code. Raises WarmProcessDiedError."""
+        """Wait for the requested end of the fork; return its exit code. Raises WarmProcessDiedError."""
         if not self._owes_code:
             return None
         code, microseconds = CODE.unpack(self._take(CODE.size, time.monotonic() + _ANSWER_SECONDS))
@@ -89,7 +89,7 @@ class WarmProcess:
         return int(code)
 
     def ask_time(self) -> float | None:
-        """Return the processor time of the fork, which has not ended; None where the system does not tell.
+        """Return the processor time of the running fork; None where the system does not report it.
 
         Raises WarmProcessDiedError.
         """
@@ -102,36 +102,36 @@ class WarmProcess:
         return None if microseconds < 0 else microseconds / 1e6
 
     def end(self) -> None:
-        """End it, and with it what it has forked, which it waits for: nobody else may."""
+        """End it and its fork; the process itself waits for the fork, as nobody else may."""
         self._control.close()
         exit_code(self._popen)
 
     def _take(self, size: int, give_up_at: float) -> bytes:
         """Return bytes that it sends."""
-        taken = b""
+        content = b""
         try:
-            while len(taken) < size:
+            while len(content) < size:
                 self._control.settimeout(max(0.001, give_up_at - time.monotonic()))
-                read = self._control.recv(size - len(taken))
+                read = self._control.recv(size - len(content))
                 if not read:
                     raise WarmProcessDiedError
-                taken += read
-        except OSError:  # a time-out is one
+                content += read
+        except OSError:  # timeouts included
             raise WarmProcessDiedError from None
         self._control.settimeout(None)
-        return taken
+        return content
 
 
 @dataclass(slots=True)
 class ForkedProcess:
-    """Made by `WarmProcess.fork`, for its thread; of no use after `end`."""
+    """Made by `WarmProcess.fork`, for its thread; unusable after `end`."""
 
     _warm: WarmProcess
     _pipes: Pipes
     _is_asked_to_end: bool = False
 
     def give(self, *parts: bytes, give_up_at: float) -> None:
-        """Write to it. Raises TimeoutError where it does not read in time; that it has ended, `take` tells."""
+        """Write to it. Raises TimeoutError where it does not read in time; `take` reports that it has ended."""
         self._pipes.give(parts, give_up_at)
 
     def take(self, size: int, give_up_at: float) -> bytes:
@@ -150,7 +150,7 @@ class ForkedProcess:
         self._pipes.close()
 
     def processor_seconds(self) -> float | None:
-        """Return its processor time, also when it has been ended; None where nobody can tell."""
+        """Return its processor time, also after its end; None where it is unknown."""
         try:
             if not self._is_asked_to_end:
                 return self._warm.ask_time()

@@ -1,18 +1,18 @@
-"""What a warm process and its parent send each other over their socket."""
+"""Messages between a warm process and its parent over their socket."""
 
 from __future__ import annotations
 
 import struct
 
 FORK = b"f"
-"""With two descriptors: what the fork reads from, and what it writes to."""
+"""With two descriptors: the fork's input and output."""
 END = b"e"
 """End the fork; the answer is a CODE."""
 TIME = b"t"
-"""Tell the processor time of the fork; the answer is a MICROSECONDS."""
+"""Report the processor time of the fork; the answer is a MICROSECONDS."""
 MICROSECONDS = struct.Struct("<q")
-"""Of processor time; below 0 where the system does not tell."""
+"""Processor time; negative where the system does not report it."""
 CODE = struct.Struct("<qq")
-"""Exit status of the fork, or below 0 that of a signal; and its MICROSECONDS."""
+"""Exit status of the fork, or the negative number of a signal; and its MICROSECONDS."""
 SIZE = struct.Struct("<Q")
-"""Of what a warm process says of itself, which follows."""
+"""Size of the ready message that follows."""
