@@ -1,6 +1,6 @@
-"""Tables through a model, from Python: `tokenmill.map(rows, prompt=…, schema=…, model="demo")`.
+"""Run tables through a model from Python: `tokenmill.map(rows, prompt=…, schema=…, model="demo")`.
 
-The front door alone. Nothing outside this folder is imported into a user's process.
+Only the entry point. Nothing outside this folder is imported into a user's process.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def map(
     window: str = "24h",
     data_dir: str | Path | None = None,
 ) -> _Table:
-    """Return the rows with the columns of their answers, as the kind of table that was given.
+    """Return the rows with the columns of their answers, as the same kind of table.
 
     `rows`: a list of dicts, a pyarrow.Table, or a pandas or polars DataFrame. `prompt`: a template, or the path of one.
-    `schema`: a JSON schema, the path of one, or a pydantic model; without one the answers are texts, in `answer`. A row
-    that failed keeps its place, and its column `error` says why.
+    `schema`: a JSON schema, the path of one, or a pydantic model; without one the answers are texts, in the column
+    `answer`. A failed row keeps its place, and its column `error` has the reason.
 
-    With `base_url` (TOKENMILL_BASE_URL) it is a batch on that server, else everything runs on this machine. A process
-    of its own computes it. Interrupted, the same call goes on where it was. Raises InputError where something given
-    cannot be used, TokenmillError where the batch does not complete.
+    With `base_url` (TOKENMILL_BASE_URL) the rows run as a batch on that server, otherwise on this machine, in a
+    separate process. After an interrupt the same call continues where it stopped. Raises InputError for unusable
+    arguments, TokenmillError where the batch does not complete.
     """
     from tokenmill.mapping import mapped
     from tokenmill.prompts import prompt_of, schema_of
@@ -50,14 +50,14 @@ def map(
 
     table = table_of(rows)
     lengths = {"max_tokens": max_tokens, "temperature": temperature}
-    wanted = {
+    request = {
         "prompt": prompt_of(prompt),
         "schema": schema_of(schema),
         "params": {**(params or {}), **{name: value for name, value in lengths.items() if value is not None}},
         "prefix": prefix,
     }
     call = {
-        "wanted": wanted,
+        "wanted": request,
         "model": model,
         "base_url": base_url or os.environ.get("TOKENMILL_BASE_URL"),
         "api_key": api_key,

@@ -1,4 +1,4 @@
-"""Arrow's scalars that count nanoseconds, of which Python's own values would lose the last digits."""
+"""Arrow scalars with nanoseconds, which Python's own values would truncate."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FRACTION = re.compile(r"(\.[0-9]{6})")
 
 
 def is_finer_than_python(value: Any) -> bool:
-    """Tell whether this is a scalar that counts nanoseconds."""
+    """Return whether this is a scalar with nanoseconds."""
     return type(value).__module__ == "pyarrow.lib" and getattr(getattr(value, "type", None), "unit", None) == "ns"
 
 
 def text_of(scalar: Any) -> str:
-    """Return one as Python would write it, with nine digits of its second."""
+    """Return a scalar's text in Python's format, with nine digits of the second."""
     value, rest = python_value(scalar)
     if isinstance(value, timedelta):
         text = str(value) if value.microseconds else f"{value}.000000"
@@ -27,7 +27,7 @@ def text_of(scalar: Any) -> str:
 
 
 def python_value(scalar: Any) -> tuple[Any, int]:
-    """Return the value up to its microsecond, and the nanoseconds beyond."""
+    """Return the value to the microsecond, and the remaining nanoseconds."""
     arrow = needed("pyarrow", by="a table with types")
     microseconds, rest = divmod(scalar.value, 1000)
     if isinstance(scalar, arrow.TimestampScalar):

@@ -1,4 +1,4 @@
-"""Rows between a user's process and ours, a line each: what a prompt can show of them, and why not the rest."""
+"""Transfer of rows between a user's process and ours, a line each: values for prompts, and reasons for lost ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tokenmill.errors import InputError
 from tokenmill.row_json import Unwritable, as_shown, dumps, loads
 
 _REASON = b"!"
-"""Begins a line of which some values could not be written."""
+"""Marks a line with values that could not be written."""
 _LEVELS = 8
-"""Of objects in a row, whose values are written one by one where not all of them can be."""
+"""Depth of nested objects in a row whose values are written one by one where not all can be written."""
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows whose values may be of any type. Raises InputError where a column's name is no text."""
+    """Write rows whose values may be of any type. Raises InputError where a column's name is not text."""
     with path.open("wb") as file:
         for number, row in enumerate(rows, start=1):
             file.write(_line(dict(row), number=number) + b"\n")
@@ -30,7 +30,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             try:
                 yield _row(line)
-            except ValueError as error:  # an integer of more digits than Python reads by itself
+            except ValueError as error:  # an integer with more digits than Python parses by default
                 raise InputError(f"row {number} of the table cannot be read: {error}") from None
 
 
@@ -39,27 +39,27 @@ def _line(row: dict[str, Any], *, number: int) -> bytes:
         return dumps(row, default=as_shown)
     except TypeError:
         reasons: list[tuple[list[str], str]] = []
-        written = _written(row, [], reasons)
+        row_json = _written(row, [], reasons)
     try:
-        return _REASON + dumps([written, reasons])
+        return _REASON + dumps([row_json, reasons])
     except TypeError as error:
         raise InputError(f"row {number} has a column whose name cannot be written: {error}") from None
 
 
 def _written(values: Mapping[Any, Any], path: list[str], reasons: list[tuple[list[str], str]]) -> dict[Any, Any]:
-    """Return values with None for each that cannot be written, whose place and reason are added."""
-    written: dict[Any, Any] = {}
+    """Return values with None for each that cannot be written; append its path and reason to `reasons`."""
+    result: dict[Any, Any] = {}
     for name, value in values.items():
-        written[name] = None
+        result[name] = None
         place = [*path, name]
         try:
-            written[name] = orjson.Fragment(dumps(value, default=as_shown))
+            result[name] = orjson.Fragment(dumps(value, default=as_shown))
         except TypeError as error:
             if isinstance(value, dict) and all(isinstance(key, str) for key in value) and len(place) < _LEVELS:
-                written[name] = _written(value, place, reasons)
+                result[name] = _written(value, place, reasons)
             else:
                 reasons.append((place, str(error.__cause__ or error)))
-    return written
+    return result
 
 
 def _row(line: bytes) -> dict[str, Any]:

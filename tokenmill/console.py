@@ -1,4 +1,4 @@
-"""Where the `tokenmill` command begins: in an installation our packages are not on the path yet."""
+"""Entry point of the `tokenmill` command, before our packages are on the path of an installation."""
 
 from __future__ import annotations
 

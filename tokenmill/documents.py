@@ -1,6 +1,6 @@
 """Texts of documents and their passages, in a user's own process: `from tokenmill.documents import DocumentReader`.
 
-A process that has a package `confined`, `features` or `protocol` of its own cannot have them, too.
+Not available in a process with another package named `confined`, `features` or `protocol`.
 """
 
 from __future__ import annotations

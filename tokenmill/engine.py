@@ -1,6 +1,6 @@
 """The engine alone, in a user's own process: `from tokenmill.engine import LLM, SamplingParams`.
 
-A process that has a package `engine`, `kernels` or `protocol` of its own cannot have it, too.
+Not available in a process with another package named `engine`, `kernels` or `protocol`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that a user's process catches; the others of Tokenmill, in `jobs.errors`, are kinds of these."""
+"""Errors for a user's process to catch; Tokenmill's other errors, in `jobs.errors`, derive from these."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Packages of ours in a user's own process, under the names by which they import each other.
+"""Import our packages into a user's own process, under the names by which they import each other.
 
-Its path stays as it is, so that it finds its own packages of all other names (docs/adr/0046).
+`sys.path` is unchanged, so that the process finds its own packages under all other names (docs/adr/0046).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _finder = _Finder()
 
 
 def make_importable(*names: str) -> None:
-    """Have this process find packages of ours. Raises ImportError where it has others of their names."""
+    """Make our packages importable in this process. Raises ImportError where it has others with the same names."""
     for name in names:
         _require_no_other(name)
     _finder.names = _finder.names.union(names)
@@ -49,7 +49,7 @@ def _require_no_other(name: str) -> None:
 
 
 def _place_of(name: str) -> str | None:
-    """Return the file of a package that is loaded or would be; None where there is none, or a folder of other files."""
+    """Return the file of a package that is or would be loaded; None where there is none, or a folder without code."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None) or "made at runtime"
     spec = find_spec(name)

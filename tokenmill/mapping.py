@@ -1,6 +1,6 @@
-"""`tokenmill.map` as the user's process has it: it hands a table to a process of ours, and waits for the new columns.
+"""`tokenmill.map` in the user's process: passes a table to a process of ours, and waits for the new columns.
 
-That process finds our packages, and the user's finds its own, which may be called the same.
+Each process finds its own packages, whose names may be the same.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tokenmill.processes import command_of
 from tokenmill.tables import PythonTable
 
 TABLE, ADDED, ERROR = "table", "added", "error.json"
-"""Files of a call: what it was given, its new columns, and why there are none."""
+"""Files of a call: its input, its new columns, and the error where there are none."""
 TAKEN = b"taken\n"
-"""What the caller says once it has the new columns."""
+"""Sent by the caller once it has the new columns."""
 INTERRUPTED = 130
-"""The exit status of a process that was interrupted."""
+"""Exit status of an interrupted process."""
 
 T = TypeVar("T")
 
 
 def mapped(table: PythonTable, call: Mapping[str, Any]) -> Any:
-    """Return a table with the columns of its answers. Raises what `tokenmill.map` does."""
+    """Return a table with the columns of its answers. Raises as `tokenmill.map`."""
     content = encoded({**call, "form": table.form})
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as name:
         folder = Path(name)
@@ -45,7 +45,7 @@ def mapped(table: PythonTable, call: Mapping[str, Any]) -> Any:
 
 
 def encoded(call: Mapping[str, Any]) -> bytes:
-    """Return a call as one line of JSON. Raises InputError for an argument that JSON does not have."""
+    """Return a call as one line of JSON. Raises InputError for an argument without a JSON form."""
     arguments = {**call, **call["wanted"]}
     del arguments["wanted"]
     for name, value in arguments.items():
@@ -63,8 +63,8 @@ def encoded(call: Mapping[str, Any]) -> bytes:
 class Answering:
     """A process of ours that answers one call, for the length of a block.
 
-    It is in a group of its own, so that a terminal's Ctrl-C reaches it once, through this process. It keeps what was
-    computed until the caller has taken the new columns: interrupted before, the same call goes on from there.
+    It has its own process group, so that a terminal's Ctrl-C reaches it once, through this process. It keeps its
+    results until the caller has the new columns: after an earlier interrupt the same call continues from there.
     """
 
     def __init__(self, folder: Path, content: bytes) -> None:
@@ -81,18 +81,18 @@ class Answering:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is not None:  # such as from a handler of the user's for a signal
+        if kind is not None:  # such as from a user's signal handler
             self._process.terminate()
         os.close(self._ready)
         self._process.__exit__(kind, error, at)
 
     def are_columns_there(self) -> bool:
-        """Hand the call over and wait until there are new columns; False where the process ends without."""
+        """Send the call and wait until there are new columns; False where the process ends without."""
         self._write(self._content)
         return bool(self._uninterrupted(lambda: os.read(self._ready, 1))) and not self._is_interrupted
 
     def take(self) -> None:
-        """Say that the columns were taken, and wait for the end of the process."""
+        """Confirm that the columns were read, and wait for the end of the process."""
         self._write(TAKEN)
         self.status()
 
@@ -103,7 +103,7 @@ class Answering:
         return INTERRUPTED if self._is_interrupted else status
 
     def _uninterrupted(self, wait: Callable[[], T]) -> T:
-        """Wait. Each interrupt is handed on: the first asks the process to stop, the second to stop at once."""
+        """Wait and forward each interrupt: the first requests the process to stop, the second to stop at once."""
         while True:
             try:
                 return wait()
@@ -113,7 +113,7 @@ class Answering:
 
     def _write(self, content: bytes) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which its status tells
+        with suppress(BrokenPipeError):  # it has ended, as its status shows
             self._process.stdin.write(content)
             self._process.stdin.flush()
 
@@ -124,17 +124,21 @@ class Answering:
 
 
 def note_error(folder: Path, error: TokenmillError | OSError) -> int:
-    """Note why there are no new columns, in the process that was to make them; return its exit status."""
+    """Record why there are no new columns, in the process that was to make them; return its exit status."""
     if isinstance(error, TokenmillError):
-        noted = {
+        values = {
             "is_input": isinstance(error, InputError),
             "text": error.message,
             "param": error.param,
             "code": error.code,
         }
     else:
-        noted = {"errno": error.errno, "text": error.strerror or str(error), "paths": [error.filename, error.filename2]}
-    (folder / ERROR).write_text(json.dumps(noted, default=str))
+        values = {
+            "errno": error.errno,
+            "text": error.strerror or str(error),
+            "paths": [error.filename, error.filename2],
+        }
+    (folder / ERROR).write_text(json.dumps(values, default=str))
     return 1
 
 
@@ -142,15 +146,15 @@ def _fail(folder: Path, status: int) -> NoReturn:
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     try:
-        noted = json.loads((folder / ERROR).read_text())
+        values = json.loads((folder / ERROR).read_text())
     except FileNotFoundError:
         raise TokenmillError(
             f"the process that computes the answers has ended (status {status}). Its last words are on standard error."
         ) from None
-    if "errno" in noted:
-        path, other = noted["paths"]
-        if noted["errno"] is None:
-            raise OSError(noted["text"])
-        raise OSError(noted["errno"], noted["text"], path, None, other)
-    kind = InputError if noted["is_input"] else TokenmillError
-    raise kind(noted["text"], param=noted["param"], code=noted["code"])
+    if "errno" in values:
+        path, other = values["paths"]
+        if values["errno"] is None:
+            raise OSError(values["text"])
+        raise OSError(values["errno"], values["text"], path, None, other)
+    kind = InputError if values["is_input"] else TokenmillError
+    raise kind(values["text"], param=values["param"], code=values["code"])

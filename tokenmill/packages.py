@@ -1,4 +1,4 @@
-"""Packages that only some tables need, imported when one is there."""
+"""Optional packages for some kinds of tables, imported when one is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenmill.errors import InputError
 
 
 def needed(module: str, *, by: str) -> Any:
-    """Import a package of the extra `tables`. Raises InputError that says what to install."""
+    """Import a package of the extra `tables`. Raises InputError naming what to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""How a process of our own starts: it finds our packages before any others of the same names.
+"""Start a process of ours so that it finds our packages before others of the same names.
 
-In an installation they lie in a folder inside this one, where no other process looks; in a checkout they lie beside it.
-Run as a script, this file is the first of such a process, and its arguments are a module and what that is given.
+In an installation they are in a folder inside this one, where no other process looks; in a checkout they are beside it.
+Run as a script, this file starts such a process; its arguments are a module and that module's arguments.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_SCRIPT = os.path.abspath(__file__)  # pathlib would take as long to load as all else here
+_SCRIPT = os.path.abspath(__file__)  # loading pathlib would take as long as everything else here
 _HERE = os.path.dirname(_SCRIPT)
 _INSTALLED = os.path.join(_HERE, "_packages")
 
@@ -18,12 +18,12 @@ PACKAGES = _INSTALLED if os.path.isdir(_INSTALLED) else os.path.dirname(_HERE)
 
 
 def command_of(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours; neither its folder nor its environment changes what it finds."""
+    """Return the command that runs a module of ours; working directory and environment do not change what it finds."""
     return [sys.executable, "-P", _SCRIPT, module, *arguments]
 
 
 def put_our_packages_first() -> None:
-    """Have this process, which must be one of ours, find our packages first, and `tokenmill` too."""
+    """Put our packages, and `tokenmill`, first on this process's path; it must be a process of ours."""
     sys.path[:] = [PACKAGES, *(place for place in sys.path if place != PACKAGES)]
     if os.path.dirname(_HERE) not in sys.path:
         sys.path.append(os.path.dirname(_HERE))

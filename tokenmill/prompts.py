@@ -1,4 +1,4 @@
-"""What a user asks of rows, as texts and JSON: it may be given as a file or as a class."""
+"""Prompts and schemas of a call as text and JSON; they may be given as files or classes."""
 
 from __future__ import annotations
 
