@@ -1,1 +1,1 @@
-"""Alembic's scripts: the schema of `jobs.tables` from its baseline on, and the bridge from what was before."""
+"""Alembic migrations: the schema of `jobs.tables` since the baseline, and the bridge from earlier schemas."""

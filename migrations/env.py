@@ -1,4 +1,4 @@
-"""Run by Alembic: `jobs.database.upgrade` hands a connection over; `alembic …` on the shell reads the settings."""
+"""Run by Alembic: `jobs.database.upgrade` passes a connection; `alembic …` in a shell reads the settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.tables import Base
 
 # One migration at a time: others wait this long, then find nothing left to do.
 _WAIT_FOR_OTHERS = "120s"
-# DDL queues in front of every query of its table while it waits for its lock, so it must give up soon.
+# A waiting DDL statement blocks every other query of its table, so it must give up soon.
 _LOCK_TIMEOUT = "5s"
 
 
@@ -23,7 +23,7 @@ load_tables()
 
 
 def include_name(name: str | None, kind: str, _parents: Any) -> bool:
-    """Leave the daily partitions of `result` out of comparisons; `jobs.partitions` makes and drops them."""
+    """Exclude the daily partitions of `result` from comparisons; `jobs.partitions` creates and drops them."""
     return not (kind == "table" and name is not None and is_partition_name(name))
 
 
@@ -39,9 +39,9 @@ def run(connection: Connection) -> None:
 
 
 def run_online() -> None:
-    given: Connection | None = context.config.attributes.get("connection")
-    if given is not None:
-        run(given)
+    existing: Connection | None = context.config.attributes.get("connection")
+    if existing is not None:
+        run(existing)
         return
     engine = connect(load_settings().database_url)
     try:

@@ -1,7 +1,7 @@
-"""Takes a database of before the baseline to it, in place: one at 0061 to 0069.
+"""Upgrade a database from before the baseline, at 0061 to 0069, to the baseline in place.
 
-Each step is a file of SQL and a transaction that ends with its name as the revision: what is cut off goes on with the
-step that was not taken. No code of before is ready on the database from the first step on.
+Each step is an SQL file and a transaction that ends by setting its name as the revision: an interrupted upgrade
+continues with the first missing step. Earlier releases are not ready on the database from the first step on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jobs.errors import ServiceError
 
 BASELINE = "1000"
 FIRST, LAST = "0061", "0069"
-"""The revisions that are taken over, with those between."""
+"""First and last revision that can be upgraded."""
 STEPS = ("0062", "0063", "0064", "0065", "0066", "0068", "0069", "0069.1-filled", "0069.2-billed", BASELINE)
-"""In their order, which is also that of their names; those before 0069 make what the migrations of before made."""
+"""In order, which is also the order of their names; those before 0069 repeat the earlier releases' migrations."""
 
 _FOLDER = Path(__file__).parent
 _RESULT_DAYS = _FOLDER.with_name("baseline") / "result_days.sql"
@@ -25,13 +25,13 @@ _LOCK_TIMEOUT = "5s"
 
 
 def begins_at(revision: str) -> bool:
-    """Tell whether a database at this revision is taken over: one of before, or one that was cut off."""
+    """Return whether the bridge upgrades a database at this revision: an old one, or an interrupted upgrade."""
     is_of_before = revision.isdecimal() and len(revision) == len(LAST) and FIRST <= revision <= LAST
     return is_of_before or revision in STEPS[:-1]
 
 
 def cross(connection: Connection) -> None:
-    """Take the steps that are left. Raises ServiceError, before anything is changed, for what it cannot take over."""
+    """Run the remaining steps. Raises ServiceError, before any change, where the database cannot be upgraded."""
     with connection.begin():
         _lock(connection)
         _require_named_stages(connection)
@@ -42,7 +42,7 @@ def cross(connection: Connection) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """Let nobody else migrate until the transaction ends."""
+    """Lock out other migrations until the transaction ends."""
     connection.execute(text(f"SET LOCAL lock_timeout = '{_WAIT_FOR_OTHERS}'"))
     connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('migrations', 0))"))
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
@@ -71,7 +71,7 @@ def _require_named_stages(connection: Connection) -> None:
 
 
 _REVISION = text("SELECT version_num FROM alembic_version")
-# Once the first steps are taken all are named.
+# After the first steps all are named.
 _UNNAMED = text("""
     SELECT DISTINCT extraction.id FROM extraction JOIN extraction_stage ON extraction_id = extraction.id
     WHERE extraction_stage.name IS NULL AND state IN ('in_progress', 'cancelling')

@@ -1,4 +1,4 @@
-"""Make the tables: what came before this is taken over by `migrations.bridge`."""
+"""Create the tables; `migrations.bridge` upgrades earlier schemas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARTS = (
     "webhooks",
     "upkeep",
 )
-"""In an order in which each table comes behind those that it refers to."""
+"""In an order in which each table follows those it refers to."""
 _FOLDER = Path(__file__).resolve().parents[1] / "baseline"
 
 
