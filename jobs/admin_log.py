@@ -95,8 +95,8 @@ Administration = Callable[[], AbstractContextManager[Admin]]
 """Opens an operator's transaction, committed at its end: for work that needs several."""
 
 
-def _as_json(shown: Shown) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in shown.items()}
+def _as_json(values: Shown) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in values.items()}
 
 
 def _plain(value: Any) -> Any:

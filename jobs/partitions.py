@@ -61,8 +61,8 @@ def days_to_drop(session: Session, before: date) -> list[date]:
     Includes days that were detached but not dropped.
     """
     days = [day for day in _days(session.scalars(_ALL_DAYS)) if day < before]
-    kept = {day for day in partition_days(session) if day < before and _is_held(session, day)}
-    return [day for day in days if day not in kept]
+    kept_days = {day for day in partition_days(session) if day < before and _is_held(session, day)}
+    return [day for day in days if day not in kept_days]
 
 
 def drop_partition(session: Session, day: date) -> bool:

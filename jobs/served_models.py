@@ -120,9 +120,9 @@ class ModelEmbedding:
     """Per text."""
 
 
-def note_embedding(session: Session, name: str, made: ModelEmbedding) -> None:
+def note_embedding(session: Session, name: str, embedding: ModelEmbedding) -> None:
     """Record how a model computes its vectors, as reported by a worker with its files."""
-    session.execute(update(Model).where(Model.name == name).values(embedding=asdict(made)))
+    session.execute(update(Model).where(Model.name == name).values(embedding=asdict(embedding)))
 
 
 def embedding_of(model: Model) -> ModelEmbedding:
@@ -147,12 +147,12 @@ class MadeVectors(Protocol):
     def dimensions(self) -> int: ...
 
 
-def require_same(session: Session, name: str, made: MadeVectors) -> ModelEmbedding:
+def require_same(session: Session, name: str, vectors: MadeVectors) -> ModelEmbedding:
     """Return how a model computes its vectors. Raises ConflictError where existing ones were computed differently."""
     model = known_model(session, name)
     now = None if model is None or model.embedding is None else embedding_of(model)
-    wanted = (made.model_sha256, made.pooling, made.dimensions)
-    if now is None or (now.model_sha256, now.pooling, now.dimensions) != wanted:
+    existing = (vectors.model_sha256, vectors.pooling, vectors.dimensions)
+    if now is None or (now.model_sha256, now.pooling, now.dimensions) != existing:
         raise ConflictError(
             f"The model {name!r} is not the one that made the vectors of this index. Build the index again, or search "
             "it with mode=bm25.",
@@ -215,8 +215,8 @@ def hold_model(session: Session, name: str, kind: LineKind) -> bool:
     if name == PREPARE_MODEL:
         return True
     answers = (Model.name == name) & (Model.serves == kind)
-    held = select(Model.name).where(answers).with_for_update(read=True, key_share=True)
-    return session.scalar(held) is not None
+    query = select(Model.name).where(answers).with_for_update(read=True, key_share=True)
+    return session.scalar(query) is not None
 
 
 def list_models(session: Session) -> Sequence[Model]:

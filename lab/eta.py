@@ -17,7 +17,7 @@ import numpy as np
 from engine.config import PolicyName, SchedulerConfig
 from jobs.forecasts.finish_times import BatchLoad
 from jobs.forecasts.looks import ModelState, Outcome, look
-from jobs.forecasts.seen import BatchSeen, Ended, Seen, Told
+from jobs.forecasts.seen import BatchSeen, Ended, History, Seen
 from jobs.states import Priority
 from lab import study
 from lab.simulation.batches import BatchSimulator
@@ -217,7 +217,7 @@ class _Watcher:
         self._state = ModelState()
         self._looked_at: float | None = None
         self._num_seen_tokens = 0
-        self._kept: dict[str, Told] = {}
+        self._kept: dict[str, History] = {}
         self._by_id = {str(batch.number): batch for batch in run.load.batches}
         self._measured = {batch.number for batch in run.load.measured}
 
@@ -237,7 +237,7 @@ class _Watcher:
         self._looked_at = now
         self._state, outcomes = look(self._state, seen)
         for outcome in outcomes:
-            self._kept[outcome.found.batch_id] = outcome.told
+            self._kept[outcome.found.batch_id] = outcome.history
             self._note(self._by_id[outcome.found.batch_id], outcome, now)
 
     def _note(self, batch: SimulatedBatch, outcome: Outcome, now: float) -> None:
@@ -249,7 +249,7 @@ class _Watcher:
     def _pop_ended(self) -> Iterator[Ended]:
         is_open = {str(batch.number) for batch in self._simulator.batches}
         for batch_id in [batch_id for batch_id in self._kept if batch_id not in is_open]:
-            yield Ended(told=self._kept.pop(batch_id), ended_at=self._by_id[batch_id].end_seconds)
+            yield Ended(history=self._kept.pop(batch_id), ended_at=self._by_id[batch_id].end_seconds)
 
     def _seen(self, batch: SimulatedBatch, num_running: int, num_generated: int) -> BatchSeen:
         return BatchSeen(
@@ -272,7 +272,7 @@ class _Watcher:
             begun_output_tokens=num_generated,
             part_done=batch.num_finished / len(batch.lines),
             is_waiting=False,
-            told=self._kept.get(str(batch.number)),
+            history=self._kept.get(str(batch.number)),
         )
 
 

@@ -85,14 +85,14 @@ def _alone(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _why_one_role(connection: Connection, said: str) -> str:
+def _why_one_role(connection: Connection, refusal: str) -> str:
     with connection.begin():
         user, missing = connection.scalar(text("SELECT current_user")), roles.missing_roles(connection)
     if user in ROLES:
         return f"no right was looked at: {user} owns nothing. Name who does in TOKENMILL_DATABASE_OWNER_URL"
     need = f"make {', '.join(missing)}" if missing else f"act as {OWNER}"
     return (
-        f"the database works with one role for all, as before: {user} may not {need} ({said}). Run `tokenmill db "
+        f"the database works with one role for all, as before: {user} may not {need} ({refusal}). Run `tokenmill db "
         "upgrade` once with the TOKENMILL_DATABASE_OWNER_URL of a superuser, or of who has CREATEROLE and owns it"
     )
 

@@ -106,12 +106,12 @@ def _new_secret() -> str:
 
 def _checked_scopes(scopes: Collection[Scope] | None, *, is_operator: bool) -> list[str]:
     allowed = (Scope.ADMIN,) if is_operator else TENANT_SCOPES
-    chosen = allowed if scopes is None else scopes
-    if not chosen or not set(chosen) <= set(allowed):
+    requested = allowed if scopes is None else scopes
+    if not requested or not set(requested) <= set(allowed):
         whose = "an operator's key has" if is_operator else "a tenant's key may have"
-        chosen_text = ", ".join(chosen) or "none"
+        chosen_text = ", ".join(requested) or "none"
         raise InputError(f"scopes are {chosen_text}; {whose} {' and '.join(allowed)}", param="scopes")
-    return [scope.value for scope in allowed if scope in chosen]
+    return [scope.value for scope in allowed if scope in requested]
 
 
 def _checked_name(name: str | None) -> str | None:

@@ -29,13 +29,13 @@ class Repriced:
 
 
 def reprice(
-    session: Session, model: str, columns: Mapping[str, Any], asked: Period, *, tenant_id: str | None = None
+    session: Session, model: str, columns: Mapping[str, Any], period: Period, *, tenant_id: str | None = None
 ) -> Sequence[Repriced]:
     """Return what a model's lines in whole UTC days were billed and what they would cost, by tenant and its name.
 
     `columns` are those of `prices.MODEL_COLUMNS`.
     """
-    values = {"model": model, "since": asked.since, "until": asked.until, "tenant_id": tenant_id}
+    values = {"model": model, "since": period.since, "until": period.until, "tenant_id": tenant_id}
     parts_by_tenant: dict[str, Repriced] = {}
     for row in session.execute(_SUMS, values):
         tokens = {name: int(getattr(row, name)) for name in ("input_tokens", "cached_tokens", "output_tokens")}

@@ -129,7 +129,7 @@ def period(since: date | None, until: date | None, *, today: date | None = None)
 def read_usage(
     session: Session,
     tenant_id: str,
-    asked: Period,
+    days: Period,
     *,
     group_by: Sequence[GroupBy],
     page: str | None = None,
@@ -140,8 +140,8 @@ def read_usage(
     assert 1 <= limit <= MAX_PAGE
     values = {
         "tenant_id": tenant_id,
-        "since": asked.since,
-        "until": asked.until,
+        "since": days.since,
+        "until": days.until,
         "prepare": PREPARE_MODEL,
         "limit": limit + 1,
         **{f"after_{name}": value for name, value in zip(group_by, _position(page, group_by), strict=False)},

@@ -65,30 +65,30 @@ class NewBudget:
             raise InputError(f"warn-at is {self.warn_percent}; give 1 to 100 per cent", param="warn_percent")
 
 
-def set_budget(session: Session, tenant_id: str, wanted: NewBudget) -> Allowance:
+def set_budget(session: Session, tenant_id: str, request: NewBudget) -> Allowance:
     """Set a budget of a tenant or key. There is one for each unit and window; an existing one gets the new limit.
 
     Omitted values keep those of the existing budget. Earlier usage in its window counts too. Tokens already spent and
     reserved may exceed the limit: they stay, and nothing is added. Raises InputError, or NotFoundError for a key of
     another tenant.
     """
-    wanted.check()
+    request.check()
     if (
-        wanted.key_id is not None
-        and session.scalar(select(ApiKey.id).where(ApiKey.id == wanted.key_id, ApiKey.tenant_id == tenant_id)) is None
+        request.key_id is not None
+        and session.scalar(select(ApiKey.id).where(ApiKey.id == request.key_id, ApiKey.tenant_id == tenant_id)) is None
     ):
-        raise NotFoundError(f"the tenant has no key {wanted.key_id!r}; `tokenmill keys list` shows the ids")
+        raise NotFoundError(f"the tenant has no key {request.key_id!r}; `tokenmill keys list` shows the ids")
     _lock_alone(session, tenant_id)
-    row = _find(session, tenant_id, wanted)
+    row = _find(session, tenant_id, request)
     if row is None:
-        row = WindowBudget(id=new_id("budget"), tenant_id=tenant_id, api_key_id=wanted.key_id)
-        row.unit, row.window_kind, row.time_zone = wanted.unit.value, wanted.window.value, UTC
+        row = WindowBudget(id=new_id("budget"), tenant_id=tenant_id, api_key_id=request.key_id)
+        row.unit, row.window_kind, row.time_zone = request.unit.value, request.window.value, UTC
         session.add(row)
-    if not isinstance(wanted.time_zone, LeftOut):
-        row.time_zone = wanted.time_zone or UTC
-    if not isinstance(wanted.warn_percent, LeftOut):
-        row.warn_percent = wanted.warn_percent
-    row.limit_amount, row.warned_at = Decimal(wanted.limit), None
+    if not isinstance(request.time_zone, LeftOut):
+        row.time_zone = request.time_zone or UTC
+    if not isinstance(request.warn_percent, LeftOut):
+        row.warn_percent = request.warn_percent
+    row.limit_amount, row.warned_at = Decimal(request.limit), None
     row.window_start, row.window_end = _window_of(row, _now(session))
     row.spent_amount = _spent(session, row)
     row.committed_amount = row.spent_amount + _reserved(session, row)
@@ -196,13 +196,13 @@ def _holds_for(key_id: str | None) -> ColumnElement[bool]:
     return or_(WindowBudget.api_key_id.is_(None), WindowBudget.api_key_id == key_id)
 
 
-def _find(session: Session, tenant_id: str, wanted: NewBudget) -> WindowBudget | None:
+def _find(session: Session, tenant_id: str, request: NewBudget) -> WindowBudget | None:
     return session.scalar(
         select(WindowBudget).where(
             WindowBudget.tenant_id == tenant_id,
-            WindowBudget.api_key_id.is_not_distinct_from(wanted.key_id),
-            WindowBudget.unit == wanted.unit.value,
-            WindowBudget.window_kind == wanted.window.value,
+            WindowBudget.api_key_id.is_not_distinct_from(request.key_id),
+            WindowBudget.unit == request.unit.value,
+            WindowBudget.window_kind == request.window.value,
         ),
         execution_options={"populate_existing": True},
     )

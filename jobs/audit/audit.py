@@ -101,9 +101,9 @@ def _ledger(row: Row[Any]) -> Iterator[str]:
         if billed != results_value:
             yield f"the ledger has {name} {billed} and the results give {results_value}"
     for name in ("worker_microseconds", "reading_microseconds"):
-        billed, noted = getattr(row, f"ledger_{name}"), getattr(row, name)
-        if billed != noted:
-            yield f"the ledger has {name} {billed} and the batch {noted}"
+        billed, counted_value = getattr(row, f"ledger_{name}"), getattr(row, name)
+        if billed != counted_value:
+            yield f"the ledger has {name} {billed} and the batch {counted_value}"
     if row.ledger_cost_picos != row.cost_picos:
         yield f"the ledger has cost_picos {row.ledger_cost_picos} and the batch {row.cost_picos}"
     if row.num_mispriced:

@@ -111,11 +111,18 @@ def delete_left(maker: sessionmaker[Session]) -> int:
 
 
 def _delete_some(session: Session) -> int:
-    gone = select(Tenant.id).where(Tenant.deleted_at.is_not(None))
-    theirs = select(Batch).where(Batch.tenant_id.in_(gone), Batch.deleted_at.is_(None)).order_by(Batch.id).limit(_BLOCK)
+    deleted_tenants = select(Tenant.id).where(Tenant.deleted_at.is_not(None))
+    theirs = (
+        select(Batch)
+        .where(Batch.tenant_id.in_(deleted_tenants), Batch.deleted_at.is_(None))
+        .order_by(Batch.id)
+        .limit(_BLOCK)
+    )
     num_cancelled = _cancel(session, theirs)
     ended = session.scalars(theirs.where(Batch.state.in_(_ENDED))).all()
     for batch in ended:
         with suppress(NotFoundError, ConflictError):  # deleted with another one, or one of its stages has not ended
             delete_batch(session, batch.tenant_id, batch.id, by=deletions.OPERATOR)
-    return num_cancelled + len(ended) + files.delete_all_of(session, gone, by=deletions.OPERATOR, limit=_BLOCK)
+    return (
+        num_cancelled + len(ended) + files.delete_all_of(session, deleted_tenants, by=deletions.OPERATOR, limit=_BLOCK)
+    )

@@ -191,7 +191,7 @@ def _virtual_time(queue: snapshot.ModelQueue, tenant_id: str, priority: Priority
 def foretell(
     session: Session,
     tenant: Tenant,
-    wanted: CreateBatch,
+    request: CreateBatch,
     settings: Settings,
     *,
     tokens: InputEstimate,
@@ -203,10 +203,10 @@ def foretell(
     Of the temporary limits only a full queue counts: the rates per minute will have changed by the time the call is
     sent.
     """
-    refused = _refusal(session, tenant, wanted, settings, tokens=tokens, key_id=key_id)
+    refused = _refusal(session, tenant, request, settings, tokens=tokens, key_id=key_id)
     if refused is not None:
         return Foretold(verdict=Verdict.REFUSED, reason=refused)
-    problem = _file_problem(wanted, settings, tokens=tokens, checked=checked)
+    problem = _file_problem(request, settings, tokens=tokens, checked=checked)
     if problem is not None:
         return Foretold(verdict=Verdict.FAILS, reason=str(problem["message"]))
     if checked.num_invalid:
@@ -217,7 +217,7 @@ def foretell(
 def _refusal(
     session: Session,
     tenant: Tenant,
-    wanted: CreateBatch,
+    request: CreateBatch,
     settings: Settings,
     *,
     tokens: InputEstimate,
@@ -225,7 +225,7 @@ def _refusal(
 ) -> str | None:
     total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
     try:
-        lifecycle.check_create(session, tenant, wanted, settings)
+        lifecycle.check_create(session, tenant, request, settings)
         budgets.check_room(session, tenant.id, total, key_id=key_id, may_overflow=tenant.may_overflow)
         queue_limits.check_tenant(session, tenant.id, limits_of(tenant, settings), tokens=total)
     except InputError as error:
@@ -234,12 +234,12 @@ def _refusal(
 
 
 def _file_problem(
-    wanted: CreateBatch, settings: Settings, *, tokens: InputEstimate, checked: Checked
+    request: CreateBatch, settings: Settings, *, tokens: InputEstimate, checked: Checked
 ) -> dict[str, Any] | None:
     """Return the problem that would fail the validation, as far as lines were checked."""
     if tokens.num_requests == 0:
         return whole_file_problem("empty_file", "the input file has no requests; write one JSON object a line")
-    if checked.num_invalid and wanted.invalid_lines is InvalidLines.FAIL:
+    if checked.num_invalid and request.invalid_lines is InvalidLines.FAIL:
         return whole_file_problem("invalid_lines", f"{_invalid(checked)}, and one fails the batch")
     return too_many_invalid(checked.num_invalid, num_requests=tokens.num_requests, settings=settings)
 

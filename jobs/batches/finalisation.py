@@ -175,14 +175,14 @@ def _end(
         checkpoints.drop_all(session, batch.id)
 
 
-def _named(session: Session, batch: Batch, written: _Written | None, *, title: str) -> str | None:
-    if written is None:
+def _named(session: Session, batch: Batch, stored: _Written | None, *, title: str) -> str | None:
+    if stored is None:
         return None
     new = NewFile(
-        object_key=written.object_key,
+        object_key=stored.object_key,
         filename=f"{batch.id}_{title}.jsonl",
         purpose=Purpose.BATCH_OUTPUT,
-        size_bytes=written.size_bytes,
+        size_bytes=stored.size_bytes,
         expires_after_seconds=batch.output_expires_after_seconds,
     )
     return create_file(session, batch.tenant_id, new).id

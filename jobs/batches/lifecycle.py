@@ -65,7 +65,7 @@ NEVER_COMPLETES = (BatchState.FAILED, BatchState.EXPIRED, BatchState.CANCELLING,
 def create_batch(
     session: Session,
     tenant: Tenant,
-    wanted: CreateBatch,
+    request: CreateBatch,
     settings: Settings,
     *,
     key_id: str | None = None,
@@ -80,36 +80,36 @@ def create_batch(
     Raises InputError, ForbiddenError, TooLargeError, OverBudgetError, LimitError, RateLimitError, NotFoundError, or
     ConflictError where the key was used for another request.
     """
-    earlier = find_repeated(session, tenant, wanted)
+    earlier = find_repeated(session, tenant, request)
     if earlier is not None:
         return earlier
-    check_create(session, tenant, wanted, settings)
-    file = _share_input(session, tenant.id, wanted.input_file_id)
+    check_create(session, tenant, request, settings)
+    file = _share_input(session, tenant.id, request.input_file_id)
     check_file(file, settings)
-    spend(_estimated_tokens(file, wanted))
-    return _insert(session, tenant, wanted, file=file, limits=limits_of(tenant, settings), key_id=key_id)
+    spend(_estimated_tokens(file, request))
+    return _insert(session, tenant, request, file=file, limits=limits_of(tenant, settings), key_id=key_id)
 
 
-def check_create(session: Session, tenant: Tenant, wanted: CreateBatch, settings: Settings) -> None:
+def check_create(session: Session, tenant: Tenant, request: CreateBatch, settings: Settings) -> None:
     """Raise the errors of `create_batch` that do not depend on the input."""
-    if wanted.stage_of is None:
-        check_priority(tenant, wanted.priority)
+    if request.stage_of is None:
+        check_priority(tenant, request.priority)
         queue_limits.check_queue(session, settings)
-    if wanted.after is not None:
-        _check_after(session, tenant.id, wanted.after)
+    if request.after is not None:
+        _check_after(session, tenant.id, request.after)
 
 
-def find_repeated(session: Session, tenant: Tenant, wanted: CreateBatch) -> Batch | None:
+def find_repeated(session: Session, tenant: Tenant, request: CreateBatch) -> Batch | None:
     """Return the batch that an equal create call made before, or None; locks out other equal calls.
 
     Raises InputError, or ConflictError where the key was used for another request.
     """
-    check_request(wanted)
-    fingerprint = wanted.fingerprint()
-    _wait_for_twins(session, tenant.id, wanted, fingerprint=fingerprint)
-    earlier = _find_earlier(session, tenant.id, wanted, fingerprint=fingerprint)
+    check_request(request)
+    fingerprint = request.fingerprint()
+    _wait_for_twins(session, tenant.id, request, fingerprint=fingerprint)
+    earlier = _find_earlier(session, tenant.id, request, fingerprint=fingerprint)
     if earlier is not None:
-        log.info("create repeated batch_id=%s retry_count=%d", earlier.id, wanted.retry_count)
+        log.info("create repeated batch_id=%s retry_count=%d", earlier.id, request.retry_count)
     return earlier
 
 
@@ -195,24 +195,24 @@ def move_batch(session: Session, batch: Batch, after: BatchState, *, outcome: Ba
         hooks.emit(session, batch.tenant_id, EventType(f"batch.{after}"), {"id": batch.id})
 
 
-def _wait_for_twins(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> None:
+def _wait_for_twins(session: Session, tenant_id: str, request: CreateBatch, *, fingerprint: str) -> None:
     """Serialise equal creates: a retry must see what the first try, perhaps still running, commits."""
-    twins = f"key {wanted.idempotency_key}" if wanted.idempotency_key is not None else fingerprint
+    twins = f"key {request.idempotency_key}" if request.idempotency_key is not None else fingerprint
     advisory_lock(session, f"create {tenant_id} {twins}")
 
 
-def _find_earlier(session: Session, tenant_id: str, wanted: CreateBatch, *, fingerprint: str) -> Batch | None:
+def _find_earlier(session: Session, tenant_id: str, request: CreateBatch, *, fingerprint: str) -> Batch | None:
     mine = select(Batch).where(Batch.tenant_id == tenant_id, Batch.deleted_at.is_(None))
-    if wanted.idempotency_key is not None:
-        batch = session.scalar(mine.where(Batch.idempotency_key == wanted.idempotency_key))
+    if request.idempotency_key is not None:
+        batch = session.scalar(mine.where(Batch.idempotency_key == request.idempotency_key))
         if batch is not None and batch.fingerprint != fingerprint:
             raise ConflictError(
-                f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made batch "
+                f"The Idempotency-Key {request.idempotency_key!r} was used for another request, which made batch "
                 f"{batch.id!r}. Repeat that request unchanged, or use a new key.",
                 code="idempotency_key_reused",
             )
         return batch
-    if wanted.retry_count == 0:
+    if request.retry_count == 0:
         return None
     recent = Batch.created_at > func.now() - text(f"interval '{_RETRY_MINUTES} minutes'")
     same = mine.where(Batch.fingerprint == fingerprint, Batch.idempotency_key.is_(None), recent)
@@ -250,38 +250,38 @@ def _share_input(session: Session, tenant_id: str, file_id: str) -> File:
 
 
 def _insert(
-    session: Session, tenant: Tenant, wanted: CreateBatch, *, file: File, limits: Limits, key_id: str | None
+    session: Session, tenant: Tenant, request: CreateBatch, *, file: File, limits: Limits, key_id: str | None
 ) -> Batch:
     now = session.scalar(select(func.now()))
     assert now is not None
     ensure_result_partition(session, batch_day(now))
-    tokens = _estimated_tokens(file, wanted)
+    tokens = _estimated_tokens(file, request)
     is_covered = budgets.reserve(session, tenant.id, tokens, key_id=key_id, may_overflow=tenant.may_overflow)
-    if wanted.stage_of is None:
+    if request.stage_of is None:
         queue_limits.check_tenant(session, tenant.id, limits, tokens=tokens)  # under the lock of the budget
     batch = Batch(
         id=new_id("batch"),
         tenant_id=tenant.id,
         input_file_id=file.id,
-        endpoint=wanted.endpoint,
-        completion_window=wanted.completion_window,
-        priority=(wanted.priority if is_covered else Priority.OVERFLOW).value,
-        invalid_lines=wanted.invalid_lines.value,
-        uncovered_lines=wanted.uncovered_lines.value,
-        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
-        output_expires_after_seconds=wanted.output_expires_after_seconds,
-        idempotency_key=wanted.idempotency_key,
-        fingerprint=wanted.fingerprint(),
-        retry_of=wanted.retry_of,
-        after_batch_id=wanted.after,
+        endpoint=request.endpoint,
+        completion_window=request.completion_window,
+        priority=(request.priority if is_covered else Priority.OVERFLOW).value,
+        invalid_lines=request.invalid_lines.value,
+        uncovered_lines=request.uncovered_lines.value,
+        request_metadata=None if request.metadata is None else dict(request.metadata),
+        output_expires_after_seconds=request.output_expires_after_seconds,
+        idempotency_key=request.idempotency_key,
+        fingerprint=request.fingerprint(),
+        retry_of=request.retry_of,
+        after_batch_id=request.after,
         reserved_tokens=tokens if is_covered else 0,
         created_at=now,
-        expires_at=now + parse_window(wanted.completion_window),
+        expires_at=now + parse_window(request.completion_window),
         api_key_id=key_id,
-        cap_tokens=wanted.cap_tokens,
-        cap_picos=wanted.cap_picos,
-        trace_context=wanted.trace_context,
-        run_id=wanted.run_id,
+        cap_tokens=request.cap_tokens,
+        cap_picos=request.cap_picos,
+        trace_context=request.trace_context,
+        run_id=request.run_id,
     )
     session.add(batch)
     session.flush()
@@ -289,8 +289,8 @@ def _insert(
     return batch
 
 
-def _estimated_tokens(file: File, wanted: CreateBatch) -> int:
-    if kind_of(wanted.endpoint) is LineKind.PREPARE:
+def _estimated_tokens(file: File, request: CreateBatch) -> int:
+    if kind_of(request.endpoint) is LineKind.PREPARE:
         return 0
     return (file.estimated_input_tokens or 0) + (file.estimated_output_tokens or 0)
 

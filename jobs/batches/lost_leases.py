@@ -121,8 +121,8 @@ def return_leases(session: Session) -> int:
     """
     leased = _read(session, _LEASED, {})
     for lost in leased:
-        wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
-        _end(session, lost, ChunkState.READY if wanted else ChunkState.WITHDRAWN)
+        is_wanted = lock_batch_state(session, lost.batch_id) is BatchState.IN_PROGRESS
+        _end(session, lost, ChunkState.READY if is_wanted else ChunkState.WITHDRAWN)
     _correct_shares(session, leased)
     return len(leased)
 

@@ -92,7 +92,7 @@ def write_input(
 def submit(
     session: Session,
     tenant: Tenant,
-    wanted: CreateBatch,
+    request: CreateBatch,
     new: NewFile,
     settings: Settings,
     *,
@@ -101,15 +101,15 @@ def submit(
 ) -> Made:
     """Insert the file and create its batch, or return the batch that an earlier try made.
 
-    `wanted.made_from` identifies the input in place of a file id. Raises what `create_batch` raises, and TooLargeError
+    `request.made_from` identifies the input in place of a file id. Raises what `create_batch` raises, and TooLargeError
     where the tenant has reached its limit of files.
     """
-    earlier = lifecycle.find_repeated(session, tenant, wanted)
+    earlier = lifecycle.find_repeated(session, tenant, request)
     if earlier is not None:
         return Made(batch=earlier, is_new=False)
     files.hold_room(session, tenant.id)
     files.check_room(session, tenant.id, limits_of(tenant, settings), size_bytes=new.size_bytes)
     file = files.create_file(session, tenant.id, new)
-    request = replace(wanted, input_file_id=file.id)
-    batch = lifecycle.create_batch(session, tenant, request, settings, key_id=key_id, spend=spend)
+    with_file = replace(request, input_file_id=file.id)
+    batch = lifecycle.create_batch(session, tenant, with_file, settings, key_id=key_id, spend=spend)
     return Made(batch=batch, is_new=True)

@@ -82,15 +82,15 @@ def _asked(batch: Batch) -> AskedPriority:
     return AskedPriority.BULK if batch.priority == Priority.OVERFLOW else AskedPriority(batch.priority)
 
 
-def begin(session: Session, tenant: Tenant, batch: Batch, wanted: CreateBatch, settings: Settings) -> RetrySource:
+def begin(session: Session, tenant: Tenant, batch: Batch, request: CreateBatch, settings: Settings) -> RetrySource:
     """Return the files of a retry's lines, before any of them is read.
 
     Raises the errors that do not depend on the lines: as `source_of`, ForbiddenError for its class, RateLimitError or
     LimitError where no further batch may be open.
     """
-    check_request(wanted)
+    check_request(request)
     source = source_of(session, batch)
-    check_priority(tenant, wanted.priority)
+    check_priority(tenant, request.priority)
     queue_limits.check_open(session, tenant, settings)
     return source
 

@@ -115,7 +115,7 @@ class Passages(Protocol):
     def skip(self, raw: RawLine) -> None:
         """Pass over a line that is not run."""
 
-    def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> tuple[RawLine, Mapping[str, Any]]:
+    def fill(self, line: InputLine, raw: RawLine, context: ContextRequest | None) -> tuple[RawLine, Mapping[str, Any]]:
         """Return a line as it is run, and its body. Raises LineProblem where this fails, which fails the line alone."""
 
 
@@ -198,9 +198,9 @@ class Scan:
 
     def _filled(self, request: InputLine, line: RawLine, parsed: Request) -> tuple[RawLine, Mapping[str, Any]]:
         """Return a valid line as it is run, and its body. Raises LineProblem where it has no passages."""
-        wanted = parsed.context if isinstance(parsed, ChatRequest) else None
-        self.num_contexts += wanted is not None
-        return (line, request.body) if self.passages is None else self.passages.fill(request, line, wanted)
+        context = parsed.context if isinstance(parsed, ChatRequest) else None
+        self.num_contexts += context is not None
+        return (line, request.body) if self.passages is None else self.passages.fill(request, line, context)
 
     def _checked(self, line: RawLine) -> tuple[InputLine, Request]:
         """Return a valid line and its parsed body."""

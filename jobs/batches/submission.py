@@ -95,21 +95,21 @@ def parse_window(text: str) -> timedelta:
     return window
 
 
-def check_request(wanted: CreateBatch) -> None:
+def check_request(request: CreateBatch) -> None:
     """Raise InputError where a field of the call is not allowed; `check_file` checks the file."""
-    parse_window(wanted.completion_window)
-    require_endpoint(wanted.endpoint, is_ours=wanted.is_ours)
-    seconds = wanted.output_expires_after_seconds
+    parse_window(request.completion_window)
+    require_endpoint(request.endpoint, is_ours=request.is_ours)
+    seconds = request.output_expires_after_seconds
     if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(
             f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",
             param="output_expires_after.seconds",
             code="invalid_value",
         )
-    key = wanted.idempotency_key
+    key = request.idempotency_key
     if key is not None and not 0 < len(key) <= MAX_IDEMPOTENCY_KEY:
         raise InputError(f"The Idempotency-Key has {len(key)} characters; give 1 to {MAX_IDEMPOTENCY_KEY}.")
-    check_metadata(wanted.metadata)
+    check_metadata(request.metadata)
 
 
 def check_metadata(metadata: Mapping[Any, Any] | None) -> None:

@@ -85,13 +85,13 @@ def lower_capped(queues: Sequence[Queue]) -> list[Queue]:
     """
     lower = {queue.tenant_id: queue for queue in queues if queue.priority is LOWERED}
     least = min((queue.virtual_time for queue in lower.values()), default=0.0)
-    kept = [queue for queue in queues if queue.priority is not LOWERED]
-    for index, queue in enumerate(kept):
+    others = [queue for queue in queues if queue.priority is not LOWERED]
+    for index, queue in enumerate(others):
         num = _num_first(queue)
         if queue.cap is not None and num < len(queue.chunks):
             lower[queue.tenant_id] = _lowered(queue, queue.cap, lower.get(queue.tenant_id), first=num, least=least)
-            kept[index] = replace(queue, chunks=queue.chunks[:num], has_more=False)
-    return [*kept, *lower.values()]
+            others[index] = replace(queue, chunks=queue.chunks[:num], has_more=False)
+    return [*others, *lower.values()]
 
 
 def _num_first(queue: Queue) -> int:

@@ -123,9 +123,9 @@ def flush(
     if recorded.num_results:
         entry = _ledger_entry(claim, recorded, flush_no) | {"worker_microseconds": worker_microseconds}
         session.execute(_COUNT_AND_BILL, entry)
-    wanted = locked.state == BatchState.IN_PROGRESS
+    is_wanted = locked.state == BatchState.IN_PROGRESS
     uncovered = int(locked.uncovered)
-    if is_last and wanted:
+    if is_last and is_wanted:
         complete(session, claim)  # before the budget: it locks the tenant's fair share, and reads the ledger for it
     if recorded.num_results or uncovered:
         budgets.settle(
@@ -139,7 +139,7 @@ def flush(
             is_limited=claim.is_limited,
             is_overflow=claim.priority == Priority.OVERFLOW,
         )
-    return FlushOutcome(num_inserted=recorded.num_results, recorded=recorded, batch_wanted=wanted)
+    return FlushOutcome(num_inserted=recorded.num_results, recorded=recorded, batch_wanted=is_wanted)
 
 
 def extend(session: Session, claim: ClaimedChunk, lease: timedelta) -> FlushOutcome:

@@ -72,37 +72,37 @@ class HeldRows(Generic[Row]):
         self._confirm = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} AND NOT {self.sql.is_over}")
         self._hold = text(f"SELECT id FROM {self.kind} WHERE {self.sql.is_held} FOR NO KEY UPDATE")
 
-    def renew(self, session: Session, held: Held, *, lease: timedelta) -> str:
+    def renew(self, session: Session, claim: Held, *, lease: timedelta) -> str:
         """Extend a claim to `lease` from now; return the row's state. Raises FencedOutError where it has ended."""
-        return str(self._require(session, self._renew, held, lease=lease))
+        return str(self._require(session, self._renew, claim, lease=lease))
 
-    def confirm(self, session: Session, held: Held) -> None:
+    def confirm(self, session: Session, claim: Held) -> None:
         """Raise FencedOutError where a claim has ended or expired."""
-        self._require(session, self._confirm, held)
+        self._require(session, self._confirm, claim)
 
-    def hold(self, session: Session, held: Held) -> None:
+    def hold(self, session: Session, claim: Held) -> None:
         """Lock the row of a claim until the transaction ends. Raises FencedOutError."""
-        self._require(session, self._hold, held)
+        self._require(session, self._hold, claim)
 
-    def lock(self, session: Session, held: Held) -> Row:
+    def lock(self, session: Session, claim: Held) -> Row:
         """Return the row of a claim, freshly read and locked until the transaction ends. Raises FencedOutError."""
-        row = self._lock(session, held.guard["id"])
-        if row is None or not self._is_held(row, held.guard):
-            raise self.over(held)
+        row = self._lock(session, claim.guard["id"])
+        if row is None or not self._is_held(row, claim.guard):
+            raise self.over(claim)
         return row
 
-    def over(self, held: Held) -> FencedOutError:
+    def over(self, claim: Held) -> FencedOutError:
         """Return the error for a claim that has ended."""
-        guard = held.guard
+        guard = claim.guard
         return FencedOutError(
             f"{self.kind} {guard['id']} is no longer claimed by {guard['owner']} under fence {guard['fence']}"
         )
 
-    def _require(self, session: Session, statement: Executable, held: Held, **values: object) -> Any:
+    def _require(self, session: Session, statement: Executable, claim: Held, **values: object) -> Any:
         """Return the first column of a statement on the claimed row. Raises FencedOutError where there is no row."""
-        row = session.execute(statement, {**held.guard, **values}).one_or_none()
+        row = session.execute(statement, {**claim.guard, **values}).one_or_none()
         if row is None:
-            raise self.over(held)
+            raise self.over(claim)
         return row[0]
 
     def _is_held(self, row: Any, guard: Mapping[str, Any]) -> bool:
@@ -149,18 +149,18 @@ class Claims(HeldRows[Row]):
         """Claim a row, or return None where it has an owner."""
         owner = new_owner()
         values = {"id": row_id, "owner": owner, "states": self._states, "lease": lease}
-        taken = session.execute(self._claim, values).one_or_none()
-        if taken is None:
+        row = session.execute(self._claim, values).one_or_none()
+        if row is None:
             return None
-        return Claim(id=row_id, state=taken.state, owner=owner, fence=taken.fence)
+        return Claim(id=row_id, state=row.state, owner=owner, fence=row.fence)
 
-    def give_up(self, session: Session, held: Held) -> None:
+    def give_up(self, session: Session, claim: Held) -> None:
         """Release the row, unless another worker has claimed it since."""
-        session.execute(self._give_up, held.guard)
+        session.execute(self._give_up, claim.guard)
 
-    def put_off(self, session: Session, held: Held, *, pause: timedelta) -> None:
+    def put_off(self, session: Session, claim: Held, *, pause: timedelta) -> None:
         """Release the row, but let nobody claim it until `pause` is over. Raises FencedOutError."""
-        self._require(session, self._put_off, held, pause=pause)
+        self._require(session, self._put_off, claim, pause=pause)
 
     def free(self, row: Row) -> None:
         """Release a row that `lock` has returned."""

@@ -25,17 +25,17 @@ class RepeatableCall(Protocol):
 
 
 def find_earlier(
-    session: Session, table: type[Course], tenant_id: str, wanted: RepeatableCall, *, kind: str
+    session: Session, table: type[Course], tenant_id: str, call: RepeatableCall, *, kind: str
 ) -> Course | None:
     """Return the course that a call with this idempotency key made. Raises ConflictError for a different call."""
-    if wanted.idempotency_key is None:
+    if call.idempotency_key is None:
         return None
-    advisory_lock(session, f"{kind} {tenant_id} {wanted.idempotency_key}")
-    is_it = (table.tenant_id == tenant_id) & (table.idempotency_key == wanted.idempotency_key)
+    advisory_lock(session, f"{kind} {tenant_id} {call.idempotency_key}")
+    is_it = (table.tenant_id == tenant_id) & (table.idempotency_key == call.idempotency_key)
     course = session.scalar(select(table).where(is_it))
-    if course is not None and course.fingerprint != wanted.fingerprint():
+    if course is not None and course.fingerprint != call.fingerprint():
         raise ConflictError(
-            f"The Idempotency-Key {wanted.idempotency_key!r} was used for another request, which made {kind} "
+            f"The Idempotency-Key {call.idempotency_key!r} was used for another request, which made {kind} "
             f"{course.id!r}. Repeat that request unchanged, or use a new key.",
             code="idempotency_key_reused",
         )

@@ -109,8 +109,8 @@ def _revision(connection: Connection) -> str | None:
     with connection.begin():
         if not inspect(connection).has_table("alembic_version"):
             return None
-        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    return found
+        revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.forecasts.looks import ModelState
 from jobs.forecasts.rates import Rate
-from jobs.forecasts.seen import Mark, Told
+from jobs.forecasts.seen import History, Mark
 from jobs.forecasts.track_record import Kind, Phase, TrackRecord
 from jobs.states import Priority
 
@@ -56,14 +56,14 @@ def state_of(row: Any) -> ModelState:
     )
 
 
-def told_as_json(told: Told) -> str:
-    return json.dumps(asdict(told))
+def history_as_json(history: History) -> str:
+    return json.dumps(asdict(history))
 
 
-def told_of(values: Mapping[str, Any]) -> Told:
+def history_of(values: Mapping[str, Any]) -> History:
     """Return what a forecast's row stores about a batch."""
     marks = {int(part): None if mark is None else _mark_of(mark) for part, mark in values["marks"].items()}
-    return Told(**{**values, "marks": marks})
+    return History(**{**values, "marks": marks})
 
 
 def _mark_of(values: Mapping[str, Any]) -> Mark:

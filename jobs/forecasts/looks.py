@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from jobs.forecasts.finish_times import Forecast, forecast
 from jobs.forecasts.rates import Look, Rate, aged, measured
-from jobs.forecasts.seen import BatchSeen, Ended, Mark, Seen, Told
+from jobs.forecasts.seen import BatchSeen, Ended, History, Mark, Seen
 from jobs.forecasts.time_left import LEAST_SECONDS, TimeLeft, begun_lines, load_of, time_left, tokens_of
 from jobs.forecasts.track_record import Kind, Phase, TrackRecord
 from jobs.states import Priority
@@ -42,7 +42,7 @@ class Outcome:
     """The forecast of one batch."""
 
     found: Forecast
-    told: Told
+    history: History
     seconds: float | None
     """Until its end; None where unknown."""
     earliest_seconds: float | None = None
@@ -52,10 +52,12 @@ class Outcome:
 def look(state: ModelState, seen: Seen) -> tuple[ModelState, list[Outcome]]:
     """Measure the speed, compare earlier forecasts with the ends, and forecast every batch."""
     before = aged(state.rate, seen.seconds)
-    told = {batch.load.batch_id: _told(batch, seen, before) for batch in seen.batches}
+    history = {batch.load.batch_id: _history(batch, seen, before) for batch in seen.batches}
     begun_tokens = sum(begun_lines(batch, before) * tokens_of(batch, before) for batch in seen.batches)
     done_lines = sum(
-        told[batch.load.batch_id].done_lines - batch.told.done_lines for batch in seen.batches if batch.told is not None
+        history[batch.load.batch_id].done_lines - batch.history.done_lines
+        for batch in seen.batches
+        if batch.history is not None
     )
     rate = measured(
         before,
@@ -72,42 +74,42 @@ def look(state: ModelState, seen: Seen) -> tuple[ModelState, list[Outcome]]:
         ),
     )
     after = ModelState(rate=rate, record=_compared(state.record, seen.ended), begun_tokens=begun_tokens)
-    return after, list(_outcomes(after, seen, told))
+    return after, list(_outcomes(after, seen, history))
 
 
 def _compared(record: TrackRecord, ended: Sequence[Ended]) -> TrackRecord:
     for one in ended:
         # one that is due for several parts counts once
-        for mark in filter(None, dict.fromkeys(one.told.marks.values())):
+        for mark in filter(None, dict.fromkeys(one.history.marks.values())):
             record = record.after(mark.kind, forecast_seconds=mark.seconds, actual_seconds=one.ended_at - mark.made_at)
     return record
 
 
-def _told(batch: BatchSeen, seen: Seen, rate: Rate) -> Told:
+def _history(batch: BatchSeen, seen: Seen, rate: Rate) -> History:
     """Return what is stored about a batch after this measurement, without its mark."""
     done_lines = batch.num_computed + begun_lines(batch, rate)
-    before = batch.told or Told(first_lines=batch.num_computed)
+    before = batch.history or History(first_lines=batch.num_computed)
     line_seconds = before.line_seconds + batch.running_lines * seen.seconds
     has_queued = before.has_queued or (batch.ready_lines > 0 and batch.num_computed > 0)
     return replace(before, line_seconds=line_seconds, done_lines=done_lines, has_queued=has_queued)
 
 
-def _outcomes(state: ModelState, seen: Seen, told: Mapping[str, Told]) -> Iterator[Outcome]:
+def _outcomes(state: ModelState, seen: Seen, history: Mapping[str, History]) -> Iterator[Outcome]:
     by_id = {batch.load.batch_id: batch for batch in seen.batches}
     for expected in forecast([load_of(batch, state.rate) for batch in seen.batches]):
-        batch, own = by_id[expected.batch_id], told[expected.batch_id]
+        batch, own = by_id[expected.batch_id], history[expected.batch_id]
         left = None if batch.is_waiting else time_left(batch, expected, own, state.rate, num_workers=seen.num_workers)
         if left is None:
-            yield Outcome(found=expected, told=replace(own, marks={}), seconds=None)
+            yield Outcome(found=expected, history=replace(own, marks={}), seconds=None)
         else:
             yield _outcome(batch, expected, _marked(own, batch, left, now=seen.now), left, state.record)
 
 
-def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, record: TrackRecord) -> Outcome:
+def _outcome(batch: BatchSeen, found: Forecast, history: History, left: TimeLeft, record: TrackRecord) -> Outcome:
     """Correct both parts by their earlier errors, which are independent of each other, so their squares add up."""
     priority = batch.load.priority
     queue = record.factors(_kind(Phase.QUEUE, priority))
-    lines = record.factors(_kind(_phase_of_lines(told), priority))
+    lines = record.factors(_kind(_phase_of_lines(history), priority))
     expected = left.queued_seconds * queue.expected + left.last_seconds * lines.expected
     early = math.hypot(
         left.queued_seconds * (queue.expected - queue.earliest), left.last_seconds * (lines.expected - lines.earliest)
@@ -117,7 +119,7 @@ def _outcome(batch: BatchSeen, found: Forecast, told: Told, left: TimeLeft, reco
     )
     return Outcome(
         found=found,
-        told=told,
+        history=history,
         seconds=max(expected, LEAST_SECONDS),
         earliest_seconds=max(expected - early, 0.0),
         latest_seconds=max(expected + late, LEAST_SECONDS),
@@ -129,20 +131,20 @@ def _kind(phase: Phase, priority: Priority) -> Kind:
     return phase, priority if phase is Phase.QUEUE else None
 
 
-def _phase_of_lines(told: Told) -> Phase:
-    return Phase.LAST if told.has_queued else Phase.LINES
+def _phase_of_lines(history: History) -> Phase:
+    return Phase.LAST if history.has_queued else Phase.LINES
 
 
-def _marked(told: Told, batch: BatchSeen, left: TimeLeft, *, now: float) -> Told:
+def _marked(history: History, batch: BatchSeen, left: TimeLeft, *, now: float) -> History:
     """Return what is stored with this forecast, where it is the first after a part of the work."""
-    due = [part for part in _MARKS if 100 * batch.part_done >= part and part not in told.marks]
+    due = [part for part in _MARKS if 100 * batch.part_done >= part and part not in history.marks]
     if not due:
-        return told
-    phases = {Phase.QUEUE: left.queued_seconds, _phase_of_lines(told): left.last_seconds}
+        return history
+    phases = {Phase.QUEUE: left.queued_seconds, _phase_of_lines(history): left.last_seconds}
     phase = next((phase for phase, seconds in phases.items() if seconds >= _MOSTLY * left.seconds), None)
     mark = (
         None
         if phase is None or left.seconds < _LEAST_MARKED
         else Mark(made_at=now, seconds=left.seconds, kind=_kind(phase, batch.load.priority))
     )
-    return replace(told, marks={**told.marks, **dict.fromkeys(due, mark)})
+    return replace(history, marks={**history.marks, **dict.fromkeys(due, mark)})

@@ -20,7 +20,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class History:
     """What is stored about a batch between measurements."""
 
     line_seconds: float = 0.0
@@ -60,7 +60,7 @@ class BatchSeen:
     """Of all its lines, 0 to 1."""
     is_waiting: bool
     """For room in a budget: its end is unknown."""
-    told: Told | None
+    history: History | None
     """None at its first measurement."""
 
 
@@ -68,7 +68,7 @@ class BatchSeen:
 class Ended:
     """A batch whose last line has ended since the last measurement."""
 
-    told: Told
+    history: History
     ended_at: float
 
 

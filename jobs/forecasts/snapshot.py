@@ -38,7 +38,7 @@ def take(session: Session) -> int:
         by_model[row.model].append(row)
     ended: dict[str, list[Ended]] = defaultdict(list)
     for row in session.execute(_ENDED).all():
-        ended[row.model].append(Ended(told=keeping.told_of(row.told), ended_at=float(row.ended_at)))
+        ended[row.model].append(Ended(history=keeping.history_of(row.told), ended_at=float(row.ended_at)))
     num_workers = Counter(worker.model for worker in live_workers(session))
     ledger_id = session.scalar(_LAST_ENTRY) or 0
     rows_to_store: list[tuple[Any, ...]] = []
@@ -117,7 +117,7 @@ def _rows(outcomes: Sequence[Outcome], rate: Rate, *, num_workers: int) -> list[
             outcome.earliest_seconds,
             outcome.latest_seconds,
             standing(outcome.found, num_workers=num_workers, tokens_per_second=speed),
-            keeping.told_as_json(outcome.told),
+            keeping.history_as_json(outcome.history),
         )
         for outcome in outcomes
     ]
@@ -157,7 +157,7 @@ def _seen(row: Any) -> BatchSeen:
         begun_output_tokens=float(row.begun_output_tokens),
         part_done=row.num_finished / max(row.num_requests, 1),
         is_waiting=row.waits_for_tokens is not None,
-        told=None if row.told is None else keeping.told_of(row.told),
+        history=None if row.told is None else keeping.history_of(row.told),
     )
 
 

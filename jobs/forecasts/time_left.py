@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from jobs.forecasts.finish_times import BatchLoad, Forecast, seconds_to_serve
 from jobs.forecasts.rates import Rate, tokens_of_a_line
-from jobs.forecasts.seen import BatchSeen, Told
+from jobs.forecasts.seen import BatchSeen, History
 
 _LAST_SHARE = 0.5
 """Average part of a running line's time that is left."""
@@ -76,9 +76,11 @@ def load_of(batch: BatchSeen, rate: Rate) -> BatchLoad:
     )
 
 
-def time_left(batch: BatchSeen, expected: Forecast, told: Told, rate: Rate, *, num_workers: int) -> TimeLeft | None:
+def time_left(
+    batch: BatchSeen, expected: Forecast, history: History, rate: Rate, *, num_workers: int
+) -> TimeLeft | None:
     """Return the remaining time of a batch; None where unknown."""
-    last = _seconds_of_last_lines(batch, told, rate)
+    last = _seconds_of_last_lines(batch, history, rate)
     if last is None or not num_workers:
         return None
     if not batch.ready_lines:
@@ -89,7 +91,7 @@ def time_left(batch: BatchSeen, expected: Forecast, told: Told, rate: Rate, *, n
     return None if queued is None else TimeLeft(queued_seconds=queued, last_seconds=last)
 
 
-def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | None:
+def _seconds_of_last_lines(batch: BatchSeen, history: History, rate: Rate) -> float | None:
     """Return how long the last of a batch's lines run, until the longest ends.
 
     The ratio to the average time of a line lies between 1 and that of the longest possible answer, the closer to the
@@ -97,7 +99,7 @@ def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | 
     simulated batches (docs/scheduling.md). It does not fall with the time since the last claim: lines that still run
     then are long.
     """
-    of_a_line = _seconds_of_a_line(told, rate)
+    of_a_line = _seconds_of_a_line(history, rate)
     if of_a_line is None:
         return None
     num_lines = batch.leased_lines if not batch.ready_lines else max(batch.leased_lines, _LAST_LINES)
@@ -109,9 +111,9 @@ def _seconds_of_last_lines(batch: BatchSeen, told: Told, rate: Rate) -> float | 
     return _LAST_SHARE * waits * of_a_line * math.pow(longest, 1 - 1 / (1 + math.log1p(num_lines)))
 
 
-def _seconds_of_a_line(told: Told, rate: Rate) -> float | None:
+def _seconds_of_a_line(history: History, rate: Rate) -> float | None:
     """Return how long a line of a batch is in an engine, on average."""
-    known, done = rate.seconds_of_a_line, max(0.0, told.done_lines - told.first_lines)
+    known, done = rate.seconds_of_a_line, max(0.0, history.done_lines - history.first_lines)
     if known is not None:
-        return (told.line_seconds + _MODEL_LINES * known) / (done + _MODEL_LINES)
-    return told.line_seconds / done if done > 0 else None
+        return (history.line_seconds + _MODEL_LINES * known) / (done + _MODEL_LINES)
+    return history.line_seconds / done if done > 0 else None

@@ -73,18 +73,18 @@ def check_placeholder(messages: Sequence[Mapping[str, Any]]) -> None:
 
 def with_passages(body: Mapping[str, Any], passages: Sequence[ShownPassage]) -> dict[str, Any]:
     """Return a copy of a chat body with the passages in place of their placeholder and without `context`."""
-    written = layout(passages)
-    messages = [{**message, "content": _filled(message.get("content"), written)} for message in body["messages"]]
+    passages_text = layout(passages)
+    messages = [{**message, "content": _filled(message.get("content"), passages_text)} for message in body["messages"]]
     return {key: value for key, value in body.items() if key != "context"} | {"messages": messages}
 
 
-def _filled(content: Any, written: str) -> Any:
+def _filled(content: Any, passages_text: str) -> Any:
     """Return the content of a message (a text, parts with one text each, or None) with the passages inserted."""
     if isinstance(content, str):
-        return content.replace(PLACEHOLDER, written)
+        return content.replace(PLACEHOLDER, passages_text)
     if content is None:
         return None
-    return [{**part, "text": part["text"].replace(PLACEHOLDER, written)} for part in content]
+    return [{**part, "text": part["text"].replace(PLACEHOLDER, passages_text)} for part in content]
 
 
 _FIELDS: dict[str, Check] = {

@@ -34,11 +34,11 @@ class FindRequest:
 
 
 def find_body(
-    wanted: ContextRequest, *, vector: str | None = None, error: Mapping[str, str] | None = None
+    context: ContextRequest, *, vector: str | None = None, error: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the body that `find_request` parses; the vector in base64, as in an embedding model's answer."""
-    body: dict[str, Any] = {"model": PREPARE_MODEL, "index": wanted.index, "query": wanted.query}
-    body |= {"max_tokens": wanted.max_tokens, "top_k": wanted.top_k}
+    body: dict[str, Any] = {"model": PREPARE_MODEL, "index": context.index, "query": context.query}
+    body |= {"max_tokens": context.max_tokens, "top_k": context.top_k}
     return body | {key: value for key, value in (("vector", vector), ("error", error)) if value is not None}
 
 

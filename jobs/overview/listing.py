@@ -50,27 +50,27 @@ class BatchFilter:
     """The id of the last batch of the previous page."""
 
 
-def list_batches(session: Session, tenant_id: str | None, wanted: BatchFilter) -> tuple[Sequence[Batch], bool]:
+def list_batches(session: Session, tenant_id: str | None, batch_filter: BatchFilter) -> tuple[Sequence[Batch], bool]:
     """Return a page of batches, and whether there are more."""
-    batches = session.scalars(_page(select(Batch), tenant_id, wanted)).all()
+    batches = session.scalars(_page(select(Batch), tenant_id, batch_filter)).all()
     return batches[:PAGE], len(batches) > PAGE
 
 
 def progress(
-    session: Session, owners: Collection[Owner], wanted: BatchFilter
+    session: Session, owners: Collection[Owner], batch_filter: BatchFilter
 ) -> dict[Owner, tuple[BatchProgress, ...]]:
     """Return the progress of the batches on each owner's page, and of the next one: far cheaper than the page."""
     progress_by_owner: dict[Owner, tuple[BatchProgress, ...]] = dict.fromkeys(owners, ())
     tenant_ids = [owner for owner in owners if owner is not None]
     if tenant_ids:
         owner_ids = func.unnest(cast(tenant_ids, ARRAY(Text))).table_valued(column("id", Text)).render_derived("owner")
-        page = _page(select(*_PROGRESS, Batch.created_at), owner_ids.c.id, wanted).lateral("page")
+        page = _page(select(*_PROGRESS, Batch.created_at), owner_ids.c.id, batch_filter).lateral("page")
         rows = select(owner_ids.c.id, *(page.c[one.key] for one in _PROGRESS)).join_from(owner_ids, page, true())
         for owner, *values in session.execute(rows.order_by(page.c.created_at.desc(), page.c.id.desc())):
             progress_by_owner[owner] += (BatchProgress._make(values),)
     if None in progress_by_owner:
         progress_by_owner[None] = tuple(
-            map(BatchProgress._make, session.execute(_page(select(*_PROGRESS), None, wanted)))
+            map(BatchProgress._make, session.execute(_page(select(*_PROGRESS), None, batch_filter)))
         )
     return progress_by_owner
 
@@ -84,21 +84,21 @@ def progress_of(session: Session, batch_ids: Collection[str]) -> dict[str, Batch
 _PROGRESS = (Batch.id, Batch.state, Batch.num_requests, Batch.num_completed, Batch.num_failed, Batch.output_tokens)
 
 
-def _page(query: Select[*Ts], tenant_id: str | ColumnElement[str] | None, wanted: BatchFilter) -> Select[*Ts]:
+def _page(query: Select[*Ts], tenant_id: str | ColumnElement[str] | None, batch_filter: BatchFilter) -> Select[*Ts]:
     query = query.where(Batch.deleted_at.is_(None))
     if tenant_id is not None:
         query = query.where(Batch.tenant_id == tenant_id)
-    if wanted.shown is Shown.OPEN:
+    if batch_filter.shown is Shown.OPEN:
         query = query.where(text(IS_LIVE))
-    elif wanted.shown is Shown.ENDED:
+    elif batch_filter.shown is Shown.ENDED:
         query = query.where(Batch.state.not_in(LIVE_BATCH_STATES))
-    elif wanted.shown is Shown.FAILED:
+    elif batch_filter.shown is Shown.FAILED:
         query = query.where((Batch.num_failed > 0) | (Batch.state == BatchState.FAILED))
-    if wanted.model:
-        query = query.where(Batch.model == wanted.model)
-    if wanted.named:
-        query = query.where(Batch.id.startswith(wanted.named, autoescape=True))
-    if wanted.before:
-        last = select(Batch.created_at, Batch.id).where(Batch.id == wanted.before)
+    if batch_filter.model:
+        query = query.where(Batch.model == batch_filter.model)
+    if batch_filter.named:
+        query = query.where(Batch.id.startswith(batch_filter.named, autoescape=True))
+    if batch_filter.before:
+        last = select(Batch.created_at, Batch.id).where(Batch.id == batch_filter.before)
         query = query.where(tuple_(Batch.created_at, Batch.id) < last.scalar_subquery())
     return query.order_by(Batch.created_at.desc(), Batch.id.desc()).limit(PAGE + 1)

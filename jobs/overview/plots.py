@@ -81,9 +81,11 @@ def take(session: Session) -> None:
         session.execute(_FORGET, {"seconds": seconds, "age": age})
 
 
-def read(session: Session, series: Series, asked: Range, *, tenant_id: str | None, now: datetime | None = None) -> Plot:
+def read(
+    session: Session, series: Series, plot_range: Range, *, tenant_id: str | None, now: datetime | None = None
+) -> Plot:
     """Return a plot; for sums the tenant's, or without one those of all tenants."""
-    resolution = RESOLUTIONS[asked]
+    resolution = RESOLUTIONS[plot_range]
     step = resolution.drawn_seconds
     last = int((now or datetime.now(UTC)).timestamp()) // step * step
     at = range(last - int(resolution.length.total_seconds()) + step, last + step, step)

@@ -40,12 +40,12 @@ def find(storage: Storage, key: str, *, now: datetime | None = None) -> bytes | 
     if modified_at is None:
         return None
     try:
-        stored = b"".join(storage.iter_chunks(key))
+        content = b"".join(storage.iter_chunks(key))
     except NotFoundError:  # swept meanwhile
         return None
     if (now or datetime.now(UTC)) - modified_at > TOUCHED_AFTER and prepared.is_prepared(key):
-        storage.put(key, stored)
-    return stored
+        storage.put(key, content)
+    return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,16 +91,16 @@ class Asking:
     def skip(self, raw: RawLine) -> None:
         """Pass over a line that is not run."""
 
-    def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> Line:
+    def fill(self, line: InputLine, raw: RawLine, context: ContextRequest | None) -> Line:
         """Return the line unchanged."""
-        if wanted is not None:
-            embedder = self._embedder(wanted.index) if wanted.query.strip() else _EMPTY
+        if context is not None:
+            embedder = self._embedder(context.index) if context.query.strip() else _EMPTY
             if embedder is None or isinstance(embedder, StageError):
-                self._find(line, wanted, embedder)
+                self._find(line, context, embedder)
             elif self._is_embedded:
-                self._find(line, wanted, self._vector_of(line, embedder))
+                self._find(line, context, self._vector_of(line, embedder))
             else:
-                self._embed(line, wanted, embedder)
+                self._embed(line, context, embedder)
         return raw, line.body
 
     def stages(self) -> list[NewStage]:
@@ -129,18 +129,18 @@ class Asking:
         answer = results.take(line.custom_id)
         return answer if isinstance(answer, StageError) else str(answer["data"][0]["embedding"])
 
-    def _embed(self, line: InputLine, wanted: ContextRequest, embedder: Embedder) -> None:
-        text = embedder.query_prefix + wanted.query
+    def _embed(self, line: InputLine, context: ContextRequest, embedder: Embedder) -> None:
+        text = embedder.query_prefix + context.query
         body: dict[str, Any] = {"model": embedder.model, "input": text, "encoding_format": Encoding.BASE64}
-        if wanted.truncate and embedder.may_cut(text):
+        if context.truncate and embedder.may_cut(text):
             body["truncate"] = True
         self._write(embedder.model, line, EMBEDDING_ENDPOINT, body)
 
-    def _find(self, line: InputLine, wanted: ContextRequest, vector: str | StageError | None) -> None:
+    def _find(self, line: InputLine, context: ContextRequest, vector: str | StageError | None) -> None:
         if isinstance(vector, StageError):
-            body = find_body(wanted, error={"code": vector.code, "message": vector.message})
+            body = find_body(context, error={"code": vector.code, "message": vector.message})
         else:
-            body = find_body(wanted, vector=vector)
+            body = find_body(context, vector=vector)
         self._write(None, line, FIND_ENDPOINT, body)
 
     def _write(self, model: str | None, line: InputLine, endpoint: str, body: Mapping[str, Any]) -> None:

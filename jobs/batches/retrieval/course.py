@@ -93,9 +93,11 @@ def _submit_all(session: Session, batch: Batch, stages: Sequence[NewStage], sett
     first = session.scalar(select(func.count()).where(BatchStage.batch_id == batch.id)) or 0
     tenant = session.get_one(Tenant, batch.tenant_id)
     for number, stage in enumerate(stages, start=first):
-        wanted = _wanted(session, batch, stage)
-        made = made_inputs.submit(session, tenant, wanted, stage.lines, settings, key_id=batch.api_key_id).batch
-        row = BatchStage(batch_id=batch.id, number=number, kind=stage.kind, model=stage.model, stage_batch_id=made.id)
+        request = _wanted(session, batch, stage)
+        stage_batch = made_inputs.submit(session, tenant, request, stage.lines, settings, key_id=batch.api_key_id).batch
+        row = BatchStage(
+            batch_id=batch.id, number=number, kind=stage.kind, model=stage.model, stage_batch_id=stage_batch.id
+        )
         session.add(row)
         session.flush()
 

@@ -29,10 +29,10 @@ class Filling:
         """Write a line that is not run: its number is kept."""
         self._write(raw.line_no, raw.content or _NO_REQUEST)
 
-    def fill(self, line: InputLine, raw: RawLine, wanted: ContextRequest | None) -> Line:
+    def fill(self, line: InputLine, raw: RawLine, context: ContextRequest | None) -> Line:
         """Return a line with its passages and its new offset. Raises LineProblem where there are none."""
         assert raw.content is not None, "a line that is too long is skipped"
-        if wanted is None:
+        if context is None:
             return self._write(raw.line_no, _without_context(raw.content)), line.body
         passages = self._found.take(line.custom_id)
         if isinstance(passages, StageError):

@@ -11,7 +11,7 @@ import pytest
 from jobs.forecasts.finish_times import BatchLoad
 from jobs.forecasts.looks import ModelState, Outcome, look
 from jobs.forecasts.rates import Rate
-from jobs.forecasts.seen import BatchSeen, Ended, Mark, Seen, Told
+from jobs.forecasts.seen import BatchSeen, Ended, History, Mark, Seen
 from jobs.forecasts.track_record import Phase
 from jobs.states import Priority
 
@@ -43,7 +43,7 @@ def seen_of(batch_id: str = "b", *, ready: int = 0, leased: int = 0, done: int =
         begun_output_tokens=0.0,
         part_done=done / total,
         is_waiting=False,
-        told=None,
+        history=None,
     )
     return replace(seen, **other)  # type: ignore[arg-type]  # by name
 
@@ -62,7 +62,7 @@ class Service:
 
     def looks(self, state: ModelState) -> Iterator[tuple[float, Outcome, ModelState]]:
         """Yield the seconds that are left in truth, what is told, and what is kept, until the batch ends."""
-        told, now, tokens_before = None, 0.0, 0.0
+        history, now, tokens_before = None, 0.0, 0.0
         while True:
             now += 5.0
             done_exactly = now * self.lines_per_second
@@ -71,11 +71,11 @@ class Service:
             done = int(done_exactly) // 16 * 16  # lines end in groups
             leased = min(self.seats, self.lines - done)
             batch = seen_of(ready=self.lines - done - leased, leased=leased, done=done)
-            batch = replace(batch, begun_output_tokens=(done_exactly - done) * USED / 2, told=told)
+            batch = replace(batch, begun_output_tokens=(done_exactly - done) * USED / 2, history=history)
             seen = seen_at(now, batch, tokens=done * USED - tokens_before)
             tokens_before = done * USED
             state, (outcome,) = look(state, seen)
-            told = outcome.told
+            history = outcome.history
             yield self.lines / self.lines_per_second - now, outcome, state
 
 
@@ -133,7 +133,7 @@ def test_an_end_of_more_than_ten_years_is_not_told() -> None:
 
 def test_errors_are_learned_from_batches_that_ended() -> None:
     mark = Mark(made_at=100.0, seconds=20.0, kind=(Phase.LAST, None))
-    ended = Ended(told=Told(marks={10: mark, 25: mark, 50: None}), ended_at=140.0)
+    ended = Ended(history=History(marks={10: mark, 25: mark, 50: None}), ended_at=140.0)
     state, _ = look(ModelState(), replace(seen_at(150.0), ended=[ended]))
     assert state.record.errors == {(Phase.LAST, None): [0.693]}
 
@@ -141,7 +141,7 @@ def test_errors_are_learned_from_batches_that_ended() -> None:
 def test_a_forecast_is_marked_once_at_each_part_of_the_work() -> None:
     marks: dict[int, Mark | None] = {}
     for _, outcome, _ in Service(lines=2400, lines_per_second=10.0).looks(FAST):
-        for part, mark in outcome.told.marks.items():
+        for part, mark in outcome.history.marks.items():
             assert marks.setdefault(part, mark) == mark
     assert sorted(marks) == [10, 25, 50, 75, 90]
     assert {mark.kind[0] for mark in marks.values() if mark is not None} >= {Phase.QUEUE}
@@ -150,6 +150,6 @@ def test_a_forecast_is_marked_once_at_each_part_of_the_work() -> None:
 def test_what_is_told_is_forgotten_when_nothing_can_be_said_any_more() -> None:
     """A batch that waited for its budget did not end late."""
     mark = Mark(made_at=1.0, seconds=1.0, kind=(Phase.QUEUE, Priority.NORMAL))
-    waiting = seen_of(ready=32, done=32, is_waiting=True, told=Told(marks={10: mark}))
+    waiting = seen_of(ready=32, done=32, is_waiting=True, history=History(marks={10: mark}))
     _, (outcome,) = look(FAST, seen_at(5.0, waiting))
-    assert outcome.told.marks == {}
+    assert outcome.history.marks == {}
