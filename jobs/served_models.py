@@ -287,7 +287,7 @@ def _check(name: str, path: str) -> None:
     if not name.strip() or name != name.strip():
         raise InputError(f"the model's name is {name!r}; give one without spaces around it", param="name")
     if name.startswith(PREPARE_MODEL[0]):
-        raise InputError(f"the model's name is {name!r}; give one that begins with no colon", param="name")
+        raise InputError(f"the model's name is {name!r}; give one that does not begin with a colon", param="name")
     if not path.strip():
         raise InputError(f"the path of model {name!r} is empty; give a directory or a hub id", param="path")
 

@@ -89,7 +89,7 @@ def _why_one_role(connection: Connection, refusal: str) -> str:
     with connection.begin():
         user, missing = connection.scalar(text("SELECT current_user")), roles.missing_roles(connection)
     if user in ROLES:
-        return f"no right was looked at: {user} owns nothing. Name who does in TOKENMILL_DATABASE_OWNER_URL"
+        return f"no right was changed: {user} owns nothing. Set TOKENMILL_DATABASE_OWNER_URL to the owner"
     need = f"make {', '.join(missing)}" if missing else f"act as {OWNER}"
     return (
         f"the database works with one role for all, as before: {user} may not {need} ({refusal}). Run `tokenmill db "

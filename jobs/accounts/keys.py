@@ -52,7 +52,7 @@ class Caller:
             scopes = " and ".join(sorted(self.scopes))
             whose = "Operators' keys" if scope is Scope.ADMIN else "Keys of tenants"
             raise ForbiddenError(
-                f"This call needs a key with scope {scope.value}; the one that you sent has {scopes}. {whose} may have "
+                f"This call needs a key with scope {scope.value}; your key has {scopes}. {whose} may have "
                 f"{scope.value}: send such a key, or ask your operator for one.",
                 code="insufficient_scope",
             )

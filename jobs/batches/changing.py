@@ -81,7 +81,7 @@ def priorities_to_choose(tenant: Tenant, batch: Batch) -> list[AskedPriority]:
 def _check_changeable(batch: Batch) -> None:
     if not is_changeable(batch):
         raise ConflictError(
-            f"Cannot change a batch with status '{batch.state}': only one that is validating or in progress can be.",
+            f"Cannot change a batch with status '{batch.state}': it must be validating or in progress.",
             code="batch_not_changeable",
         )
 

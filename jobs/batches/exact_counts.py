@@ -103,7 +103,7 @@ def get(session: Session, tenant_id: str, count_id: str) -> InputCount:
     mine = select(InputCount).where(InputCount.id == count_id, InputCount.tenant_id == tenant_id)
     count = session.scalar(mine.where(InputCount.created_at > func.now() - KEPT))
     if count is None:
-        raise NotFoundError(f"No such estimate: {count_id!r}. Exact ones are kept for a day.", param="estimate_id")
+        raise NotFoundError(f"No such estimate: {count_id!r}. Exact estimates are kept for a day.", param="estimate_id")
     return count
 
 

@@ -66,7 +66,7 @@ def write_errors(work: BatchWork, storage: Storage, batch: Batch, file: File, *,
     if is_counted and not num_missing:
         return NotRun()
     if outcome is BatchState.COMPLETED:
-        raise CountsDisagreeError(f"batch {batch.id} is to complete, and {num_missing} of its requests have no result")
+        raise CountsDisagreeError(f"batch {batch.id} should complete, but {num_missing} of its requests have no result")
     writer = _Writer(work, batch, num_missing=num_missing if is_counted else None)
     reader = _Reader(work, storage, batch, file, outcome=outcome, max_nameless=None if is_counted else MAX_NAMELESS)
     try:

@@ -128,8 +128,8 @@ def source_of(session: Session, batch: Batch) -> RetrySource:
     for file, file_id, what in ((content, input_id, "input"), (errors, batch.error_file_id, "error")):
         if file is None:
             raise GoneError(
-                f"The {what} file {file_id!r} of batch {batch.id!r} was deleted or has expired, so nobody knows its "
-                "failed lines. Upload them and submit them as a new batch.",
+                f"The {what} file {file_id!r} of batch {batch.id!r} was deleted or has expired, so its "
+                "failed lines are unknown. Upload them and submit them as a new batch.",
                 code=f"{what}_file_deleted",
             )
     assert errors is not None
@@ -182,8 +182,8 @@ def _may_run(lines: Iterable[bytes]) -> Iterator[str]:
 
 def _refused(batch_id: str, num_failed: int) -> ConflictError:
     return ConflictError(
-        f"None of the {num_failed:,} failed lines of batch {batch_id!r} can run as it is: each was refused for what it "
-        "says (its error file has the reasons). Correct them and submit them as a new batch.",
+        f"None of the {num_failed:,} failed lines of batch {batch_id!r} can run unchanged: each was refused for its "
+        "content (the error file has the reasons). Correct them and submit them as a new batch.",
         code="nothing_to_retry",
     )
 

@@ -177,10 +177,10 @@ def _drained(batch: Batch) -> str:
 def _unserved(batch: Batch) -> str:
     if batch.model == PREPARE_MODEL:
         return (
-            "No running worker prepares documents. The batch goes on as soon as one is started (`tokenmill prepare`)."
+            "No running worker prepares documents. The batch continues as soon as one is started (`tokenmill prepare`)."
         )
     return (
-        f"No running worker serves the model {batch.model!r}. The batch goes on as soon as one is started "
+        f"No running worker serves the model {batch.model!r}. The batch continues as soon as one is started "
         f"(`tokenmill worker --model {batch.model}`)."
     )
 

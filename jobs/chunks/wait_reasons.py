@@ -25,7 +25,7 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
     if tightest is not None:
         needed = batch.waits_for_tokens if tightest.unit is BudgetUnit.TOKENS else int(batch.waits_for_picos or 0)
         return (
-            f"waiting_budget: the batch goes on when there is room for {tightest.amount(needed, currency)}: "
+            f"waiting_budget: the batch continues when there is room for {tightest.amount(needed, currency)}: "
             f"{tightest.described(currency)}."
         )
     if quota.limit is None or batch.waits_for_tokens <= (quota.available or 0):
@@ -35,10 +35,10 @@ def waits_for(batch: Batch, quota: Quota, allowances: Sequence[Allowance] = (), 
     if quota.limit is None:
         return None  # the limit was raised just now: the next sweep wakes the chunks
     return (
-        f"waiting_budget: the batch goes on when there is room for {counted(batch.waits_for_tokens, 'token')}, and "
+        f"waiting_budget: the batch continues when there is room for {counted(batch.waits_for_tokens, 'token')}, and "
         f"{max(quota.available or 0, 0):,} are available: the limit is {quota.limit:,}, {quota.spent:,} are spent and "
-        f"{quota.reserved:,} are reserved. Room comes when lines end below their max_tokens, when other batches "
-        "end, or when the limit is raised."
+        f"{quota.reserved:,} are reserved. Room becomes available when lines end below their max_tokens, other batches "
+        "end, or the limit is raised."
     )
 
 
@@ -52,7 +52,7 @@ def _unmatched(batch: Batch, quota: Quota, allowances: Sequence[Allowance], curr
     if money is None or (quota.limit is None and BudgetUnit.TOKENS not in holding):
         return None
     return (
-        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
+        "waiting_budget: the batch continues when one of its lines has room in budgets of tokens and of money at once: "
         f"the smallest needs {counted(batch.waits_for_tokens or 0, 'token')}, another one, the cheapest, "
         f"{money.amount(int(batch.waits_for_picos or 0), currency)}."
     )

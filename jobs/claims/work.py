@@ -83,7 +83,7 @@ class ClaimedWork(Generic[Row]):
         if self._is_lost:
             raise self._claims.over(self.claim)
         if self._is_stopping():
-            raise StoppingError(f"{self._claims.kind} {self.claim.id} is given up: this worker is to end")
+            raise StoppingError(f"{self._claims.kind} {self.claim.id} is released: this worker is stopping")
         if self._is_cancelled and self._hears_cancel:
             self._hears_cancel = False  # the renewing thread may set it once more
             raise CancelHeardError(f"{self._claims.kind} {self.claim.id} was cancelled")

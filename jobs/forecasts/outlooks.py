@@ -20,7 +20,7 @@ from jobs.tables import Batch, BatchStage
 
 _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 _NO_ROOM = (
-    "The passages of its prompts are looked for as soon as your limits have room: for tokens to embed their queries, "
+    "The passages of its prompts are looked up as soon as your limits have room: for tokens to embed their queries, "
     "or for more files. It is retried every 30 seconds."
 )
 _CONTROL = "; control workers take batches by class, and in turns between tenants."
@@ -28,8 +28,8 @@ _TO_VALIDATE = f"Waits for a control worker to check its input, before which no 
 _TO_WRITE_OUT = f"Its lines have ended; waits for a control worker to write its files{_CONTROL}"
 _STORE_AWAY = "waiting_storage: the object store is away; its lines are asked for again every few seconds."
 _INPUT_MISSED = (
-    "waiting_storage: the object store did not have its input; it is looked for again two minutes after it was first "
-    "missed, and if it is not there then the batch fails."
+    "waiting_storage: the object store did not have its input; it is requested again two minutes after it was first "
+    "missed, and if it is still missing the batch fails."
 )
 _HAVE_LINES = (BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING)
 _GRACE = timedelta(seconds=10)
@@ -106,8 +106,8 @@ def _deferred(outlook: Outlook, batch: Batch) -> Outlook:
     why = _STORE_AWAY if batch.input_missed_at is None else _INPUT_MISSED
     if batch.reading_limit_seconds is not None and batch.deferred_until is not None:
         why = (
-            f"waiting_reading: the {counted(batch.reading_limit_seconds, 'second')} of reading documents that you may "
-            f"have in a day are used; the batch goes on at {batch.deferred_until.astimezone(UTC).isoformat()}, or when "
+            f"waiting_reading: the {counted(batch.reading_limit_seconds, 'second')} of reading documents allowed "
+            f"per day are used; the batch continues at {batch.deferred_until.astimezone(UTC).isoformat()}, or when "
             "your operator raises the limit."
         )
     return replace(outlook, ends_at=None, waits_for=why)

@@ -33,7 +33,7 @@ _MAX_TRIES = 6
 _FIRST_PAUSE = timedelta(seconds=5)  # doubled at each try: two and a half minutes in total
 _FIRST_ROOM_PAUSE = timedelta(seconds=30)  # batches end at any time,
 _MAX_ROOM_PAUSE = timedelta(minutes=10)  # and an attempt may read a whole source, and write a batch's lines again
-_UNEXPECTED = "an unexpected error; the log of the control workers has it, so tell your operator the {kind}'s id"
+_UNEXPECTED = "an unexpected error; it is in the log of the control workers; report the {kind}'s id to your operator"
 
 
 class Advancer(ABC, Generic[Graph]):
@@ -107,7 +107,7 @@ class Advancer(ABC, Generic[Graph]):
             raise
         except Exception:
             # A defect of ours, or of our input: it counts as a try, or the graph would start over for ever.
-            log.exception("work failed to go on kind=%s id=%s", self._claims.kind, work.claim.id)
+            log.exception("work failed kind=%s id=%s", self._claims.kind, work.claim.id)
             self._try_again_later(work, _UNEXPECTED.format(kind=self._claims.kind))
         return True
 

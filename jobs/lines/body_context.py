@@ -65,7 +65,7 @@ def check_placeholder(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise BodyError unless the messages, checked otherwise, have exactly one placeholder."""
     count = sum((message["content"] or "").count(PLACEHOLDER) for message in messages)
     if count == 0:
-        message = f"context is given, and messages do not say where its passages go; write {PLACEHOLDER} there, once"
+        message = f"context is given, and messages have no place for its passages; write {PLACEHOLDER} there, once"
         raise BodyError("context", message)
     if count > 1:
         raise BodyError("context", f"{PLACEHOLDER} stands {count} times in messages; write it once")

@@ -30,7 +30,7 @@ def objects_held(maker: sessionmaker[Session]) -> Iterator[None]:
         if session.execute(_HOLD, {"name": _HELD, "longest": LONGEST}).first() is None:
             raise ConflictError(
                 "another backup of this database is under way, or was killed within the last day. Wait for it, or run "
-                "`tokenmill db backup --anew` where you know that none is."
+                "`tokenmill db backup --anew` if you know that none is."
             )
     try:
         yield

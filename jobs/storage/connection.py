@@ -85,9 +85,7 @@ def store_failure(url: str, error: Exception) -> ServiceError:
     """Return a store's error as one sentence for operators."""
     cause = str(error).strip().split("\n")[0]
     if any(refusal in str(error) for refusal in _NO_ROOM):
-        return StorageFullError(
-            f"the object store {url} is full; free some space, or point TOKENMILL_STORAGE_URL somewhere else"
-        )
+        return StorageFullError(f"the object store {url} is full; free some space, or change TOKENMILL_STORAGE_URL")
     return ServiceError(f"the object store {url} failed: {cause}; check TOKENMILL_STORAGE_URL and its access rights")
 
 

@@ -76,7 +76,7 @@ def _require_newest_file(maker: sessionmaker[Session], storage: Storage) -> None
         raise ServiceError(
             f"the object store {storage.url} lacks the newest file of this database, {key!r}: it is not mounted, or "
             "another store. Mount it, or correct TOKENMILL_STORAGE_URL; where its objects are lost, "
-            "`tokenmill db adopt-storage` goes on without them"
+            "`tokenmill db adopt-storage` continues without them"
         )
 
 

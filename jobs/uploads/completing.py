@@ -86,7 +86,7 @@ def _chosen(session: Session, upload: Upload, part_ids: Sequence[str]) -> list[U
 
 
 def _wrong_parts(what: str) -> InputError:
-    message = f"{what}. Name every part of the file once, in the file's order; GET the upload lists those that came."
+    message = f"{what}. Name every part of the file once, in the file's order; GET the upload lists the parts it has."
     return InputError(message, param="part_ids", code="invalid_value")
 
 

@@ -118,7 +118,7 @@ def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
         budgets.set_limit(session, session.get_one(BatchRow, batch_id).tenant_id, 600)
     (reason, same) = waits_for()
     assert reason == same
-    assert reason.startswith("waiting_budget: the batch goes on when there is room for 700 tokens, and ")
+    assert reason.startswith("waiting_budget: the batch continues when there is room for 700 tokens, and ")
     with Session(deployment.engine) as session, session.begin():
         budgets.set_limit(session, session.get_one(BatchRow, batch_id).tenant_id, None)
     client.batches.cancel(batch_id)  # its chunk would be the next to be claimed in the tests that follow

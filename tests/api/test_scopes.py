@@ -83,7 +83,7 @@ def test_a_key_without_the_scope_is_told_which_one_it_lacks(
         error = answer.json()["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["code"], error["type"]) == ("insufficient_scope", "invalid_request_error")
-        assert f"needs a key with scope {needed.value}; the one that you sent has {held}" in error["message"]
+        assert f"needs a key with scope {needed.value}; your key has {held}" in error["message"]
 
 
 def test_a_key_with_the_scope_passes_the_door(deployment: Any, secrets: dict[str, str]) -> None:

@@ -86,7 +86,7 @@ def test_a_key_may_submit_and_read_unless_it_is_given_less(session: Session, ten
     assert keys.authenticate(session, both).scopes == {Scope.SUBMIT, Scope.READ}
     reader = keys.authenticate(session, reading)
     reader.require(Scope.READ)
-    with pytest.raises(ForbiddenError, match="needs a key with scope submit; the one that you sent has read") as caught:
+    with pytest.raises(ForbiddenError, match="needs a key with scope submit; your key has read") as caught:
         reader.require(Scope.SUBMIT)
     assert caught.value.code == "insufficient_scope"
 

@@ -135,7 +135,7 @@ def test_a_batch_that_nobody_prepares_says_so(session: Session, reading: Submit)
 
 
 def test_no_model_has_the_name_of_that_queue(session: Session) -> None:
-    with pytest.raises(InputError, match="begins with no colon"):
+    with pytest.raises(InputError, match="not begin with a colon"):
         served_models.add_model(session, PREPARE_MODEL, "/models/m")
 
 

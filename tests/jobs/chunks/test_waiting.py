@@ -31,7 +31,7 @@ def test_a_chunk_waits_until_there_is_room_for_it_and_nobody_hints_it(
     session.refresh(batch)
     sentence = str(wait_reasons.waits_for(batch, budgets.quota(session, tenant.id)))
     assert sentence.startswith(
-        "waiting_budget: the batch goes on when there is room for 150 tokens, and 100 are available"
+        "waiting_budget: the batch continues when there is room for 150 tokens, and 100 are available"
     )
     limit(session, tenant, 149)
     assert waiting.wake(session) == 0

@@ -129,7 +129,7 @@ def test_what_has_no_room_waits_says_until_when_and_goes_on_when_the_window_turn
     session.refresh(batch)
     said = waits_for(session, batch)
     assert said is not None
-    assert said.startswith("waiting_budget: the batch goes on when there is room for ")
+    assert said.startswith("waiting_budget: the batch continues when there is room for ")
     assert re.search(r"it is reset at \d{4}-\d\d-\d\dT00:00:00\+0[12]:00 \(Europe/Berlin\)\.$", said), said
     turn(session)
     assert (waiting.wake(session), states(session)) == (1, ["ready"])
@@ -326,7 +326,7 @@ def test_room_for_the_tokens_of_one_chunk_and_the_money_of_another_is_room_for_n
     assert budgets.quota(session, tenant.id).reserved == 0, "others may need it"
     session.refresh(batch)
     assert waits_for(session, batch) == (
-        "waiting_budget: the batch goes on when one of its lines has room in budgets of tokens and of money at once: "
+        "waiting_budget: the batch continues when one of its lines has room in budgets of tokens and of money at once: "
         "the smallest needs 10 tokens, another one, the cheapest, 0.25 EUR."
     )
     limit(session, tenant, MONEY, 1_000_000_000_000)

@@ -85,7 +85,7 @@ def test_an_accepted_batch_does_not_spend_more_than_the_limit_and_goes_on_when_i
     assert batch.waits_for_tokens is not None
     assert batch.waits_for_tokens > found.available, "as much was run as there is room for"
     assert str(wait_reasons.waits_for(batch, found)).startswith(
-        "waiting_budget: the batch goes on when there is room for"
+        "waiting_budget: the batch continues when there is room for"
     )
     assert clean(maker, storage)
 
