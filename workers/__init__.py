@@ -1,4 +1,4 @@
-"""The processes that work: control tasks, the dispatcher, and the GPU worker that hosts the engine.
+"""The worker processes: the control worker, the dispatcher and the workers that answer chunks.
 
-Postgres is the truth; a Celery message is a hint that may be lost or repeated.
+Postgres is the source of truth; a Celery message is a hint that may be lost or repeated.
 """

@@ -1,4 +1,4 @@
-"""From the tokens of a finished line to its answer: text, log-probabilities, tool calls, usage. No engine, no SQL."""
+"""Builds the answer of a finished line from its tokens: text, log-probabilities, tool calls, usage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Answer:
     body: dict[str, Any]
     usage: Usage
     is_truncated: bool
-    """Whether a limit of tokens ended one of its choices."""
+    """Whether one of its choices ended at a token limit."""
 
 
 class AnswerMaker:
@@ -63,23 +63,23 @@ class AnswerMaker:
         return Answer(body=body, usage=usage, is_truncated=is_truncated)
 
     def _prompts(self, run: LineRun) -> list[_Prompt]:
-        """Return what the answer shows of each prompt."""
+        """Return what the answer takes from each prompt."""
         prepared, shown = run.prepared, self._shown
         echoes = prepared.echoes or [""] * len(prepared.prompts)
-        found = []
+        prompts = []
         for token_ids, prompt_run, echo in zip(prepared.prompts, run.prompt_runs, echoes, strict=True):
-            given = prompt_run.output.prompt_logprobs
-            echoed = given if prepared.echoes and prepared.params.logprobs is not None else None
+            logprobs = prompt_run.output.prompt_logprobs
+            echoed = logprobs if prepared.echoes and prepared.params.logprobs is not None else None
             count = prepared.num_prompt_logprobs
-            found.append(
+            prompts.append(
                 _Prompt(
                     output=prompt_run.output,
                     echo=echo,
                     echoed=[] if echoed is None else shown.of_prompt(token_ids, echoed, prepared.params.logprobs or 0),
-                    ranked=None if given is None or count is None else shown.ranked(token_ids, given, count),
+                    ranked=None if logprobs is None or count is None else shown.ranked(token_ids, logprobs, count),
                 )
             )
-        return found
+        return prompts
 
     def _generated(self, prompt: _Prompt, choice: ChildOutput, *, index: int) -> GeneratedChoice:
         assert choice.finish_reason is not None, "the line is finished"
@@ -99,17 +99,17 @@ class AnswerMaker:
         """Move the tool calls of an output out of its text, up to the first stop string."""
         if prepared.calls is None:
             return generated
-        # Some models mark calls with special tokens, which the text leaves out.
-        found = prepared.calls.read(choice.text_with_special_tokens())
-        if found is None:
+        # Some models mark calls with special tokens, which the plain text leaves out.
+        parsed = prepared.calls.read(choice.text_with_special_tokens())
+        if parsed is None:
             return generated
-        text, calls = found
+        text, calls = parsed
         return replace(generated, text=text, tool_calls=calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prompt:
-    """What the choices of one prompt share in the answer."""
+    """The part of the answer that the choices of one prompt share."""
 
     output: RequestProgress
     echo: str

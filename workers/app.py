@@ -1,6 +1,6 @@
-"""The Celery application: how hints travel. Tasks are registered by the role that runs them.
+"""The Celery application that carries hints. Each role registers the tasks that it runs.
 
-Every setting here follows from one fact: a message may be lost or repeated, because Postgres is asked again.
+Every setting here follows from one fact: a message may be lost or repeated, because workers poll Postgres as well.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ App = TypeVar("App", bound=Celery)
 
 
 def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] = Celery) -> App:
-    """Return an app on `redis_url`; `queue` names the one queue that a worker of this app reads."""
+    """Return an app on `redis_url`; a worker of this app reads only `queue`."""
     app = app_class("tokenmill", broker=redis_url, set_as_current=False)
     app.conf.update(
-        # Early acknowledgement: the lease in Postgres, not the broker, brings work back.
+        # Acknowledge early: the lease in Postgres, not the broker, returns lost work.
         task_acks_late=False,
         task_ignore_result=True,
         task_store_errors_even_if_ignored=False,
         task_serializer="json",
         accept_content=["json"],
-        # Fetch a hint only when a slot is free: a hint waiting inside a busy worker helps nobody.
+        # Fetch a hint only when a slot is free: a hint inside a busy worker is kept from idle ones.
         worker_disable_prefetch=True,
         worker_prefetch_multiplier=1,
         worker_send_task_events=False,
@@ -53,7 +53,7 @@ def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] =
             "socket_keepalive_options": _keepalive_options(),
             "health_check_interval": 10,
             "visibility_timeout": 60,
-            # Who sends hints must not stand still for the 4 s for which a connection is tried otherwise.
+            # By default a sender is blocked for 4 s of connection retries.
             "max_retries": 1,
             "interval_start": 0,
         },
@@ -66,5 +66,5 @@ def make_app(redis_url: str, *, queue: str | None = None, app_class: type[App] =
 
 
 def _keepalive_options() -> dict[int, int]:
-    """Notice a vanished broker after 10 + 3 × 5 seconds instead of the kernel's two hours."""
+    """Detect a lost broker after 10 + 3 × 5 seconds instead of the kernel's two hours."""
     return {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}

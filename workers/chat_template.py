@@ -1,7 +1,7 @@
-"""A model's chat template: what it makes of a conversation, past tool calls and all, and how it has calls written.
+"""A model's chat template: renders conversations, past tool calls included, and tells the model's form of calls.
 
-Templates are their authors' programs and may raise anything; that becomes a BodyError. Only they write special tokens:
-the same words in a user's text are text. Knows no limits of the model.
+Templates are arbitrary programs and may raise anything; that becomes a BodyError. Only templates write special tokens:
+the same words in a user's text stay text.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from workers.tool_calls.history import (
 from workers.tool_calls.writing import function_of
 
 Tools = list[dict[str, Any]] | None
-"""As chat templates expect them."""
+"""In the form that chat templates expect."""
 
 
 class TemplatedTokenizer(SpecialTokenizer, Protocol):
-    """What a chat template needs of a transformers tokenizer."""
+    """The methods of a transformers tokenizer that a chat template needs."""
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **kwargs: Any) -> Any: ...
     def get_chat_template(self, *, tools: Tools = ...) -> str: ...
 
 
 class ChatTemplate:
-    """Writes the special tokens itself, so none are added to its prompts (no double BOS)."""
+    """Renders prompts. The template writes the special tokens, so none are added to its prompts (no double BOS)."""
 
     def __init__(self, tokenizer: TemplatedTokenizer) -> None:
         self._tokenizer = tokenizer
         self._renderer = TemplateRenderer(tokenizer)
-        self._texts: dict[str, UserTexts] = {}  # by template: a model may have one of its own for tools
+        self._texts: dict[str, UserTexts] = {}  # by template: a model may have a separate one for tools
 
     def call_form(self, tools: Tools) -> CallForm | None:
-        """Return how the model writes calls of these tools, None where the template knows none, or an unknown form."""
+        """Return the form of the model's tool calls; None if the template has no tools or its form is unknown."""
         try:
             return form_of(self._tokenizer.get_chat_template(tools=tools))
-        except ValueError:  # no template at all, or several of which none is the default
+        except ValueError:  # no template, or several without a default
             return None
 
     def prompt(self, messages: Sequence[Message], tools: Tools, *, check: Check = lambda _: None) -> list[int]:
-        """Return the prompt of a conversation. Raises BodyError where the template refuses it.
+        """Return the prompt of a conversation. Raise BodyError if the template refuses it.
 
-        `check` is called with the text before it is encoded, and raises where that is too long.
+        `check` is called with the text before it is encoded, and raises if the text is too long.
         """
         if has_ids(messages) and self.call_form(tools) in SHORT_ID_FORMS:
             messages = with_short_ids(messages)
@@ -63,22 +63,22 @@ class ChatTemplate:
             return self._with_past_calls(messages, tools, check)
         try:
             rendered = self._rendered(messages, tools)
-        except Exception as error:  # noqa: BLE001 - a template is its author's program and may raise anything
+        except Exception as error:  # noqa: BLE001 - a template is an arbitrary program and may raise anything
             message = f"the model's chat template refused the messages: {_named(error)}"
             raise BodyError("messages", message) from None
         return self._user_texts(tools).encode(rendered, check)
 
     def _with_past_calls(self, messages: Sequence[Message], tools: Tools, check: Check) -> list[int]:
-        """Return the conversation in the first form in which the template shows all its calls."""
+        """Return the prompt in the first history form in which the template shows all calls."""
         marked, marks = with_marks(messages)
         refusals = []
         for form in HISTORY_FORMS:
             try:
-                shown = self._apply(form.rewrite(marked), tools, form=form)
-                if not all(mark in shown for mark in marks):
+                text = self._apply(form.rewrite(marked), tools, form=form)
+                if not all(mark in text for mark in marks):
                     continue
                 rendered = self._rendered(form.rewrite(messages), tools, form=form)
-            except Exception as error:  # noqa: BLE001 - as above; another form may suit it
+            except Exception as error:  # noqa: BLE001 - as above; another form may work
                 refusals.append(_named(error))
             else:
                 return self._user_texts(tools).encode(rendered, check)
@@ -96,7 +96,7 @@ class ChatTemplate:
         return self._texts[template]
 
     def _apply(self, messages: Sequence[Message], tools: Tools, *, form: HistoryForm | None) -> str:
-        """Return what the chat template makes of a conversation; raises whatever it raises."""
+        """Return a conversation as the chat template renders it; the template may raise anything."""
         if form is not None and form.no_text is NoText.NULL:
             return self._renderer.render(
                 messages, tools, template=KEEPING_NULLS + self._tokenizer.get_chat_template(tools=tools)
@@ -105,12 +105,12 @@ class ChatTemplate:
 
 
 def for_template(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tools as chat templates expect them, each with a description and parameters, nothing null."""
+    """Return the tools in the form that chat templates expect: with description and parameters, without nulls."""
     empty = {"description": "", "parameters": {"type": "object"}}
-    return [{"type": "function", "function": empty | _given(function_of(tool))} for tool in tools]
+    return [{"type": "function", "function": empty | _without_nulls(function_of(tool))} for tool in tools]
 
 
-def _given(function: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(function: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in function.items() if value is not None}
 
 

@@ -1,6 +1,7 @@
 """The control worker: validates new batches, writes the files of finished ones, sends webhooks. CPU only.
 
-Thin work around `jobs`, in the order of `workers.turns.due_batches`; each claims its batch, so doing it twice is idle.
+A thin layer over `jobs`, in the order of `workers.turns.due_batches`. Each task claims its batch, so that a second
+worker on the same batch does nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from workers.turns.due_batches import MAX_BATCHES, DueBatches
 log = logging.getLogger(__name__)
 
 _HOLD_CONNECTIONS = 2  # each renewal is one statement
-_OTHERS = 2  # the look for the next batch, and the purge
+_OTHERS = 2  # polling for the next batch, and the purge
 
 
 class Control:
-    """What a control worker does. Losing one to an error is fine: it, or another, looks again."""
+    """The tasks of a control worker. One that fails is polled again, by this worker or another."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Control:
         meters: Meters | None = None,
         traces: Traces = NO_TRACES,
     ) -> None:
-        """`hold_sessions` are for claims alone, on connections of their own; without them they wait for the others."""
+        """`hold_sessions` renew claims on separate connections; without them, renewals share those of `sessions`."""
         self._sessions = sessions
         self._hold_sessions = hold_sessions
         self._storage = storage
@@ -64,7 +65,7 @@ class Control:
         self._traces = traces
 
     def do(self, due: DueBatch) -> bool:
-        """Validate a batch or write its files; return False where another worker is at it."""
+        """Validate a batch or write its files; return False if another worker has claimed it."""
         work = self.validate if due.state is BatchState.VALIDATING else self.finalise
         name = "validate" if due.state is BatchState.VALIDATING else "finalise"
         with self._traces.span(name, parent=self._trace_of(due.batch_id), batch_id=due.batch_id):
@@ -100,12 +101,12 @@ class Control:
         return outcome
 
     def _time(self, meter: Meter, began: float, outcome: BatchState | None) -> None:
-        if outcome is not None:  # else another worker was at it
+        if outcome is not None:  # None: another worker had claimed it
             self._meters.observe(meter, time.monotonic() - began, outcome.value)
 
 
 def register(app: Celery, due: DueBatches) -> None:
-    """Make the control tasks known to `app`: whichever batch a hint names, the one that is next in turn is taken up."""
+    """Register the control tasks with `app`. A hint only wakes: the next batch in order runs, not the one it names."""
 
     def wake(_batch_id: str) -> None:
         due.wake()
@@ -153,14 +154,14 @@ def main(settings: Settings) -> None:
     exit_code = run_worker(app, name="control", pool_cls="threads", concurrency=1)
     stop.set()
     due.stop()
-    for each in reversed(running):  # runs last: a store of a tenant may hang
+    for each in reversed(running):  # pipeline runs last: a tenant's store may hang
         each.stop()
     sys.exit(exit_code)
 
 
 def run_worker(app: Celery, *, name: str, pool_cls: Any, concurrency: int) -> int:
     """Run a Celery worker in this process until a signal ends it; return its exit code."""
-    # Celery warns of running as root because of pickle; our messages are JSON and carry an id.
+    # Celery warns about running as root because of pickle; our messages are JSON and carry only an id.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     worker = app.Worker(
         hostname=f"{name}@%h",

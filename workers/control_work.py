@@ -1,4 +1,4 @@
-"""The work of features in a control worker, beside validating batches and writing their files."""
+"""The interface of the work that features run in a control worker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jobs.telemetry.traces import Traces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlParts:
-    """What a control worker hands to the work of a feature."""
+    """The resources that a control worker gives to the work of a feature."""
 
     sessions: sessionmaker[Session]
     hold_sessions: sessionmaker[Session]
-    """On connections of their own: claims are renewed with them, however long the others are in use."""
+    """On separate connections, so that claims are renewed even while all others are in use."""
     storage: Storage
     settings: Settings
     meters: Meters
@@ -29,22 +29,22 @@ class ControlParts:
 
 
 class Running(Protocol):
-    """Work that looks for what is due, in threads of its own."""
+    """Work that polls for due items in its own threads."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
 
     def wake(self) -> None:
-        """Look now: a batch may have ended."""
+        """Poll now: a batch may have ended."""
 
     def stop(self) -> None:
-        """Take up no more, and wait for what is under way."""
+        """Start nothing more, and wait for what is in progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlWork:
-    """The work of one feature, as its `Feature.control` names it."""
+    """The work of one feature: what its `Feature.control` names."""
 
     connections: int
-    """To Postgres: what it holds while nothing is due, and for short statements."""
+    """Postgres connections that it needs: those held while idle, and those for short statements."""
     make: Callable[[ControlParts], Running]

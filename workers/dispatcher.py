@@ -1,9 +1,8 @@
-"""The dispatcher: returns lost leases, moves batches on, picks the next chunks by fair share, sends hints.
+"""The dispatcher: returns lost leases, advances batches, picks the next chunks by fair share, sends hints.
 
-Any number may run; each looks several times a second whether there is something to do, and an advisory lock lets one
-lead the tick that does it. It decides inside one transaction and sends hints after the commit: a hint sent before could
-be answered before there is anything to claim. What needs the object store has a thread of its own, so that a store that
-hangs holds up nothing else.
+Any number may run. Each polls several times a second for work, and an advisory lock lets one of them run the tick. A
+tick decides inside one transaction and sends hints after the commit: an earlier hint could reach a worker before there
+is anything to claim. Work that needs the object store has its own thread, so that a hanging store blocks nothing else.
 """
 
 from __future__ import annotations
@@ -44,25 +43,25 @@ log = logging.getLogger(__name__)
 
 _LEADER_LOCK = "dispatcher"
 _TRUE_UP_SECONDS = 5.0
-"""How often, at most, the queues are trued up while batches are open; so often there is a tick, at least."""
+"""Minimum interval between corrections of the queues while batches are open, and maximum interval between ticks."""
 _UPTIME_SECONDS = 1.0
-"""How often, at most, it is noted that the database answers."""
+"""Minimum interval between records of the database being up."""
 _COUNT = "count the queue"
 _COUNT_LOOK_SECONDS = 5.0
-_COUNT_SECONDS = 15.0  # from one count to the next, or
-_COUNT_SHARE = 20.0  # so many times what one takes, but
-_COUNT_SECONDS_AT_MOST = 240.0
+_COUNT_SECONDS = 15.0  # minimum interval between counts
+_COUNT_SHARE = 20.0  # the interval is at least this many times the duration of a count,
+_COUNT_SECONDS_AT_MOST = 240.0  # but at most this
 _FORECAST = "forecast batches"
 _FORECAST_SECONDS = 5.0
 _PLOT = "keep points of plots"
 _PLOT_SECONDS = 15.0
 _AT_REST = 2
-"""So many times as long as otherwise it is from look to look while no batch is open."""
-_SCHEDULES_SECONDS = 2.0  # a cron expression has whole minutes
+"""Factor by which the poll interval grows while no batch is open."""
+_SCHEDULES_SECONDS = 2.0  # cron expressions have a resolution of one minute
 
 
 class Hints(Protocol):
-    """What the dispatcher needs of `workers.hints.HintSender`."""
+    """The methods of `workers.hints.HintSender` that the dispatcher needs."""
 
     def validate(self, batch_id: str) -> bool: ...
     def finalise(self, batch_id: str) -> bool: ...
@@ -71,13 +70,13 @@ class Hints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one tick decided: hints, and what became of lost leases."""
+    """The decisions of one tick: hints to send, and the outcomes of lost leases."""
 
     validate: Sequence[str] = ()
     finalise: Sequence[str] = ()
     run: Sequence[tuple[str, int]] = ()  # (model, chunk id), best first
     lost: Sequence[Reaped] = ()
-    trace_contexts: Mapping[int, str] = field(default_factory=dict)  # of `run`, by chunk id, those that are traced
+    trace_contexts: Mapping[int, str] = field(default_factory=dict)  # by chunk id: the traced ones of `run`
 
 
 class Dispatcher:
@@ -107,8 +106,8 @@ class Dispatcher:
         self._ticked_at = self._trued_up_at = self._noted_at = -math.inf
 
     def run(self, stop: threading.Event) -> None:
-        """Look and tick until `stop` is set. A database that is away costs a warning per look, nothing else."""
-        # A daemon: the store may hold it up for longer than anybody waits for this process to end.
+        """Poll and tick until `stop` is set. While the database is down, each poll only logs a warning."""
+        # Daemons: the store may block one of them for longer than this process may take to end.
         threading.Thread(target=self._look_at_suspects, args=(stop,), name="suspects", daemon=True).start()
         threading.Thread(target=self._keep_counting, args=(stop,), name="count", daemon=True).start()
         threading.Thread(target=self._keep_schedules, args=(stop,), name="schedules", daemon=True).start()
@@ -123,7 +122,7 @@ class Dispatcher:
             self._has_opened.set()
 
     def _keep_looking(self, stop: threading.Event) -> None:
-        """Look until `stop` is set, on one connection: what a look costs, several times a second, is mostly its way."""
+        """Poll until `stop` is set, on one connection: most of the cost of a poll is the round trip."""
         again = self._settings.hint_again_seconds
         with autocommit(self._sessions) as session:
             while not stop.wait(self._look_seconds):
@@ -131,17 +130,17 @@ class Dispatcher:
 
     @property
     def _look_seconds(self) -> float:
-        """Until the next look: the first batch waits a little longer than the others, and a stack at rest is quiet."""
+        """Return the poll interval: longer at rest, so that an idle stack is quiet and the first batch waits longer."""
         return self._settings.dispatch_seconds * (1 if self._is_any_open else _AT_REST)
 
-    def _act(self, found: Due) -> None:
-        if found.is_any_open and not self._is_any_open:
+    def _act(self, work: Due) -> None:
+        if work.is_any_open and not self._is_any_open:
             self._has_opened.set()
-        self._is_any_open = found.is_any_open
-        if found.has_lost_leases:
+        self._is_any_open = work.is_any_open
+        if work.has_lost_leases:
             self._has_lost_leases.set()
         is_long_ago = self._monotonic() - self._ticked_at >= _TRUE_UP_SECONDS
-        if found.is_any or (found.is_any_open and is_long_ago):
+        if work.is_any or (work.is_any_open and is_long_ago):
             self.tick()
 
     def _look_at_suspects(self, stop: threading.Event) -> None:
@@ -152,10 +151,10 @@ class Dispatcher:
             except ServiceError as error:
                 log.warning("database unreachable, suspects wait error=%s", error)
             except Exception:
-                log.exception("suspects wait")  # the thread must live on: nobody else would decide on them
+                log.exception("suspects wait")  # the thread must survive: no other decides on suspects
 
     def _keep_counting(self, stop: threading.Event) -> None:
-        """Count now and then; forecast while batches are open, at once when one is, and once when none is any more."""
+        """Count periodically. Forecast while batches are open, as soon as one opens and once after the last ends."""
         was_any_open = True
         while True:
             self._has_opened.wait(_COUNT_LOOK_SECONDS if self._is_any_open else _COUNT_SECONDS)
@@ -172,7 +171,7 @@ class Dispatcher:
             except ServiceError as error:
                 log.warning("database unreachable, the queue is not counted error=%s", error)
             except Exception:
-                log.exception("the queue is not counted")  # the thread must live on
+                log.exception("the queue is not counted")  # the thread must survive
 
     def _keep_schedules(self, stop: threading.Event) -> None:
         while not stop.wait(_SCHEDULES_SECONDS):
@@ -181,22 +180,22 @@ class Dispatcher:
             except ServiceError as error:
                 log.warning("database unreachable, schedules wait error=%s", error)
             except Exception:
-                log.exception("schedules wait")  # the thread must live on
+                log.exception("schedules wait")  # the thread must survive
 
     def make_due_runs(self) -> None:
-        """Make the runs of schedules that are due, and tell of late ones; leading or not, for each row is locked."""
+        """Create the runs of due schedules and report late ones. Needs no leader: each row is locked."""
         self._due_turns.make_due_runs()
 
     def count_queue(self) -> None:
-        """Count for `/metrics` where that is due and no other dispatcher does; a long queue is counted less often."""
+        """Count for `/metrics` if due and no other dispatcher does it; a long queue is counted less often."""
         self._in_turn(_COUNT, metrics.count_queue, every_seconds=_COUNT_SECONDS)
 
     def forecast(self) -> None:
-        """Forecast every batch's end where that is due, as `count_queue` does."""
+        """Forecast every batch's end if due and no other dispatcher does it."""
         self._in_turn(_FORECAST, snapshot.take, every_seconds=_FORECAST_SECONDS)
 
     def keep_plots(self) -> None:
-        """Add what is new to the points of plots where that is due, as `count_queue` does."""
+        """Add new points to the plots if due and no other dispatcher does it."""
         self._in_turn(_PLOT, plots.take, every_seconds=_PLOT_SECONDS)
 
     def _in_turn(self, name: str, look: Callable[[Session], object], *, every_seconds: float) -> None:
@@ -211,12 +210,12 @@ class Dispatcher:
             chores.finish(session, name, again=timedelta(seconds=seconds))
 
     def reap_suspects(self) -> None:
-        """End the lost leases that need the input's lines; leading or not, for each is locked when it is ended."""
+        """End the lost leases that need the input's lines. Needs no leader: each is locked when it is ended."""
         self._note_uptime()
         self._count_lost(reap_suspects(self._sessions, self._storage, lease=self._settings.lease))
 
     def tick(self) -> Plan:
-        """Decide and commit, then send. Returns what was hinted; empty when another dispatcher leads."""
+        """Decide and commit, then send. Return the plan, which is empty if another dispatcher leads."""
         began = self._ticked_at = self._monotonic()
         self._note_uptime()
         with transaction(self._sessions) as session:
@@ -230,7 +229,7 @@ class Dispatcher:
         return plan
 
     def _note_uptime(self) -> None:
-        """Note that the database answers, before anything is made of leases that ended while it did not."""
+        """Record that the database is up, before any decision on leases that ended while it was down."""
         if self._monotonic() - self._noted_at < _UPTIME_SECONDS:
             return
         with transaction(self._sessions) as session:

@@ -1,4 +1,4 @@
-"""The worker's wish to stop, or to work no more for now, which every open chunk sees. Stops nothing itself."""
+"""Shared state that tells every open chunk that the worker drains or is out of service. Stops nothing itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 class Drain:
-    """`is_on` from the start; `is_over` once the grace that open chunks have to finish has passed.
+    """`is_on` once the drain has begun; `is_over` once the grace period of open chunks has passed.
 
-    A worker may also be taken out for a reason: it claims nothing, its chunks have no grace, and it stays.
+    A worker may also be taken out of service for a reason: it claims nothing, gives its chunks no grace, and runs on.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -25,13 +25,13 @@ class Drain:
         self._ends_at = self._monotonic() + grace_seconds
 
     def take_out(self, reason: str) -> None:
-        """Work no more until `come_back`; the first reason holds."""
+        """Take the worker out of service until `come_back`; the first reason holds."""
         if self.out_reason is None:
             log.error("worker taken out reason=%s", reason)
             self.out_reason = reason
 
     def come_back(self) -> None:
-        """Work again."""
+        """Return to service."""
         log.info("worker is back, it was out reason=%s", self.out_reason)
         self.out_reason = None
 

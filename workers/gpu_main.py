@@ -1,4 +1,4 @@
-"""The worker role: one process, one engine, one served model; one that pools is handed on to `workers.pooling`."""
+"""The worker role: one process, one engine, one served model. Pooling models are passed to `workers.pooling`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from workers.text_encoder import TextEncoder
 log = logging.getLogger(__name__)
 
 _HOLD_CONNECTIONS = 2
-"""For leases and heartbeats. Flushes may all wait for one tenant's locked row; no other tenant's lease ends of that."""
+"""For leases and heartbeats: all flushes may wait for one tenant's locked row, and no other lease must expire then."""
 
 
 def main(
@@ -60,18 +60,18 @@ def main(
     chat_template: Path | None = None,
     before_database: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `model` until SIGTERM. `path` registers it under that directory; without it, it must be registered.
+    """Serve `model` until SIGTERM. `path` registers it with that directory; without it, it must be registered.
 
-    `engine` makes the engine's configuration from the model's path; `chat_template` is a file whose template takes the
-    place of the model's own; `before_database` is called as late as the database is needed, and may raise. Raises
-    NotFoundError for an unknown model, InputError where its folder, tokenizer or template cannot be read, and registers
-    nothing then.
+    `engine` makes the engine's configuration from the model's path; `chat_template` is a file with a template that
+    replaces the model's; `before_database` is called just before the database is first needed, and may raise. Raise
+    NotFoundError for an unknown model and InputError if its folder, tokenizer or template cannot be read; nothing is
+    registered then.
     """
     maker = sessions(connect(settings.database_url, idle_seconds=BRIEF_SECONDS))
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS, idle_seconds=BRIEF_SECONDS))
     if path is None:
         before_database()
-    # Resolved once: an engine that starts again has the same files, whatever a hub has by then.
+    # Resolved once, so that a restarted engine loads the same files even if the hub has changed.
     folder = _folder(_registered_path(maker, model) if path is None else served_models.stored_path(path))
     config = engine(str(folder))
     purpose = _purpose(folder)
@@ -79,7 +79,7 @@ def main(
         serve = partial(_serve_text, config=config, chat_template=chat_template)
     else:
         _require_plain(config, chat_template, purpose)
-        # With torch, which other workers leave to their engine.
+        # Imports torch, which in other workers only the engine process does.
         from workers.pooling.main import main as serve_pooled  # noqa: PLC0415
 
         serve = partial(serve_pooled, purpose=purpose)
@@ -106,15 +106,15 @@ def _serve_text(
     hold_sessions: sessionmaker[Session],
     before_database: Callable[[], None],
 ) -> None:
-    """Serve a model that generates, by an engine in a process of its own; raises as `main` does."""
+    """Serve a model that generates, with an engine in a separate process; raise as `main` does."""
     worker_id = new_id("worker")
     meters = Meters(WORKER)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     leaving = Leaving(Drain())
     process = EngineProcess(config)
-    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads them: files may change meanwhile
-    with suppress(EngineStartError):  # the pool starts it again, and tells
-        process.begin()  # it loads the model while the tokenizer is loaded here, and Celery
+    fingerprint = fingerprint_of(folder, chat_template)  # before the engine loads the files, as they may change
+    with suppress(EngineStartError):  # the pool starts it again and reports the error
+        process.begin()  # it loads the model while this process loads the tokenizer and Celery
     host = EngineHost(
         process, on_gone=leaving, on_death=lambda: meters.count(ENGINE_DEATHS), on_broken=leaving.drain.take_out
     )
@@ -141,7 +141,7 @@ def _serve_text(
     except TokenmillError:
         process.close()
         raise
-    with transaction(sessions) as session:  # only now: a model that cannot be served here must not become known
+    with transaction(sessions) as session:  # only now: a model that cannot be served must not be registered
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, LineKind.GENERATE)
@@ -157,9 +157,9 @@ def _registered_path(maker: sessionmaker[Session], model: str) -> str:
 
 
 class Leaving:
-    """Called when the engine is gone: drain by the front door, at once, and end with the reason.
+    """Called when the engine is gone: drains the worker without grace by SIGTERM, and keeps the reason.
 
-    The supervisor starts a new worker; the chunks that this one gives back are no loss.
+    The supervisor starts a new worker; the chunks that this one releases are not lost.
     """
 
     def __init__(self, drain: Drain) -> None:
@@ -169,7 +169,7 @@ class Leaving:
     def __call__(self, reason: str) -> None:
         log.error("worker leaves: the engine is gone reason=%s", reason)
         self.reason = reason
-        self.drain.begin(0)  # there is nothing that could finish within a grace
+        self.drain.begin(0)  # no grace: nothing can finish without the engine
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -187,7 +187,7 @@ def _parts(
 
 
 def _folder(path: str) -> Path:
-    """Return the model's folder or file, fetched where it is on a hub. Raises InputError in one sentence."""
+    """Return the model's folder or file, downloaded if it is on a hub. Raise InputError with one sentence."""
     try:
         return resolve_model_path(path)
     except ModelLoadError as error:
@@ -202,19 +202,19 @@ def _purpose(folder: Path) -> Purpose | None:
 
 
 def _require_plain(config: EngineConfig, chat_template: Path | None, purpose: Purpose) -> None:
-    """Raise InputError for options of an engine, which what pools has no use for: it runs in fp32 on the CPU."""
-    wanted = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
+    """Raise InputError for engine options that a pooling model does not use: it runs in fp32 on the CPU."""
+    plain = EngineConfig(model=config.model, device=config.device, dtype=config.dtype)
     does = "embeds" if purpose is Purpose.EMBED else "reranks"
-    if config != wanted or config.device not in ("auto", "cpu") or config.dtype not in ("auto", "float32"):
+    if config != plain or config.device not in ("auto", "cpu") or config.dtype not in ("auto", "float32"):
         raise InputError(
-            f"{config.model} {does}, in float32 on the CPU without an engine. Leave the options out that are about one."
+            f"{config.model} {does}, in float32 on the CPU without an engine. Leave out the engine's options."
         )
     if chat_template is not None:
         raise InputError(f"{config.model} {does} and has no chats. Leave --chat-template out.")
 
 
 def _tokenizer(folder: Path, chat_template: Path | None) -> Any:
-    """Load the tokenizer of a model that serves text, with the given template. Raises InputError in one sentence."""
+    """Load the tokenizer of a text model, with `chat_template` if given. Raise InputError with one sentence."""
     try:
         tokenizer = load_tokenizer(folder)
     except ModelLoadError as error:

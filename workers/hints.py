@@ -1,4 +1,4 @@
-"""Sends hints. Losing one is harmless, so a broker that is down costs a warning and a pause, never an error."""
+"""Sends hints. A lost hint is harmless, so a broker that is down causes a warning and a pause, never an error."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 2.0
 MOST_QUEUED = 100
-"""Hints that wait in one queue at most: more wake nobody, and without a worker they would pile up for ever."""
+"""Most hints in one queue: more wake no additional worker, and without a worker they would pile up forever."""
 
 
 class HintSender:
-    """Publishes hints through `app`, without a time: the clocks of two machines may differ by more than a hint lasts.
+    """Publishes hints through `app`, without an expiry: two machines' clocks may differ by more than a hint lasts.
 
-    Postgres says how long one is good for: `ready_queues.hint_age`.
+    Postgres decides how long a hint is valid: `ready_queues.hint_age`.
     """
 
     def __init__(self, app: Celery, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._monotonic = monotonic
         self._paused_until = 0.0
-        self._room: dict[str, int] = {}  # by queue: hints that may be sent before it is looked at again
+        self._room: dict[str, int] = {}  # by queue: hints that may be sent before its length is read again
 
     def validate(self, batch_id: str) -> bool:
         return self._send(VALIDATE_TASK, batch_id, queue=CONTROL_QUEUE)
@@ -41,7 +41,7 @@ class HintSender:
         return self._send(RUN_CHUNK_TASK, chunk_id, queue=model_queue(model))
 
     def _send(self, task: str, argument: str | int, *, queue: str) -> bool:
-        """Return whether the broker took the hint. While it is down, do not even try for PAUSE_SECONDS."""
+        """Return whether the broker accepted the hint. After a failure, send nothing for PAUSE_SECONDS."""
         if self._monotonic() < self._paused_until:
             return False
         try:
@@ -55,7 +55,7 @@ class HintSender:
         return True
 
     def _has_room(self, queue: str) -> bool:
-        """Take room for one hint; asks the broker once for as many as there is room for."""
+        """Reserve room for one hint; the broker is asked only when the last known room is used up."""
         if self._room.get(queue, 0) <= 0:
             with self._app.producer_pool.acquire(block=True) as producer:
                 self._room[queue] = MOST_QUEUED - producer.channel.queue_declare(queue=queue).message_count

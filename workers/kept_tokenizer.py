@@ -1,7 +1,4 @@
-"""Keeps a worker's tokenizer where those find it who have no model: prepare workers, which cut passages by it.
-
-Knows no model and no lines.
-"""
+"""Stores a worker's tokenizer for prepare workers, which have no model and cut passages by its tokens."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ log = logging.getLogger(__name__)
 
 
 def kept_tokenizer(storage: Storage, backend: Any | None) -> ModelTokenizer | None:
-    """Write a tokenizer of the library of that name to the store and return what is to be noted of it.
+    """Write a tokenizer of the tokenizers library to the store and return its record.
 
-    None: there is none, or the store is away, which keeps nobody from serving the model.
+    None if there is no such tokenizer or the store is unreachable: the model is served all the same.
     """
     if backend is None:
         return None
     own = type(backend).from_str(backend.to_str())
-    own.no_truncation()  # what was called last on it is nobody else's
+    own.no_truncation()  # these settings are those of the last call
     own.no_padding()
     try:
         sha256 = tokenizers.keep(storage, own.to_str().encode())

@@ -1,7 +1,4 @@
-"""One line while it is in the engine: its prompts, what they have generated, and who hears of their ends.
-
-What an answer looks like is none of its business.
-"""
+"""One line in the engine: its prompts, the tokens generated so far, and callbacks when they end."""
 
 from __future__ import annotations
 
@@ -18,39 +15,39 @@ from workers.prompts import PreparedLine
 
 @dataclass(slots=True, kw_only=True)
 class PromptRun:
-    """Owner of one engine request: the n choices of one prompt. Called by the engine host's reader thread."""
+    """One engine request: the n choices of one prompt. The engine host's reader thread calls it."""
 
     name: str
-    """What logs call it."""
+    """Its name in logs."""
     line: tuple[str, int]
-    """The id of its batch, and the number of its line."""
+    """The id of its batch and its line number."""
     output: RequestProgress
     on_done: Callable[[PromptRun], None] | None
-    """None once it was called: it leads to the line that holds this prompt, and what holds each other is freed, tokens
-    and all, by a garbage collection alone."""
+    """None once it was called: it refers to the line that holds this prompt, and only the garbage collector frees such
+    a cycle with all its tokens."""
     on_stopped: Callable[[int, int], None]
     """Called with (request id, index) when a stop string has ended a choice that the engine still computes."""
     on_computed: Callable[[int], None]
-    """Called with numbers of tokens that the engine has computed: the prompt's, but for cached ones, with the first."""
+    """Called with the number of tokens that the engine has computed; the first call adds the prompt's uncached ones."""
     num_prompt_tokens: int
     num_broken: int = 0
-    """How often a broken row has ended the line: before, on other workers, and since."""
+    """How often a broken row has ended the line, on other workers and on this one."""
     is_broken: bool = False
-    """Whether the error that it has ended with is a broken row."""
+    """Whether it ended with a broken row."""
     request_id: int | None = None
-    """Set by whoever submits it."""
+    """Set at submission."""
     is_done: bool = False
     times: SequenceTimes | None = None
-    """Of the last choice that ended, as the engine tells it."""
+    """The engine's times of the last choice that ended."""
     num_output_tokens: int = 0
-    """That the engine has generated since the submission."""
+    """Tokens that the engine has generated since the submission."""
     resumed_token_ids: Sequence[int] = ()
-    """What an earlier run of the only choice generated."""
+    """Tokens that an earlier run of the only choice generated."""
     _is_prompt_computed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def receive(self, delta: TokenDelta) -> None:
-        """Receive tokens or an error, and tell of the ends that they bring; after the last one nothing counts."""
+        """Add tokens or an error and call the callbacks of choices that end; once done, ignore everything."""
         with self._lock:
             if self.is_done:
                 return
@@ -74,12 +71,12 @@ class PromptRun:
         return len(delta.token_ids) + max(prompt, 0)
 
     def resume(self, token_ids: Sequence[int]) -> None:
-        """Begin with what an earlier run of the only choice generated; call it before the prompt is submitted."""
+        """Start from the tokens of an earlier run of the only choice; call it before the prompt is submitted."""
         self.resumed_token_ids = token_ids
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget all tokens since the submission."""
+        """Drop all tokens since the submission."""
         with self._lock:
             if not self.is_done:
                 self._is_prompt_computed = False
@@ -87,18 +84,18 @@ class PromptRun:
                 self.output.resume(self.resumed_token_ids)
 
     def set_aside(self) -> None:
-        """Begin again after a broken row, on another engine."""
+        """Start over on another engine after a broken row."""
         self.num_broken += 1
         self.start_over()
 
     def tokens_so_far(self) -> list[int]:
-        """Return the first choice's tokens, none once it has ended: there is nothing after them."""
+        """Return the first choice's tokens so far; none once it has ended, as there is nothing to resume."""
         with self._lock:
             return [] if self.is_done else list(self.output.children[0].token_ids)
 
 
 class LineRun:
-    """One line while it is in the engine: a PromptRun for each of its prompts."""
+    """One line in the engine: a PromptRun for each of its prompts."""
 
     def __init__(
         self,
@@ -111,7 +108,7 @@ class LineRun:
         on_computed: Callable[[int], None] = lambda num_tokens: None,
         num_broken: int = 0,
     ) -> None:
-        """`on_stopped`, `on_computed` and `num_broken` are those of PromptRun."""
+        """`on_stopped`, `on_computed` and `num_broken` have the meaning they have in PromptRun."""
         self.prepared = prepared
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -132,10 +129,10 @@ class LineRun:
 
     @property
     def checkpoint(self) -> list[int]:
-        """Return the tokens so far, for another worker to go on with; none where it would need more than tokens.
+        """Return the tokens so far, from which another worker can resume; none if tokens alone do not suffice.
 
-        Several choices end at different times and log-probabilities are not kept: such lines are computed again, as
-        are those whose row was broken.
+        Lines with several choices (which end at different times), with log-probabilities (which are not kept) or with
+        a broken row are computed again.
         """
         params = self.prepared.params
         if self.num_broken or len(self.prompt_runs) > 1 or params.n > 1 or params.logprobs is not None:
@@ -144,17 +141,17 @@ class LineRun:
 
     @property
     def num_broken(self) -> int:
-        """Return how often a broken row has ended it, not counting the end that is its last."""
+        """Return how often a broken row has ended it, not counting its last end."""
         return max(run.num_broken for run in self.prompt_runs)
 
     @property
     def is_broken(self) -> bool:
-        """Tell whether a broken row was its last end."""
+        """Tell whether its last end was a broken row."""
         return any(run.is_broken for run in self.prompt_runs)
 
     @property
     def is_resumed(self) -> bool:
-        """Tell whether it went on after the output of an earlier worker."""
+        """Tell whether it resumed from the output of an earlier worker."""
         return any(run.resumed_token_ids for run in self.prompt_runs)
 
     @property
@@ -163,7 +160,7 @@ class LineRun:
 
     @property
     def request_ids_in_engine(self) -> list[int]:
-        """Return the engine requests that are to be aborted when this line is given up or stopped early."""
+        """Return the engine requests to abort when this line is released or stopped early."""
         return [run.request_id for run in self.prompt_runs if run.request_id is not None and run.output.is_in_engine]
 
     def _prompt_done(self, _: PromptRun) -> None:
@@ -175,6 +172,6 @@ class LineRun:
 
 
 def _name(prepared: PreparedLine, batch_id: str, index: int) -> str:
-    """Return what logs call a prompt, its line counted from 1 as in messages to users."""
+    """Return a prompt's name in logs; its line counts from 1, as in messages to users."""
     line = f"{batch_id} line {prepared.line_no + 1} custom_id={prepared.custom_id}"
     return f"{line} prompt {index + 1}" if len(prepared.prompts) > 1 else line

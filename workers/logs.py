@@ -1,7 +1,4 @@
-"""The log of roles that Celery runs in: ours alone, Celery installs no handlers.
-
-How a record looks, `jobs.telemetry.logs` says.
-"""
+"""Logging of the roles that run Celery, without Celery's own handlers; `jobs.telemetry.logs` defines the format."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from jobs.telemetry import logs
 
 
 def configure(role: str, *, is_json: bool) -> None:
-    """Send all records to stderr; with `is_json` as JSON lines, with what Celery and the engine print."""
+    """Send all records to stderr; with `is_json` as JSON lines, including the output of Celery and the engine."""
     logs.configure(role, is_json=is_json, has_relay=is_json)
     setup_logging.connect(_keep_ours, weak=False)
 
 
 def _keep_ours(**_: Any) -> None:
-    """Connected to Celery's signal: a receiver there means that logging is taken care of."""
+    """Do nothing: with a receiver on its signal, Celery leaves logging alone."""

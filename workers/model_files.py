@@ -1,4 +1,4 @@
-"""Tell the files of a model from those of another, or of the same one before they were changed."""
+"""A fingerprint of a model's files, which tells models apart and changes when the files do."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def fingerprint_of(model: Path, chat_template: Path | None = None) -> str:
-    """Return a digest of the path of a model's directory or file, and of its files' names, sizes and times of change.
+    """Return a digest of the path of a model's directory or file and of its files' names, sizes and change times.
 
-    A chat template that takes the place of the model's own is one of them: other prompts have other answers.
+    A chat template that replaces the model's counts as one of the files, as it changes the prompts.
 
-    Their contents are not read, for weights have gigabytes. The same files under another path, or copied without their
-    times, have another fingerprint: that costs the output that a drained worker left, and nothing else.
+    Contents are not read, as weights have gigabytes. The same files under another path, or copied without their times,
+    have another fingerprint; then only the output that a drained worker left is lost.
     """
     digest = hashlib.sha256(str(model.resolve()).encode())
     files = [model] if model.is_file() else sorted(path for path in model.rglob("*") if path.is_file())

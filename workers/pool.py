@@ -1,6 +1,6 @@
-"""Celery's pool for a worker of chunks: one thread for hints, and a chunk service around what answers the lines.
+"""Celery's pool of a chunk worker: one thread for hints, and a chunk service around the answerer of lines.
 
-A bootstep would be the wrong place for an engine: bootsteps stop before the pool has drained.
+The engine is not a bootstep because bootsteps stop before the pool has drained.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChunkApp(Celery):
 
 
 class ChunkPool(TaskPool):
-    """Runs `run_chunk` tasks in a thread; starts the service of its `ChunkApp` with the pool, drains it at the end."""
+    """Runs `run_chunk` tasks in a thread; starts its `ChunkApp`'s service with the pool and drains it at the end."""
 
     @property
     def _service(self) -> ChunkService:
@@ -43,11 +43,11 @@ class ChunkPool(TaskPool):
             self._service.start()
         except (EngineStartError, ServiceError) as error:
             log.error("worker does not start reason=%s", error)
-            raise SystemExit(1) from None  # which Celery takes for a request to stop; a traceback would tell no more
+            raise SystemExit(1) from None  # Celery treats it as a request to stop; a traceback would add nothing
 
     def on_stop(self) -> None:
-        # Called by a warm shutdown (SIGTERM) once no more hints are taken: finish what is nearly done, give back
-        # the rest, and only then end the threads and the answerer.
+        # Called by a warm shutdown (SIGTERM) once no more hints are accepted: finish what is nearly done, release the
+        # rest, and only then end the threads and the answerer.
         self._service.drain()
         super().on_stop()
         self._service.close()
@@ -56,32 +56,32 @@ class ChunkPool(TaskPool):
         self.on_stop()
 
     def terminate_job(self, pid: int | None = None, signal: Any = None) -> None:
-        """Drain everything: chunks share one answerer, so none is ended alone (cold shutdown, SIGQUIT)."""
+        """Drain all chunks, as they share one answerer and none can end alone (cold shutdown, SIGQUIT)."""
         self._service.begin_drain()
 
 
 def serve_chunks(answerer: Answerer, services: Services, *, model: str, worker_id: str) -> int:
-    """Have the chunks of `model` answered until SIGTERM; return the exit code."""
+    """Answer the chunks of `model` until SIGTERM; return the exit code."""
     app = make_app(services.settings.redis_url, queue=model_queue(model), app_class=ChunkApp)
     app.chunk_service = ChunkService(worker_id=worker_id, model=model, answerer=answerer, services=services)
     app.task(name=RUN_CHUNK_TASK)(app.chunk_service.run_hinted)
     drain_when_told(app.chunk_service.begin_drain)
-    # One hint at a time: while no slot is free it waits here, and the next one in the queue for other workers.
+    # One hint at a time: while no slot is free it waits here, and the next hints stay in the queue for other workers.
     return run_worker(app, name=worker_id, pool_cls=ChunkPool, concurrency=1)
 
 
 def drain_when_told(begin_drain: Callable[[], None]) -> None:
-    """Begin to drain as soon as this process is told to end.
+    """Begin to drain as soon as this process gets a signal to end.
 
-    Celery stops its pool once the broker lets its main thread go: one that hangs takes seconds of the time in which
-    chunks could finish.
+    Celery stops its pool only once the broker call of its main thread returns; a hanging broker takes seconds of the
+    chunks' grace period.
     """
-    told = threading.Event()
+    signalled = threading.Event()
 
     def drain() -> None:
-        told.wait()
+        signalled.wait()
         begin_drain()
 
     threading.Thread(target=drain, name="drain", daemon=True).start()
-    # Called from a signal's handler, which may have interrupted anything: so it does no more than wake the thread.
-    worker_shutting_down.connect(lambda **_: told.set(), weak=False)
+    # Called from a signal handler, which may have interrupted anything, so it only wakes the thread.
+    worker_shutting_down.connect(lambda **_: signalled.set(), weak=False)

@@ -1,7 +1,4 @@
-"""Whether a prompt fits into the model's context, told of a long text before all of it is tokenised.
-
-Knows no template and no sampling parameters.
-"""
+"""Checks that a prompt fits into the model's context; a long text fails before all of it is tokenised."""
 
 from __future__ import annotations
 
@@ -11,24 +8,24 @@ from typing import Any
 from jobs.lines.body_checks import BodyError
 
 PIECE_CHARACTERS = 64 * 1024
-"""Of a text whose tokens are only counted, at once: a tokenizer needs up to 230 bytes for each of them."""
+"""Size of the pieces whose tokens are counted at once: a tokenizer needs up to 230 bytes per character."""
 
 CUT_TOKENS = 256
-"""Tokens of each such piece that are not counted: near a cut the whole text may have other and fewer ones.
+"""Tokens of each such piece that are not counted: near a cut the whole text may have different and fewer tokens.
 
-30 cuts through 2 MB made 20 tokens more than there are in the whole (demo model, November 2026).
+Cutting 2 MB in 30 places gave 20 tokens more than the whole text has (demo model, November 2026).
 """
 
 _LIKELY_CHARACTERS = 4
-"""Of a token: a text that is likely to fit is tokenised as a whole without being counted before."""
+"""Characters per token: a text that is likely to fit is tokenised as a whole without being counted first."""
 
 
 class Unwanted(Exception):
-    """Nobody waits for the prompt any more."""
+    """The prompt is no longer needed."""
 
 
 class PromptLengths:
-    """The limit of one model: `max_model_len` tokens, of which at least one is for the answer."""
+    """The limit of one model: `max_model_len` tokens, at least one of them for the answer."""
 
     def __init__(self, tokenizer: Any, *, max_model_len: int) -> None:
         self._tokenizer = getattr(tokenizer, "backend_tokenizer", None)
@@ -36,10 +33,10 @@ class PromptLengths:
         self._max_unchecked = max(PIECE_CHARACTERS, min(max_model_len * _LIKELY_CHARACTERS, 2**20))
 
     def check_text(self, text: str, *, param: str, is_wanted: Callable[[], bool]) -> None:
-        """Raise BodyError for a text that is certainly too long, without having tokenised more than that shows.
+        """Raise BodyError for a text that is certainly too long, as soon as the tokens counted so far show it.
 
-        The tokens of its pieces are counted. A bound by its bytes alone would show nothing: tokens of 128 spaces are
-        usual. Raises Unwanted soon after `is_wanted` says so.
+        A bound by bytes alone would not help: tokens of 128 spaces are common. Raise Unwanted soon after `is_wanted`
+        returns False.
         """
         if self._tokenizer is None or len(text) <= self._max_unchecked:
             if not is_wanted():

@@ -1,4 +1,4 @@
-"""From the body of a line to prompts of token ids and sampling parameters. Knows no engine process and no SQL."""
+"""Turns the body of a line into prompts of token ids and sampling parameters."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ENGINE_DEFAULTS = {parameter.name: parameter.default for parameter in fields(Sa
 _SAMPLING = [
     (one.name, one.default if one.default == _ENGINE_DEFAULTS[one.name] else MISSING) for one in fields(Sampling)
 ]
-"""The parameters that a line may give, each with the value that need not be passed on."""
+"""The parameters of a line, each with the default that need not be passed on."""
 
 
 class Tokenizer(TemplatedTokenizer, Protocol):
-    """What we use of a transformers tokenizer; safe to call from several threads."""
+    """The methods of a transformers tokenizer that we use; safe to call from several threads."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
@@ -51,23 +51,23 @@ class PreparedLine:
     custom_id: str
     endpoint: str
     prompts: tuple[array[int], ...]
-    """Each runs `params.n` times. Four bytes a token, a ninth of a list's: a worker holds many, and long ones."""
+    """Each runs `params.n` times. Arrays take four bytes a token, a ninth of a list: a worker holds many long ones."""
     params: SamplingParams
     echoes: tuple[str, ...] | None = None
-    """The texts that the answers begin with, one for each prompt; None without echo."""
+    """The text that the answers begin with, for each prompt; None without echo."""
     num_prompt_logprobs: int | None = None
-    """What the line itself asked for; `params.prompt_logprobs` is more where an echo needs them."""
+    """The line's own value; `params.prompt_logprobs` is higher if an echo needs more."""
     calls: CallReader | None = None
     """Finds the tool calls in an output."""
     seeds: tuple[int, ...] | None = None
-    """Those of each prompt, None where the line gave one for all."""
+    """One per prompt; None if the line sets one for all."""
     max_model_len: int
-    """The model's context, prompt and answer together."""
+    """The model's context: prompt and answer together."""
     context: Mapping[str, Any] | None = None
-    """Which passages stand in the prompt, as the answer says it."""
+    """The passages in the prompt, in the form that the answer reports."""
 
     def params_of(self, prompt_index: int) -> SamplingParams:
-        """Return how tokens are chosen for one prompt: `params`, which have the first one's seed, with its own."""
+        """Return the sampling parameters of one prompt: `params` (which have the first prompt's seed) with its seed."""
         if self.seeds is None or prompt_index == 0:
             return self.params
         return replace(self.params, seed=self.seeds[prompt_index])
@@ -78,17 +78,17 @@ class PreparedLine:
 
     @property
     def most_tokens(self) -> int:
-        """Return how many tokens it may be billed for, at most: its prompts once, and each of their n answers."""
+        """Return the most tokens it may be billed for: its prompts once, and each of their n answers."""
         return self.num_prompt_tokens + self.most_output_tokens
 
     @property
     def most_output_tokens(self) -> int:
-        """Return how many of these are its answers'."""
+        """Return the most tokens of its answers."""
         return self.params.n * sum(map(self._most_output_tokens, self.prompts))
 
     @property
     def num_prompt_scores(self) -> int:
-        """Return how many log-probabilities of its prompts the answer shows, as often as it repeats them."""
+        """Return how many log-probabilities of its prompts the answer shows, repetitions included."""
         count = self.params.prompt_logprobs
         if count is None:
             return 0
@@ -97,8 +97,8 @@ class PreparedLine:
         return self.num_prompt_tokens * (count + 1) * copies
 
     def _most_output_tokens(self, prompt: Sequence[int]) -> int:
-        given = self.params.max_tokens
-        return self.max_model_len - len(prompt) if given is None else given
+        max_tokens = self.params.max_tokens
+        return self.max_model_len - len(prompt) if max_tokens is None else max_tokens
 
 
 class PromptMaker:
@@ -122,10 +122,10 @@ class PromptMaker:
         is_wanted: Callable[[], bool] = lambda: True,
         room: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> PreparedLine:
-        """Make prompts and parameters of a line. Raises BodyError naming what is wrong, unsupported or too long.
+        """Return the prompts and parameters of a line. Raise BodyError naming what is wrong, unsupported or too long.
 
-        `room` is held while its texts are tokenised, and not while its grammar waits for its tenant's turn.
-        Raises Unwanted once the line is no longer wanted.
+        `room` is held while its texts are tokenised, but not while its grammar waits for its tenant's turn.
+        Raise Unwanted once `is_wanted` returns False.
         """
         request = parse_body(endpoint, line.body)
         asker = Asker(tenant=tenant, is_wanted=is_wanted)
@@ -166,11 +166,11 @@ class PromptMaker:
         is_wanted: Callable[[], bool],
         room: Callable[[], AbstractContextManager[None]],
     ) -> tuple[int, int]:
-        """Return the tokens of a line's prompts, and the most of its answers, each as long as its limit or, where it
-        has none, `default_max_tokens`, and as the context and its log-probabilities allow. Passages that it wants
-        count with the most they have.
+        """Return the tokens of a line's prompts and the most tokens of its answers.
 
-        Raises what `prepare` raises, but for a grammar that cannot be kept: none is compiled.
+        An answer has its `max_tokens`, or `default_max_tokens` without one, limited by the context and by its
+        log-probabilities. Passages to be retrieved count with their limit. Raise what `prepare` raises, except for a
+        grammar that cannot be enforced: none is compiled.
         """
         request = parse_body(endpoint, line.body)
         self._call_reader(request)
@@ -180,14 +180,14 @@ class PromptMaker:
         if sampling.logprobs is not None:
             most = min(most, _most_shown_tokens(len(prompts) * sampling.n, sampling.logprobs))
         answers = sum(min(most, self._max_model_len - len(prompt)) for prompt in prompts)
-        wanted = request.context if isinstance(request, ChatRequest) else None
-        passages = 0 if wanted is None else wanted.most_tokens
+        context = request.context if isinstance(request, ChatRequest) else None
+        passages = 0 if context is None else context.most_tokens
         return sum(map(len, prompts)) + passages, sampling.n * answers
 
     def _checked_prompts(
         self, request: Request, is_wanted: Callable[[], bool], room: Callable[[], AbstractContextManager[None]]
     ) -> tuple[array[int], ...]:
-        """Return prompts that fit into the context with what the line wants of answers. Raises BodyError, Unwanted."""
+        """Return prompts that fit into the context together with their answers. Raise BodyError or Unwanted."""
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         check = functools.partial(self._lengths.check_text, param=param, is_wanted=is_wanted)
         self._check_token_ids(request)
@@ -197,13 +197,13 @@ class PromptMaker:
         return prompts
 
     def _call_reader(self, request: Request) -> CallReader | None:
-        """Return what finds the calls in the answer. Raises BodyError when the chat template knows no tools."""
+        """Return the reader of the answer's tool calls. Raise BodyError if the chat template has no tools."""
         tool_use = _tool_use(request)
         if tool_use is None:
             return None
         form = self._template.call_form(for_template(tool_use.offered))
         if form is None:
-            message = "this model's chat template knows no tools, or no form of calls known here; remove tools"
+            message = "this model's chat template has no tools, or a form of calls that is not supported; remove tools"
             raise BodyError("tools", message, code="unsupported_parameter")
         return CallReader.of(form, tool_use)
 
@@ -214,7 +214,7 @@ class PromptMaker:
         return tuple(self._encoded(prompt, check) for prompt in request.prompts)
 
     def _encoded(self, prompt: str | Sequence[int], check: Check) -> array[int]:
-        """Return the tokens of the caller's whole prompt, in which special tokens are special tokens."""
+        """Return the tokens of a whole prompt of the caller; special tokens in it count as special tokens."""
         if not isinstance(prompt, str):
             return _packed(prompt)
         check(prompt)
@@ -223,7 +223,7 @@ class PromptMaker:
         return token_ids
 
     def _echoes(self, request: Request) -> tuple[str, ...] | None:
-        """Return each prompt as text, token ids decoded, where the answers are to begin with it."""
+        """Return each prompt as text, token ids decoded, if the answers begin with it."""
         if not _is_echoed(request):
             return None
         skip = request.sampling.skip_special_tokens
@@ -234,8 +234,8 @@ class PromptMaker:
 
     def _params(self, request: Request, calls: CallReader | None, asker: Asker, *, seed: int | None) -> SamplingParams:
         sampling = request.sampling
-        given = {name: value for name, left_out in _SAMPLING if (value := getattr(sampling, name)) is not left_out}
-        values: dict[str, Any] = given | {
+        arguments = {name: value for name, default in _SAMPLING if (value := getattr(sampling, name)) is not default}
+        values: dict[str, Any] = arguments | {
             "seed": seed,
             "logit_bias": dict(sampling.logit_bias),
             "structured": self._structured(request, calls, asker),
@@ -245,11 +245,11 @@ class PromptMaker:
         return with_bad_words_as_tokens(SamplingParams(**values), self._tokenizer)
 
     def _structured(self, request: Request, calls: CallReader | None, asker: Asker) -> StructuredOutput | None:
-        """Return what the output is kept to: the calls where there may be some, else what the line asks for."""
-        asked = None if request.structure is None else structured_output(request.structure, asker)
+        """Return the structure to enforce: that of tool calls if the line has tools, else the one it asks for."""
+        structure = None if request.structure is None else structured_output(request.structure, asker)
         tool_use = _tool_use(request)
         if calls is None or tool_use is None:
-            return asked
+            return structure
         special_ids = {token.content: token_id for token_id, token in self._tokenizer.added_tokens_decoder.items()}
         grammar = constraint(calls.form, tool_use, special_ids)
         if grammar is not None:
@@ -258,14 +258,14 @@ class PromptMaker:
 
     def _check_token_ids(self, request: Request) -> None:
         sampling = request.sampling
-        given: dict[str, Iterable[int]] = {
+        ids: dict[str, Iterable[int]] = {
             "stop_token_ids": sampling.stop_token_ids,
             "allowed_token_ids": sampling.allowed_token_ids or (),
             "logit_bias": (token_id for token_id, _ in sampling.logit_bias),
         }
         if isinstance(request, CompletionRequest):
-            given["prompt"] = (token for prompt in request.prompts if not isinstance(prompt, str) for token in prompt)
-        for name, token_ids in given.items():
+            ids["prompt"] = (token for prompt in request.prompts if not isinstance(prompt, str) for token in prompt)
+        for name, token_ids in ids.items():
             largest = max(token_ids, default=0)
             if largest >= self._vocab_size:
                 message = f"{name} has token id {largest}; the ids of this model run from 0 to {self._vocab_size - 1}"
@@ -303,20 +303,20 @@ def _check_echoes(prepared: PreparedLine) -> None:
 
 
 def _ending_with_its_scores(prepared: PreparedLine) -> PreparedLine:
-    """Let the outputs end where the answer shows as many log-probabilities as a line may, in equal shares."""
+    """Limit the outputs, in equal shares, to the log-probabilities that the answer to one line may show."""
     params = prepared.params
     if params.logprobs is None:
         return prepared
     num_outputs = len(prepared.prompts) * params.n
     max_tokens = _most_shown_tokens(num_outputs, params.logprobs)
-    if prepared.most_output_tokens <= max_tokens * num_outputs:  # as mostly
+    if prepared.most_output_tokens <= max_tokens * num_outputs:
         return prepared
     min_tokens = min(params.min_tokens, max_tokens)
     return replace(prepared, params=replace(params, max_tokens=max_tokens, min_tokens=min_tokens))
 
 
 def _most_shown_tokens(num_outputs: int, logprobs: int) -> int:
-    """Return how many tokens each output may have with so many log-probabilities; no line asks for too many outputs."""
+    """Return how many tokens each output may have with this many log-probabilities; at least one for any valid line."""
     return MAX_SCORES // (num_outputs * (logprobs + 1))
 
 

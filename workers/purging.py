@@ -1,4 +1,4 @@
-"""Ends what is kept no longer, now and then: the queue's own, and what features name as `purges`."""
+"""Periodic deletion of expired data: the queue's own, and what features declare as `purges`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 _PURGE_SECONDS = 60.0
 _HOLD = timedelta(hours=1)
-"""After how long a chore that a worker began is begun by another, or again by this one where it failed."""
+"""Time after which a chore that was started but not finished is started again, by this worker or another."""
 
 
 class Purging:
-    """What a control worker ends, beside its batches."""
+    """The purges of a control worker."""
 
     def __init__(self, sessions: sessionmaker[Session], storage: Storage, settings: Settings) -> None:
         self._sessions = sessions
@@ -39,17 +39,17 @@ class Purging:
         self._settings = settings
 
     def keep_on(self, stop: threading.Event) -> None:
-        """Purge now and then, until `stop` is set."""
+        """Purge periodically until `stop` is set."""
         while not stop.wait(_PURGE_SECONDS):
             self.run()
 
     def run(self) -> None:
-        """Purge once, step by step; one that fails is tried again the next time."""
+        """Run each purge once; one that fails is retried the next time."""
         for purge in (*self._own(), *self._of_features()):
             self._try(purge.what, purge.step if purge.chore is None else partial(self._in_turn, purge.chore, purge))
 
     def _of_features(self) -> Iterator[Purge]:
-        """Yield what features end, one after the other: one that cannot say it stops no other."""
+        """Yield the purges of features; an error in one feature does not stop the others."""
         for purges in parts("purges"):
             try:
                 yield from purges(self._sessions, self._storage, self._settings)
@@ -87,7 +87,7 @@ class Purging:
             return browser_sessions.forget_ended(session)
 
     def _in_turn(self, chore: str, purge: Purge) -> int:
-        """Take a step where its chore is due, and no other control worker has begun it."""
+        """Run a purge if its chore is due and no other control worker has started it."""
         with transaction(self._sessions) as session:
             if not chores.claim(session, chore, hold=_HOLD):
                 return 0

@@ -1,4 +1,4 @@
-"""Log-probabilities as an answer shows them: token ids become text and bytes. No engine, no SQL."""
+"""Log-probabilities in the form of an answer: token ids become text and bytes."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class ShownLogprobs:
         self._pieces: dict[int, tuple[str, bytes]] = {}
 
     def of_tokens(
-        self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int | None = None
+        self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs], count: int | None = None
     ) -> list[TokenLogprob]:
-        """Return each token with its alternatives, the first `count` of them; entries past the tokens are dropped."""
-        pairs = zip(token_ids, given, strict=False)
+        """Return each token with its first `count` alternatives; entries past the tokens are dropped."""
+        pairs = zip(token_ids, entries, strict=False)
         return [self._one(token_id, entry.logprob, self._top(entry, count)) for token_id, entry in pairs]
 
-    def of_prompt(self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int) -> list[TokenLogprob]:
-        """Return a prompt's tokens as an echo shows them; `given` begins with the second one's."""
-        return [self._one(token_ids[0], None), *self.of_tokens(token_ids[1:], given, count)]
+    def of_prompt(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs], count: int) -> list[TokenLogprob]:
+        """Return a prompt's tokens as an echo shows them; `entries` begin with the second token's."""
+        return [self._one(token_ids[0], None), *self.of_tokens(token_ids[1:], entries, count)]
 
-    def ranked(self, token_ids: Sequence[int], given: Sequence[TokenLogprobs], count: int) -> PromptLogprobs:
-        """Return, for each token of a prompt, the `count` likeliest ones and the token itself."""
-        pairs = zip(token_ids[1:], given, strict=True)
+    def ranked(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs], count: int) -> PromptLogprobs:
+        """Return, for each token of a prompt, the `count` likeliest tokens and the token itself."""
+        pairs = zip(token_ids[1:], entries, strict=True)
         return [None, *(self._ranked(token_id, entry, count) for token_id, entry in pairs)]
 
-    def _ranked(self, token_id: int, given: TokenLogprobs, count: int) -> list[RankedToken]:
-        top = zip(given.top_token_ids[:count], given.top_logprobs[:count], strict=True)
-        found = [(other_id, logprob, rank) for rank, (other_id, logprob) in enumerate(top, start=1)]
-        if token_id not in given.top_token_ids[:count]:
-            found.append((token_id, given.logprob, given.rank))
+    def _ranked(self, token_id: int, entry: TokenLogprobs, count: int) -> list[RankedToken]:
+        top = zip(entry.top_token_ids[:count], entry.top_logprobs[:count], strict=True)
+        ranked = [(other_id, logprob, rank) for rank, (other_id, logprob) in enumerate(top, start=1)]
+        if token_id not in entry.top_token_ids[:count]:
+            ranked.append((token_id, entry.logprob, entry.rank))
         return [
             RankedToken(token_id=other_id, token=self._piece(other_id)[0], logprob=logprob, rank=rank)
-            for other_id, logprob, rank in found
+            for other_id, logprob, rank in ranked
         ]
 
-    def _top(self, given: TokenLogprobs, count: int | None) -> list[TokenLogprob]:
-        pairs = zip(given.top_token_ids[:count], given.top_logprobs[:count], strict=True)
+    def _top(self, entry: TokenLogprobs, count: int | None) -> list[TokenLogprob]:
+        pairs = zip(entry.top_token_ids[:count], entry.top_logprobs[:count], strict=True)
         return [self._one(token_id, logprob) for token_id, logprob in pairs]
 
     def _one(self, token_id: int, logprob: float | None, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
@@ -59,9 +59,9 @@ class ShownLogprobs:
 
 
 def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
-    """Return a token's text within a running text, and its bytes, which differ when it holds a part of a character.
+    """Return a token's text within a running text, and its bytes, which differ if it holds a part of a character.
 
-    Knows the two spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
+    Handles both spellings of partial characters: byte-level BPE (GPT-2's table of 256 printable characters) and byte
     fallback (`<0x0A>`).
     """
     text = text_of_token(tokenizer, token_id)
@@ -77,7 +77,7 @@ def token_piece(tokenizer: Any, token_id: int) -> tuple[str, bytes]:
 
 
 def _byte_level_table() -> dict[str, int]:
-    """Return GPT-2's table backwards: printable Latin-1 stands for itself, the other bytes for U+0100 upwards."""
+    """Return GPT-2's table inverted: printable Latin-1 stands for itself, U+0100 and up for the other bytes."""
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in itself)
     return {chr(byte): byte for byte in itself} | {chr(0x100 + index): byte for index, byte in enumerate(others)}

@@ -1,7 +1,4 @@
-"""How many pieces of work a process has open at once: K of any, and a few above them for better ones and for newcomers.
-
-Knows nothing of what is open but its class and its tenant.
-"""
+"""Slots for the open work of a process: K for any work, and a few extra for higher classes and for new tenants."""
 
 from __future__ import annotations
 
@@ -12,27 +9,28 @@ from jobs.chunks.wanted import Wanted
 from jobs.states import Priority
 
 MOST_ABOVE = len(CLASSES) + 1
-"""Slots above K, at most, with one for a claim whose class or room has changed meanwhile."""
+"""Most slots above K, including one for a claim whose class or room has changed meanwhile."""
 
 
 class Slots:
-    """K slots for work of any class, and above them one for each class between the worst that is open and a better one.
+    """K slots for work of any class, and extra ones for a class: one per class between it and the lowest open one.
 
-    So with K slots full of bulk work, one piece of normal work starts beside it, and of urgent work up to two. One more
-    is for a tenant that has nothing open, for work no worse than the worst: it waits for nobody's slowest line.
+    With K slots full of bulk work, one piece of normal work can still start, or up to two of urgent work. One more slot
+    is for a tenant that has nothing open, for work at least as high as the lowest open class, so that it need not wait
+    for another tenant's slowest line.
     """
 
     def __init__(self, num_slots: int, *, are_newcomers_in_turn: bool = True) -> None:
-        """`are_newcomers_in_turn`: the slot for them takes nobody who has had more than those whose work is open."""
+        """`are_newcomers_in_turn`: their slot is closed to tenants that have had more than those with open work."""
         self._num_slots = num_slots
         self._are_newcomers_in_turn = are_newcomers_in_turn
         self._lock = threading.Lock()
         self._open: list[tuple[int, str]] = []  # rank and tenant
-        self._newcomers: list[tuple[int, str]] = []  # in the slot that is for them alone; more where a claim surprised
+        self._newcomers: list[tuple[int, str]] = []  # in the newcomers' slot; more than one after a changed claim
 
     @property
     def wanted(self) -> Wanted:
-        """Return what may be opened now: anything, some or nothing."""
+        """Return what may be opened now."""
         with self._lock:
             return Wanted(
                 classes=[priority for rank, priority in enumerate(CLASSES) if self._has_room(rank)],
@@ -54,13 +52,13 @@ class Slots:
             return len(self._open) < self._num_slots
 
     def open(self, priority: Priority, tenant_id: str) -> None:
-        """Note that a piece of work has started; it counts even where the room that it was for has gone meanwhile."""
+        """Record that a piece of work has started; it counts even if its room is gone meanwhile."""
         rank = CLASSES.index(priority)
         with self._lock:
             (self._open if self._has_room(rank) else self._newcomers).append((rank, tenant_id))
 
     def close(self, priority: Priority, tenant_id: str) -> None:
-        """Note that a piece of work has ended."""
+        """Record that a piece of work has ended."""
         work = (CLASSES.index(priority), tenant_id)
         with self._lock:
             (self._newcomers if work in self._newcomers else self._open).remove(work)

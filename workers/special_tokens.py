@@ -1,8 +1,7 @@
-"""A user's text beside a chat template's own marks: only the template writes special tokens.
+"""Keeps special tokens out of users' texts: only the chat template writes special tokens.
 
-A text may hold the words of a special token: a page about chat templates, or a document that wants to forge a turn. It
-is broken there before the template sees it, and whole again in what is tokenised, where such a place is plain text.
-Knows no template and no limits.
+A text may contain the spelling of a special token: a page about chat templates, or a document that tries to forge a
+turn. Such places are broken up before the template sees the text, and restored as plain text when it is tokenised.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from jobs.lines.body_checks import BodyError
 from workers.text_encoder import TextEncoder
 
 _BREAK = "".join(chr(0xE000 + secrets.randbelow(0x1900)) for _ in range(10))
-"""Put where a text would read as a token, and taken out of the rendered prompt again.
+"""Inserted where a text would read as a token, and removed from the rendered prompt.
 
-Private-use letters stay as they are, whatever a template does to texts (trimming, upper case, JSON); and nobody can
-guess 126 bits of them, so that they stand in no user's text.
+Private-use letters survive whatever a template does to texts (trimming, upper case, JSON), and 126 random bits cannot
+be guessed, so no user's text contains them.
 """
 
 _BREAKS = re.compile(f"{_BREAK}|{re.escape(json.dumps(_BREAK)[1:-1])}")  # JSON may be written in ASCII
@@ -29,11 +28,11 @@ _BREAKS = re.compile(f"{_BREAK}|{re.escape(json.dumps(_BREAK)[1:-1])}")  # JSON 
 Change = Callable[[str], str]
 
 Check = Callable[[str], None]
-"""Raises where a prompt is too long to be encoded."""
+"""Raises if a prompt is too long to be encoded."""
 
 
 class SpecialTokenizer(Protocol):
-    """What is needed of a transformers tokenizer."""
+    """The methods of a transformers tokenizer that are needed here."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
     @property
@@ -41,14 +40,14 @@ class SpecialTokenizer(Protocol):
 
 
 class UserTexts:
-    """Break the texts of conversations, and encode what the template made of them.
+    """Breaks marks in the texts of conversations, and encodes the rendered prompt.
 
-    Its marks are the tokens that the tokenizer calls special, and others that it was given and that the template
-    writes, such as `<tool_call>`. These may stand in an assistant's words: a model writes them as text.
+    Marks are the tokenizer's special tokens, and other added tokens that the template writes, such as `<tool_call>`.
+    The latter are left alone in an assistant's text, as a model writes them as text.
     """
 
     def __init__(self, tokenizer: SpecialTokenizer, *, template: str) -> None:
-        # A single letter cannot be broken, and white space is no mark: templates write it as ordinary text.
+        # A single letter cannot be broken. White space is not a mark: templates write it as ordinary text.
         added = [token for token in tokenizer.added_tokens_decoder.values() if len(token.content.strip()) > 1]
         special = [token.content for token in added if token.special]
         written = [token.content for token in added if not token.special and token.content in template]
@@ -61,21 +60,21 @@ class UserTexts:
         self._exact: _ExactEncoder | None = None
 
     def broken(self, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return a conversation whose texts hold no mark."""
+        """Return the conversation with no mark in its texts."""
         return [{name: self._broken(message, name) for name in message} for message in messages]
 
     def broken_tools(self, tools: Sequence[Any] | None) -> list[Any] | None:
-        """Return tools whose texts hold no mark."""
+        """Return the tools with no mark in their texts."""
         return None if tools is None else [_mapped(tool, self._of_others.broken) for tool in tools]
 
     def _broken(self, message: Mapping[str, Any], name: str) -> Any:
-        if name == "role":  # one of those that we know; templates make marks of it
+        if name == "role":  # already validated; templates make marks of it
             return message[name]
-        is_said = name == "content" and message["role"] == "assistant"
-        return _mapped(message[name], (self._of_assistants if is_said else self._of_others).broken)
+        is_assistants = name == "content" and message["role"] == "assistant"
+        return _mapped(message[name], (self._of_assistants if is_assistants else self._of_others).broken)
 
     def encode(self, rendered: str, check: Check) -> list[int]:
-        """Return the tokens of a rendered prompt. Raises BodyError where its tokenizer cannot read marks as text."""
+        """Return the tokens of a rendered prompt. Raise BodyError if the tokenizer cannot read marks as text."""
         pieces = _BREAKS.split(rendered)
         check("".join(pieces))
         if len(pieces) == 1:
@@ -87,9 +86,9 @@ class UserTexts:
 
 
 class _Breaker:
-    """Break texts inside each mark, in any case of its letters, and at an edge with a piece of one.
+    """Breaks texts inside each mark, ignoring case, and at an edge that holds a piece of a mark.
 
-    A template may write two texts beside each other, which then read as one.
+    A template may write two texts side by side, which then read as one.
     """
 
     def __init__(self, marks: Iterable[str]) -> None:
@@ -97,7 +96,7 @@ class _Breaker:
         self._mark = re.compile(f"(?i){_any_of(folded)}")
         heads = _edges({mark[:end] for mark in folded for end in range(1, len(mark))}, place=-1)
         tails = _edges({mark[start:] for mark in folded for start in range(1, len(mark))}, place=0)
-        self._head = re.compile(_any_of(head[::-1] for head in heads))  # to be read from a text's end
+        self._head = re.compile(_any_of(head[::-1] for head in heads))  # matched from a text's end
         self._tail = re.compile(_any_of(tails))
         self._longest = max(map(len, folded), default=0)
 
@@ -113,19 +112,19 @@ class _Breaker:
 
     def _broken_inside(self, text: str) -> str:
         pieces, done = [], 0
-        found = self._mark.search(text)
-        while found is not None:
-            pieces.append(text[done : found.start() + 1])
-            done = found.start() + 1  # the next mark may begin inside this one
-            found = self._mark.search(text, done)
+        match = self._mark.search(text)
+        while match is not None:
+            pieces.append(text[done : match.start() + 1])
+            done = match.start() + 1  # the next mark may begin inside this one
+            match = self._mark.search(text, done)
         return _BREAK.join([*pieces, text[done:]])
 
 
 class _ExactEncoder:
-    """A copy of the tokenizer in which the marks have names that no text has.
+    """A copy of the tokenizer in which the marks have names that occur in no text.
 
-    One call encodes a whole prompt as the tokenizer itself would, normaliser and all; but the copy finds only the
-    template's own marks, which are written by these names.
+    One call encodes a whole prompt as the tokenizer itself would, normaliser included, but the copy recognises only
+    the template's own marks, which are written with these names.
     """
 
     def __init__(self, tokenizer: Any, marks: Sequence[str]) -> None:
@@ -138,21 +137,21 @@ class _ExactEncoder:
         self._names = {mark: f"{_BREAK[:5]}{chr(0xF0000 + place)}{_BREAK[5:]}" for place, mark in enumerate(marks)}
         self._copy = _renamed(backend, self._names)
         self._ids = {self._copy.token_to_id(name): backend.token_to_id(mark) for mark, name in self._names.items()}
-        # All added tokens: where one that is no mark begins first or is longer, the tokenizer finds that.
+        # All added tokens: if one that is not a mark begins first or is longer, the tokenizer matches that.
         self._added = re.compile(_any_of(token.content for token in tokenizer.added_tokens_decoder.values()))
 
     def encode(self, pieces: Iterable[str]) -> list[int]:
-        """Return the tokens of a text in pieces, with no mark where two of them meet."""
+        """Return the tokens of a text in pieces; no mark is read across the seam of two pieces."""
         text = "".join(self._added.sub(self._name_of, piece) for piece in pieces)
         (encoded,) = self._copy.encode_batch_fast([text], add_special_tokens=False)  # without the interpreter's lock
         return [self._ids.get(token_id, token_id) for token_id in encoded.ids]
 
-    def _name_of(self, found: re.Match[str]) -> str:
-        return self._names.get(found[0], found[0])
+    def _name_of(self, match: re.Match[str]) -> str:
+        return self._names.get(match[0], match[0])
 
 
 def _renamed(backend: Any, names: Mapping[str, str]) -> Any:
-    """Return a copy of a tokenizer in which tokens have other names, and which makes none of them of plain text."""
+    """Return a copy of a tokenizer in which tokens have other names, and which never produces them from plain text."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - most workers never need it
 
     written = json.loads(backend.to_str())
@@ -184,12 +183,12 @@ def _mapped(value: Any, change: Change) -> Any:
 
 
 def _edges(parts: Iterable[str], *, place: int) -> frozenset[str]:
-    """Return the pieces of marks that are no mere words, nor white space where a template would trim them."""
+    """Return the pieces of marks that are not plain words and have no white space where a template would trim it."""
     return frozenset(part for part in parts if not part.replace("_", "a").isalnum() and not part[place].isspace())
 
 
 def _any_of(texts: Iterable[str]) -> str:
-    """Return a pattern of the longest of these texts at a place, in time that does not grow with their number."""
+    """Return a pattern that matches the longest of these texts, in time that does not grow with their number."""
     trie: dict[str, Any] = {}
     for text in texts:
         node = trie

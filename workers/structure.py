@@ -1,6 +1,6 @@
-"""From what a line says its output must be to the engine's terms, or an error that names the parameter.
+"""Turns a line's structure of output into the engine's form, or raises an error that names the parameter.
 
-Asks llguidance, once for each schema or grammar, whether it can be kept; knows no tokenizer and no engine process.
+llguidance checks once for each schema or grammar whether it can be enforced.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from jobs.lines.body_structure import Structure
 from workers.prompt_lengths import Unwanted
 
 CHECK_SECONDS = 10.0
-"""How long a check may take, as long as the engine compiles (`EngineConfig.grammar_timeout_seconds`)."""
+"""Timeout of a check, the same as the engine's for compiling (`EngineConfig.grammar_timeout_seconds`)."""
 
 _UNSUPPORTED = "unsupported_structure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Whose line a check is for: it takes that tenant's turn."""
+    """The line that a check is for; the check takes a turn of its tenant."""
 
     tenant: str = ""
     is_wanted: Callable[[], bool] = lambda: True
 
     def keep_on(self) -> None:
-        """Raise Unwanted once nobody waits for the answer."""
+        """Raise Unwanted once the answer is no longer needed."""
         if not self.is_wanted():
             raise Unwanted
 
 
 def structured_output(structure: Structure, asker: Asker) -> StructuredOutput:
-    """Return the engine's form. Raises BodyError when it cannot be kept, with an unsupported keyword's name."""
+    """Return the engine's form. Raise BodyError if it cannot be enforced, naming an unsupported keyword."""
     try:
         structured = StructuredOutput(**structure.fields)
     except InvalidParamsError as error:
@@ -49,9 +49,9 @@ def structured_output(structure: Structure, asker: Asker) -> StructuredOutput:
 
 
 def check_structure(structured: StructuredOutput, asker: Asker, *, param: str) -> None:
-    """Raise BodyError, naming `param`, when a structure cannot be kept, or it takes too long to tell.
+    """Raise BodyError, naming `param`, if a structure cannot be enforced or the check times out.
 
-    Waits for its turn behind slow ones; raises Unwanted where nobody waits for the answer any more.
+    Waits for its turn behind slow checks; raise Unwanted once the answer is no longer needed.
     """
     problem = _checks().compile(structured, tenant=asker.tenant, keep_on=asker.keep_on).error
     if problem is not None:
@@ -59,7 +59,7 @@ def check_structure(structured: StructuredOutput, asker: Asker, *, param: str) -
 
 
 class _Checks:
-    """Compiles nothing: asks whether one could."""
+    """A compiler that only checks whether a structure could be compiled."""
 
     def load(self) -> None:
         """A check needs no model."""
@@ -70,5 +70,5 @@ class _Checks:
 
 @functools.cache
 def _checks() -> GrammarCompiler[None]:
-    """Return the one that all chunks share."""
+    """Return the checker that all chunks share."""
     return GrammarCompiler(_Checks(), timeout_seconds=CHECK_SECONDS)

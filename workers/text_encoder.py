@@ -1,21 +1,18 @@
-"""Encodes text as a model's tokenizer does, without what the wrapper around its backend costs for each text.
-
-Knows no template and no limits.
-"""
+"""Encodes text as a model's tokenizer does, without the overhead of the wrapper around its backend."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _PLAIN = ("PreTrainedTokenizerBase.encode", "TokenizersBackend._encode_plus")
-"""The methods of transformers behind `encode`; a class with others of its own has its reasons."""
+"""The methods of transformers behind `encode`; a class that overrides them is called through its own."""
 
 
 class TextEncoder:
-    """Safe to use from several threads."""
+    """Encodes texts; safe to use from several threads."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Without a backend of the tokenizers library, or with a way of its own, a tokenizer is asked itself."""
+        """Use the tokenizers library's backend; a tokenizer without one, or with its own `encode`, is called itself."""
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer if _is_plain(tokenizer) else None
         if self._backend is not None:
@@ -23,15 +20,15 @@ class TextEncoder:
 
     @property
     def backend(self) -> Any | None:
-        """Return what encodes, of the library tokenizers; None where a tokenizer is asked itself."""
+        """Return the tokenizers library's encoder; None if the tokenizer is called itself."""
         return self._backend
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text."""
         if self._backend is None:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-        # The backend's only way that does not find out where each token stands in the text, a third of the time; and it
-        # leaves the interpreter's lock to other threads.
+        # The backend's only method that skips the offsets of tokens (a third of the time), and it releases the
+        # interpreter lock for other threads.
         (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         token_ids: list[int] = encoded.ids
         return token_ids

@@ -103,7 +103,7 @@ def test_the_database_is_waited_for_first_where_it_says_what_to_load(monkeypatch
         ({"device": "cuda"}, None, "embeds, in float32 on the CPU without an engine"),
         ({"dtype": "bfloat16"}, None, "embeds, in float32 on the CPU without an engine"),
         ({}, Path("chat.jinja"), "embeds and has no chats. Leave --chat-template out"),
-        ({"device": "cpu", "dtype": "float32"}, None, "has no modules.json to say how its encoder makes a vector"),
+        ({"device": "cpu", "dtype": "float32"}, None, "has no modules.json, which defines how its encoder"),
     ],
 )
 def test_what_an_encoder_has_no_use_for_is_refused_before_anything_is_known(

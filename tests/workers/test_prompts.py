@@ -326,7 +326,7 @@ def test_a_required_call_constrains_the_output_and_its_schema_must_be_supported(
 
 
 def test_a_model_whose_template_knows_no_tools_refuses_them(tokenizer: Any) -> None:
-    with pytest.raises(BodyError, match="chat template knows no tools") as caught:
+    with pytest.raises(BodyError, match="chat template has no tools") as caught:
         prepare(tokenizer, chat("Hi", tools=[tool("total")], max_tokens=1))
     assert caught.value.param == "tools"
 

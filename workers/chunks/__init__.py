@@ -1,4 +1,4 @@
-"""Claimed chunks: `run` has their lines answered and writes the results, under a lease that is held.
+"""Claimed chunks: `run` has their lines answered and writes the results while it holds the lease.
 
-`answerer` is what it asks of what answers lines; the modules `engine_…` are that of our own engine.
+`answerer` is the interface that answers lines; the modules `engine_…` implement it with our own engine.
 """

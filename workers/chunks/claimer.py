@@ -1,6 +1,6 @@
-"""Claims chunks for one worker's slots: when one ends, when a hint comes, and now and then by itself.
+"""Claims chunks for one worker's slots: when a chunk ends, when a hint comes, and periodically.
 
-Which chunk is next is the fair order's to say. Knows nothing of how a chunk runs.
+The fair order decides which chunk is next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workers.slots import MOST_ABOVE, Slots
 log = logging.getLogger(__name__)
 
 LOOK_ABOVE_SECONDS = 0.5
-"""How often, at least, a full worker looks for better work than the worst it has, and for newcomers: what they wait."""
+"""Longest poll interval of a full worker for work of a higher class and for newcomers: how long those wait."""
 _DRAIN_CHECK_SECONDS = 0.2
 
 
@@ -43,7 +43,7 @@ class _Hint:
 
 
 class Claimer:
-    """One thread claims and others run what it claimed, as long as slots are free and the fair order gives work."""
+    """One thread claims chunks and others run them, as long as slots are free and the fair order has work."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Claimer:
         drain: Drain,
         meters: Meters,
     ) -> None:
-        """`run` returns whether the chunk was finished; where it was not, the next claim may wait a moment."""
+        """`run` returns whether the chunk was finished; if not, the next claim may wait a moment."""
         self._worker_id = worker_id
         self._model = model
         self._run = run
@@ -64,7 +64,7 @@ class Claimer:
         self._settings = settings
         self._drain = drain
         self._meters = meters
-        # Readers have one process more than slots, which reads for nobody else; an engine's seats are shared by all.
+        # Document readers have one process more than slots, reserved for newcomers; an engine is shared by all.
         self._slots = Slots(settings.worker_chunks, are_newcomers_in_turn=model != PREPARE_MODEL)
         self._open: set[tuple[int, int]] = set()  # chunks and the fences under which they run here
         self._hints: queue.SimpleQueue[_Hint] = queue.SimpleQueue()
@@ -79,20 +79,20 @@ class Claimer:
         return self._slots.is_idle
 
     def start(self) -> None:
-        """Begin to claim."""
+        """Start claiming."""
         self._thread.start()
 
     def pause(self, *, is_paused: bool) -> None:
-        """Claim nothing until told otherwise, or claim again; what runs goes on. Hints wait."""
+        """Stop or resume claiming; running chunks continue. Hints wait."""
         if is_paused != self._is_paused:
             log.info("claiming changed worker_id=%s is_paused=%s", self._worker_id, is_paused)
             self._is_paused = is_paused
             self._wake.set()
 
     def follow_hint(self, chunk_id: int) -> None:
-        """Have a chunk claimed, or the next one in turn where it is gone; return at once when the worker drains.
+        """Claim a chunk, or the next one in order if it is gone; return at once when the worker drains.
 
-        Waits for a free slot: the next hint is for a worker that has one.
+        Waits for a free slot, so that the next hint goes to a worker that has one.
         """
         hint = _Hint(chunk_id=chunk_id)
         self._hints.put(hint)
@@ -109,19 +109,19 @@ class Claimer:
 
     def _claim_until_drained(self) -> None:
         while not self._drain.is_on:
-            self._wake.clear()  # before looking: what comes meanwhile is looked for again
+            self._wake.clear()  # before claiming, so that work that arrives meanwhile is claimed as well
             while not self._drain.is_on and self._claim_one():
                 pass
             self._wake.wait(self._pause_seconds())
 
     def _pause_seconds(self) -> float:
-        """Return how long to wait at most; spread, so that the workers of a fleet do not look all at once."""
+        """Return the longest wait, randomised so that the workers of a fleet do not poll all at once."""
         is_full = not self._slots.has_room_for_all
         seconds = LOOK_ABOVE_SECONDS if is_full else self._settings.claim_alone_seconds
         return seconds * random.uniform(0.5, 1.0)
 
     def _claim_one(self) -> bool:
-        """Claim a chunk if a slot may take one, and have it run; return whether there was one."""
+        """Claim a chunk if a slot may take one, and run it; return whether there was one."""
         wanted = self._slots.wanted
         if self._is_paused or self._drain.is_out or not wanted.all_classes:
             return False
@@ -131,12 +131,12 @@ class Claimer:
             log.warning("claiming failed error=%s", error)
             return False
         except Exception:
-            log.exception("claiming failed")  # the thread must live on: it is all that claims
+            log.exception("claiming failed")  # the thread must survive: no other claims
             return False
         if claim is None:
             return False
         if (claim.chunk_id, claim.fence) in self._open:
-            # A database that lost the last claim gave it out again: whoever runs the chunk here holds it by that.
+            # The database lost the last claim and gave it out again: the run that is in progress here holds it.
             log.warning("chunk claimed twice under one fence chunk_id=%s fence=%d", claim.chunk_id, claim.fence)
             return False
         self._open.add((claim.chunk_id, claim.fence))
@@ -179,7 +179,7 @@ class Claimer:
         return None if claim is None else replace(claim, hint_waited=waited)
 
     def _next_hint(self) -> _Hint | None:
-        """Return a hint if there is one and a slot for whatever class its chunk is of."""
+        """Return a hint if there is one and a slot for any class."""
         if not self._slots.has_room_for_all or self._hints.empty():
             return None
         return self._hints.get()
@@ -195,6 +195,6 @@ class Claimer:
             self._meters.count(CHUNKS_ENDED, outcome)
             self._slots.close(Priority(claim.priority), claim.tenant_id)
             self._open.discard((claim.chunk_id, claim.fence))
-            # Else something is wrong, or the worker drains: no hurry to claim it again. A hint may have found no slot.
+            # Otherwise something is wrong or the worker drains, so claim no sooner; unless a hint waited for this slot.
             if is_finished or not self._hints.empty():
                 self._wake.set()

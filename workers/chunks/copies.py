@@ -1,4 +1,4 @@
-"""Lines of a chunk that are held back since a line before them, in whatever chunk of the batch, asks for the same."""
+"""Lines of a chunk that are held back because an earlier line of the batch, in any chunk, asks the same."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from jobs.lines.reading import RawLine
 
 
 class ChunkCopies:
-    """`len()` is how many are held."""
+    """The held copies; `len()` is their number."""
 
     def __init__(self, pairs: Sequence[int] | None) -> None:
-        """`pairs` as of `ChunkRef.copies`."""
+        """`pairs` are those of `ChunkRef.copies`."""
         pairs = pairs or ()
         self._original_of = dict(zip(pairs[::2], pairs[1::2], strict=True))
         self._held: dict[int, list[RawLine]] = {}  # by the line that is computed for them
-        self._stand_ins: set[int] = set()  # copies that were computed since the line before them gave no answer
+        self._stand_ins: set[int] = set()  # copies that were computed because their original gave no answer
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -32,14 +32,14 @@ class ChunkCopies:
         return list(self._held)
 
     def pop_all(self, original: int) -> list[RawLine]:
-        """Return the copies of a line, and hold them no longer."""
+        """Remove and return the copies of a line."""
         return self._held.pop(original)
 
     def pop_unanswered(self, original: int) -> list[RawLine]:
-        """Return the copies of a line that gives no answer which run themselves: the first, the others are its copies.
+        """Return the copies to run themselves when a line gives no answer: the first, with the others as its copies.
 
-        Where the line was such a first one itself, all: what failed twice fails them all, and one a round would take
-        as many rounds as there are copies.
+        If the line was such a first copy itself, return all: after two failures all will probably fail, and one per
+        round would take as many rounds as there are copies.
         """
         first, *others = self._held.pop(original)
         if original in self._stand_ins:

@@ -1,7 +1,7 @@
-"""Counts inputs that tenants want to know exactly before they submit them: in turns of seconds, below all real work.
+"""Exact counts of inputs that tenants request before they submit them: in turns of a second, below all real work.
 
-One thread of the lowest priority, that pauses between its turns while chunks are open; long lines wait for room as
-those of chunks do. Starts nothing and bills nothing.
+One thread of the lowest priority, which pauses between its turns while chunks are open; long lines wait for room like
+those of chunks. Nothing is started or billed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from workers.prompt_lengths import Unwanted
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0
-"""Of one tenant's input; then another's has its turn, and what was counted is written."""
+"""Length of one tenant's turn; then the counts are written and another tenant has its turn."""
 PAUSE_TURNS = 3
-"""So many times as long as a turn took is the pause behind it while chunks are open."""
+"""Pause after a turn while chunks are open, as a multiple of the turn's duration."""
 HOLD = timedelta(minutes=1)
-"""After how long a turn is taken for lost: one line of a million tokens takes some seconds."""
+"""Time after which a turn is considered lost: one line of a million tokens takes some seconds."""
 _LOWEST_PRIORITY = 19
 
 
@@ -44,7 +44,7 @@ class InputCounter:
     """Counts for as long as the worker runs; `start`, `stop` and `join` are called once each, in this order."""
 
     def __init__(self, parts: EngineParts, *, model: str, is_busy: Callable[[], bool]) -> None:
-        """`is_busy` tells whether real work is open here."""
+        """`is_busy` tells whether chunks are open in this worker."""
         self._prompts = parts.prompts
         self._services = parts.services
         self._model = model
@@ -56,14 +56,14 @@ class InputCounter:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the turn that is under way behind the line that is being counted; there is no other."""
+        """End the current turn after its current line; there is no other turn."""
         self._stop.set()
 
     def join(self) -> None:
         self._thread.join()
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # elsewhere it would be the whole process's
+        if sys.platform == "linux":  # elsewhere it would change the whole process's priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         self._count_until_stopped()
 
@@ -76,13 +76,13 @@ class InputCounter:
             except ServiceError as error:
                 log.warning("counting an input failed error=%s", error)
             except Exception:
-                log.exception("counting an input failed")  # the thread must live on: the next input may be a better one
+                log.exception("counting an input failed")  # the thread must survive for the next input
             took = self._services.monotonic() - began
             idle = self._services.settings.claim_alone_seconds * random.uniform(0.5, 1.0)
             self._stop.wait((PAUSE_TURNS * took if self._is_busy() else 0) if has_counted else idle)
 
     def count_once(self) -> bool:
-        """Take a turn at the input whose tenant has waited longest; False where none waits. Raises ServiceError."""
+        """Take a turn at the input whose tenant has waited longest; False if none waits. Raise ServiceError."""
         with transaction(self._services.sessions) as session:
             claimed = exact_counts.claim(session, model=self._model, lease=HOLD)
         if claimed is None:
@@ -101,7 +101,7 @@ class InputCounter:
         return True
 
     def _count(self, claimed: ClaimedCount) -> Turn:
-        """Count lines until the turn is over, or the input is."""
+        """Count lines until the end of the turn or of the input."""
         storage, settings, began = self._services.storage, self._services.settings, self._services.monotonic()
         tally = _Tally(next_line=claimed.next_line, next_byte=claimed.next_byte)
         splitter = LineSplitter(
@@ -128,7 +128,7 @@ class InputCounter:
             tally.add(line, input_tokens, output_tokens)
 
     def _measure(self, raw: RawLine, claimed: ClaimedCount) -> tuple[int, int]:
-        """Return the tokens of a line's prompts, and the most of its answers. Raises LineProblem, Unwanted."""
+        """Return the tokens of a line's prompts and the most of its answers. Raise LineProblem or Unwanted."""
         settings = self._services.settings
         if raw.content is None:
             raise too_long_problem(raw, max_line_bytes=settings.max_line_bytes)
@@ -159,7 +159,7 @@ class InputCounter:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a turn has counted so far."""
+    """The counts of a turn so far."""
 
     next_line: int
     next_byte: int

@@ -1,6 +1,6 @@
-"""Whether a chunk goes on: holds its lease while its lines move, and ends it early where it must.
+"""The lease and early ends of a running chunk: extends the lease while its lines make progress, ends it when it must.
 
-Early ends raise Abandoned, after what was finished is written and the chunk is given back. Knows no answerer.
+Early ends raise Abandoned, after finished results are written and the chunk is released.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from workers.chunks.open_chunk import OpenChunk
 from workers.chunks.results import ChunkResults
 
 STALL_SECONDS = 120.0
-"""Work beside a lease that has not asked for so long whether it is wanted is taken for wedged: its lease is no longer
-extended. A read of the object store ends before, whatever the store does."""
+"""Work in another thread that has not called `is_wanted` for this long is considered wedged, and its lease is no longer
+extended. A read of the object store times out earlier."""
 
 T = TypeVar("T")
 
 
 class ChunkEnds:
-    """The lease of one open chunk and its early ends: the worker drains, the batch is unwanted, a service is away."""
+    """The lease of one open chunk and its early ends: the worker drains, the batch has ended, a service is down."""
 
     def __init__(self, chunk: OpenChunk[Any], results: ChunkResults[Any]) -> None:
         self._lease = chunk.lease
@@ -42,11 +42,11 @@ class ChunkEnds:
         self._monotonic = chunk.services.monotonic
 
     def read_content(self, claim: ClaimedChunk, storage: Storage) -> bytes:
-        """Return the chunk's lines, the lease held meanwhile. Raises Abandoned, the batch put off or failed."""
+        """Return the chunk's lines while holding the lease. Raise Abandoned after putting off or failing the batch."""
         try:
             content = self.hold_lease_during(lambda _is_wanted: claim.read(storage))
         except ServiceError as error:
-            # Given back and not left to expire: a store that is away must not count as a loss of these lines.
+            # Released, not left to expire: an unreachable store must not count as a loss of these lines.
             self._lease.run(missing_inputs.wait_for_store)
             raise Abandoned(str(error)) from None
         except NotFoundError as error:
@@ -57,7 +57,7 @@ class ChunkEnds:
         return content
 
     def hold_lease_if_due(self) -> None:
-        """Extend the lease between flushes, but only while the lines move: what is wedged must lose its work."""
+        """Extend the lease between flushes, but only while the lines make progress: a wedged worker must lose it."""
         if self._lease.seconds_since_extended < self._settings.heartbeat_seconds:
             return
         if self._lines.is_wedged:
@@ -66,10 +66,10 @@ class ChunkEnds:
         self.end_if_unwanted()
 
     def hold_lease_during(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        """Do `work` in another thread, given what tells whether it is still wanted.
+        """Run `work` in another thread, with a function that tells whether it is still wanted.
 
-        While it asks, it moves: waiting for its turn behind others' lines is no stall. The lease is left to end where
-        it asks no more and never comes back.
+        As long as it calls that function it makes progress, also while it waits for its turn behind others' lines. If
+        it stops calling and does not return, the lease is left to expire.
         """
         executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside-lease")
         asked_at, is_over = self._monotonic(), threading.Event()
@@ -80,7 +80,7 @@ class ChunkEnds:
             return not is_over.is_set()
 
         result = executor.submit(work, is_wanted)
-        executor.shutdown(wait=False)  # once this is done; the lease may be lost before, and nobody waits for it then
+        executor.shutdown(wait=False)  # when the work is done; if the lease is lost before, nothing waits for it
         try:
             while not wait([result], timeout=self._settings.heartbeat_seconds).done:
                 if self._monotonic() - asked_at <= STALL_SECONDS:
@@ -91,7 +91,7 @@ class ChunkEnds:
         return result.result()
 
     def end_if_unwanted(self) -> None:
-        """Where the batch was cancelled or has expired, keep what is finished and drop the rest."""
+        """If the batch was cancelled or has expired, write what is finished and drop the rest."""
         if self._lease.is_batch_wanted:
             return
         self._submitted.drop_all()
@@ -100,17 +100,17 @@ class ChunkEnds:
         raise Abandoned("the batch was cancelled or has expired")
 
     def give_back_if_drained(self) -> None:
-        """Give the rest back where the worker has no more time for it."""
+        """Release the rest if the worker has no more time for it."""
         if self._drain.is_over:
             self._give_back("the worker is stopping or was taken out; the rest was given back")
 
     def give_back_if_away(self) -> None:
-        """Give the rest back where a service does not answer, which is no fault of the lines; a moment later."""
+        """Release the rest, after a pause, if a service does not answer, which is not the lines' fault."""
         if self._results.away is not None:
             self._give_back(str(self._results.away), pause_seconds=RETRY_SECONDS)
 
     def _give_back(self, reason: str, *, pause_seconds: float = 0.0) -> None:
-        """Return the rest of the chunk to the queue, with the output it has so far; not a loss."""
+        """Return the rest of the chunk to the queue, with its output so far; this does not count as a loss."""
         outputs = self._submitted.drop_all()
         self._write_finished()
         self.end_if_unwanted()
@@ -125,7 +125,7 @@ class ChunkEnds:
         raise Abandoned(reason)
 
     def _write_finished(self) -> None:
-        """Write what is held, and what has ended and waits to be made a result: it was computed, and is billed."""
+        """Write the held results and those of ended lines: they were computed, and are billed."""
         for ended in self._submitted.ended():
             self._results.finish(ended)
             if self._results.are_large:

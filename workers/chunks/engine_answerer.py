@@ -1,4 +1,4 @@
-"""Answers lines with one long-lived engine of ours; beside them it counts inputs. Knows no claim."""
+"""Answers lines with one long-lived engine of ours; also counts inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EngineAnswerer:
     """The `Answerer` of a GPU worker."""
 
     def __init__(self, host: EngineHost, make_parts: Callable[[EngineInfo], EngineParts], *, model: str) -> None:
-        """`make_parts` is called once the engine is ready, with what it said of itself."""
+        """`make_parts` is called with the engine's description once it is ready."""
         self._host = host
         self._make_parts = make_parts
         self._model = model

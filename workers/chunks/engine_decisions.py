@@ -1,6 +1,6 @@
-"""What the engine decided about a chunk's lines, for their batch's owner to read: counted as lines end.
+"""Counts of the engine's decisions about a chunk's lines, for their batch's owner to read; counted as lines end.
 
-Noted with a flush that is made anyway, and not with each. Knows no SQL.
+They are recorded with some of the flushes, not with each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from jobs.decisions import Kind
 from workers.line_run import LineRun
 
 _EVERY_SECONDS = 5.0
-"""At least between two flushes of a chunk that note something, but for its last."""
+"""Minimum interval between two flushes of a chunk that record decisions, except the last flush."""
 
 
 class EngineDecisions:
-    """One chunk's. An early end of it may lose what was counted last."""
+    """The counts of one chunk; an early end of the chunk may lose the latest ones."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -25,14 +25,14 @@ class EngineDecisions:
         self._counts: Counter[Kind] = Counter()
 
     def count(self, run: LineRun) -> None:
-        """Count what was decided about a line that has ended."""
+        """Count the decisions about a line that has ended."""
         for output in (prompt_run.output for prompt_run in run.prompt_runs):
             self._counts[Kind.PREEMPTED] += output.num_preemptions
             self._counts[Kind.SWAPPED] += output.num_swaps
             self._counts[Kind.PREFIX_FOUND] += output.num_cached_tokens
 
     def pop_due(self, *, is_last: bool) -> Mapping[Kind, int]:
-        """Return what the next flush is to note, and forget it; nothing where it was noted a moment ago."""
+        """Remove and return the counts that the next flush is to record; none if some were recorded a moment ago."""
         now = self._monotonic()
         if not is_last and now - self._noted_at < _EVERY_SECONDS:
             return {}

@@ -1,4 +1,4 @@
-"""The lines of one chunk that an engine of ours answers. Knows no results, no lease, no SQL."""
+"""The lines of one chunk that our engine answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workers.line_run import LineRun
 from workers.prompts import PreparedLine
 
 _SUBMITTED_AT_ONCE = 256
-"""Requests in one message: other chunks' lines need not wait until thousands of prompts are written."""
+"""Requests in one message, so that other chunks' lines need not wait until thousands of prompts are written."""
 ENGINE_PRIORITY = {Priority.URGENT: 0, Priority.NORMAL: 1, Priority.BULK: 2, Priority.OVERFLOW: 3}
 _ENGINE_EVENTS = tuple(field.name for field in fields(SequenceTimes))
 
@@ -41,7 +41,7 @@ OnEnd = Callable[[Ended[PreparedLine]], None]
 
 
 class EngineLines(ChunkLines[PreparedLine]):
-    """Starts lines, hears of their ends, aborts them; all chunks of a worker share its engine."""
+    """Submits lines, receives their ends and aborts them; all chunks of a worker share its engine."""
 
     def __init__(self, claim: ClaimedChunk, parts: EngineParts) -> None:
         super().__init__(claim, FailureMaker(claim.batch_id))
@@ -77,7 +77,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         except InvalidParamsError as error:
             raise BodyError(None, str(error)) from None
 
-    # --- room: of log-probabilities of prompts ---
+    # --- room for log-probabilities of prompts ---
 
     def admit(self, lines: Sequence[PreparedLine]) -> Sequence[bool]:
         return [self._scores.enter(line.line_no, line.num_prompt_scores) for line in lines]
@@ -86,7 +86,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         self._scores.leave(line_nos)
 
     def is_room_scarce(self, line_no: int) -> bool:
-        return self._scores.holds(line_no)  # it is large, and others wait for its room
+        return self._scores.holds(line_no)  # it is large, and others may wait for its room
 
     def wait_for_room(self, timeout_seconds: float) -> None:
         self._scores.wait(timeout_seconds)
@@ -100,7 +100,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         for line, output in lines:
             try:
                 own = self._requests(line, output, on_end)
-            except Exception as error:  # noqa: BLE001 - returned; the other lines go on
+            except Exception as error:  # noqa: BLE001 - returned; the other lines continue
                 failed[line.line_no] = error
             else:
                 requests += own
@@ -112,7 +112,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         return failed
 
     def _requests(self, line: PreparedLine, output: Output | None, on_end: OnEnd) -> list[tuple[NewRequest, Owner]]:
-        """Note a line as running; return its requests and who hears of them."""
+        """Record a line as running; return its requests with their owners."""
         run = LineRun(
             line,
             self._parts.tokenizer,
@@ -142,7 +142,7 @@ class EngineLines(ChunkLines[PreparedLine]):
         return requests
 
     def drop(self, line_no: int) -> None:
-        """Forget a line, and abort what the engine still computes of it: what comes after a stop string, or all."""
+        """Drop a line and abort what the engine still computes of it: output after a stop string, or everything."""
         run = self._runs.pop(line_no, None)
         if run is not None:
             self._abort([run])
@@ -164,12 +164,12 @@ class EngineLines(ChunkLines[PreparedLine]):
     # --- answers ---
 
     def _made(self, run: LineRun) -> LineResult | Unanswered:
-        """Make the answer or the failure of a line that has ended; one that failed resumed is started again."""
+        """Return the answer or failure of a line that has ended; a resumed line that failed starts over."""
         line = run.prepared
         self._decisions.count(run)
         if run.error is None:
             return self._answer(run)
-        if run.is_resumed and not run.is_broken:  # what it went on after may be the reason
+        if run.is_resumed and not run.is_broken:  # the output that it resumed from may be the cause
             log.warning("resumed line failed, its prompt runs batch_id=%s line=%d", self.claim.batch_id, line.line_no)
             return Unanswered.AGAIN
         return self.failures.failure(line.line_no, line.custom_id, message=run.error)

@@ -1,4 +1,4 @@
-"""One engine of ours and one model's way with text, which the chunks of a worker share. Values only."""
+"""The engine and the model's text processing that the chunks of a worker share. Values only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class EngineParts:
     answers: AnswerMaker
     tokenizer: Any
     model_fingerprint: str
-    """Of the files that the engine loaded."""
+    """Fingerprint of the files that the engine loaded."""
     worker_time: WorkerTime = field(default_factory=WorkerTime)
     """Divided among the open chunks."""
     scores: ScoreRoom = field(default_factory=ScoreRoom)
-    """For the log-probabilities of prompts while their lines run."""
+    """Room for the log-probabilities of prompts while their lines run."""

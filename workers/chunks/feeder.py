@@ -1,4 +1,4 @@
-"""Feeds the lines of a claimed chunk to what answers them: those without a result, each from where it was left."""
+"""Feeds the lines of a claimed chunk that have no result to their answerer, each from its kept output."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from workers.chunks.results import ChunkResults
 from workers.chunks.starter import LineStarter
 
 PATIENCE_SECONDS = 10.0
-"""For how long copies wait in all for what other chunks run: an answer may take hours, and the slot stands idle."""
+"""How long copies wait in total for lines of other chunks: an answer may take hours, while the slot is idle."""
 
 _ORIGINALS_AT_ONCE = 16
-"""Answers that are read together: each may be large."""
+"""Answers read at once: each may be large."""
 
 
 class ChunkFeeder(Generic[L]):
-    """Reads lines, has them prepared, and hands them on; one that cannot be run has its result at once."""
+    """Reads lines, prepares them and passes them on; a line that cannot be run gets its result at once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ChunkFeeder(Generic[L]):
         self._waits_since: float | None = None
 
     def feed(self) -> None:
-        """Hand over every line but the copies of others, holding the lease on the way. Raises Abandoned."""
+        """Pass on every line except the copies of others, while holding the lease. Raise Abandoned."""
         if self._lines.may_put_off and (reason := self._lease.run(self._lines.put_off)) is not None:
             raise Abandoned(reason)
         content = self._ends.read_content(self._claim, self._services.storage)
@@ -65,10 +65,10 @@ class ChunkFeeder(Generic[L]):
         self._starter.start()
 
     def feed_copies(self) -> None:
-        """Answer copies whose originals are answered by now, run some of those that never will be, or wait a moment.
+        """Answer copies whose originals are answered, run copies of originals that will not be, or wait a moment.
 
-        What another chunk runs mostly comes sooner than what starts now, so it is waited for, but not for ever. An
-        original never waits for a copy, so chunks cannot wait for each other. Raises Abandoned.
+        A line that another chunk runs mostly ends sooner than one that starts now, so copies wait for it, with a limit.
+        An original never waits for a copy, so chunks cannot deadlock. Raise Abandoned.
         """
         num_held, line_nos = len(self._copies), self._copies.originals()
         for start in range(0, len(line_nos), _ORIGINALS_AT_ONCE):
@@ -103,16 +103,16 @@ class ChunkFeeder(Generic[L]):
         return since is not None and self._services.monotonic() - since >= PATIENCE_SECONDS
 
     def _go_on(self) -> bool:
-        """Do what must not wait for the next line, such as one whose grammar waits for its turn. Raises Abandoned."""
+        """Do what must not wait for the next line, whose grammar may be waiting for its turn. Raise Abandoned."""
         self._starter.start_if_due()
         self._ends.hold_lease_if_due()
         self._ends.give_back_if_drained()
         return True
 
     def _begin(self, session: Session, claim: ClaimedChunk) -> tuple[set[int], Mapping[int, Output]]:
-        """Begin the chunk; return the lines that have a result, and the output that others of them have so far.
+        """Begin the chunk; return the lines that have a result, and the kept output of others.
 
-        Before any line is looked at: one that ends the worker must be told from the others of its chunk.
+        Called before any line is processed, so that a line that kills the worker can be told from the others.
         """
         self._lines.begin(session, claim)
         fingerprint = self._lines.fingerprint
@@ -127,16 +127,16 @@ class ChunkFeeder(Generic[L]):
             raise
         except BodyError as error:
             self._results.refuse(raw, error)
-        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+        except Exception as error:  # noqa: BLE001 - recorded: it must not fail the other lines, again and again
             self._results.give_up(raw.line_no, custom_id_of(raw.content), error)
         else:
             self._starter.add(line, output)
 
     def _prepare(self, raw: RawLine, *, size_bytes: int) -> L:
-        """Prepare a line, a long one beside the lease; its grammar may wait for its tenant's turn."""
+        """Prepare a line, a long one in another thread; its grammar may wait for its tenant's turn."""
         if size_bytes < self._lines.long_line_bytes:
             return self._lines.prepare(raw, is_wanted=self._go_on, room=nullcontext)
-        self._starter.start()  # the others do not wait for it
+        self._starter.start()  # the other lines do not wait for it
         return self._ends.hold_lease_during(partial(self._prepare_in_room, raw, size_bytes))
 
     def _prepare_in_room(self, raw: RawLine, size_bytes: int, is_wanted: Callable[[], bool]) -> L:

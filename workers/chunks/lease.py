@@ -1,6 +1,6 @@
-"""One claimed chunk in the database, as its worker holds it: flushes, heartbeats and its end, each under the fence.
+"""The lease of one claimed chunk: flushes, heartbeats and its end in the database, each checked against the fence.
 
-Knows no engine and no text. While Postgres is away everything is tried again, for as long as the lease may live.
+While Postgres is down everything is retried, for as long as the lease may live.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from workers.chunks.services import Services
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-"""A pause before a service that is away is asked again."""
+"""Pause before a service that is down is called again."""
 
 T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """The chunk is no longer ours to finish; whatever the engine still runs of it is aborted."""
+    """This worker no longer runs the chunk; what still runs of it is aborted."""
 
 
 class ChunkLease:
-    """Every call is one transaction, and raises Abandoned where the chunk is lost or the database stays away.
+    """Every call is one transaction, and raises Abandoned if the chunk is lost or the database stays down.
 
-    `is_batch_wanted` is what the last flush or heartbeat found: False once the batch was cancelled or has expired.
-    `is_complete` once a flush has ended the chunk.
+    `is_batch_wanted` is the result of the last flush or heartbeat: False once the batch was cancelled or has expired.
+    `is_complete` is True once a flush has ended the chunk.
     """
 
     def __init__(self, claim: ClaimedChunk, services: Services) -> None:
@@ -60,30 +60,30 @@ class ChunkLease:
         self._monotonic = services.monotonic
         self._extended_at = services.monotonic()
         self._num_flushes = 0
-        self._covered = 0  # what the chunk covers in the database, in tokens,
-        self._covered_picos = 0  # and in money
+        self._covered = 0  # tokens that the chunk covers in the database
+        self._covered_picos = 0  # and money
         self.is_batch_wanted = True
         self.is_complete = False
         self.num_tokens = 0
-        """Of what was stored, prompts and outputs."""
+        """Tokens of the stored results, prompts and outputs."""
         self.trace_context: str | None = None
-        """Of the chunk's span, where it is traced."""
+        """Trace context of the chunk's span, if it is traced."""
 
     @property
     def seconds_since_extended(self) -> float:
-        """Return how long ago a flush or a heartbeat has extended the lease."""
+        """Return how long ago a flush or a heartbeat extended the lease."""
         return self._monotonic() - self._extended_at
 
     def cover(self, costs: Sequence[int], picos: Sequence[int]) -> Covered:
-        """Cover further lines that may use so many tokens and cost so much each."""
-        found = self.run(
+        """Cover further lines; `costs` and `picos` are the most tokens and money that each may use."""
+        covered = self.run(
             lambda session, claim: covering.cover(
                 session, claim, costs, covered=self._covered, picos=picos, covered_picos=self._covered_picos
             )
         )
-        self._covered += found.tokens
-        self._covered_picos += found.picos
-        return found
+        self._covered += covered.tokens
+        self._covered_picos += covered.picos
+        return covered
 
     def flush(
         self,
@@ -95,16 +95,16 @@ class ChunkLease:
         worker_microseconds: int = 0,
         decided: Mapping[Kind, int] | None = None,
     ) -> None:
-        """Store results, the time that they took, and what was decided of them, which also extends the lease.
+        """Store results, their worker time and the decisions about them; this also extends the lease.
 
-        Only lines that may use `most_running` tokens and cost `most_picos` still run. With `is_last` every line has its
-        result now, and the chunk ends with it where its batch is wanted.
+        The lines that still run may use at most `most_running` tokens and cost `most_picos`. With `is_last` every line
+        has its result now, and the chunk ends if its batch is still wanted.
         """
-        covered = min(most_running, self._covered)  # none, where the tenant has no limit
+        covered = min(most_running, self._covered)  # 0 if the tenant has no limit
         covered_picos = min(most_picos, self._covered_picos)
 
         def store(session: Session, claim: ClaimedChunk) -> FlushOutcome:
-            # The same number until one attempt is known to have committed: so what is stored twice is billed once.
+            # The same number until one attempt is known to have committed, so that a repeated flush is billed once.
             outcome = leasing.flush(
                 session,
                 claim,
@@ -116,7 +116,7 @@ class ChunkLease:
                 worker_microseconds=worker_microseconds,
                 is_last=is_last,
             )
-            for kind, num in sorted((decided or {}).items()):  # in one order, as each locks a row
+            for kind, num in sorted((decided or {}).items()):  # in a fixed order, as each locks a row
                 decisions.note(session, claim.batch_id, kind, subject=claim.worker_id, num=num)
             return outcome
 
@@ -152,9 +152,9 @@ class ChunkLease:
         self._note_extended(is_batch_wanted=outcome.batch_wanted)
 
     def run(self, work: Callable[[Session, ClaimedChunk], T]) -> T:
-        """Do `work` on the claimed chunk; it may be done again where the outcome of a commit is unknown.
+        """Run `work` on the claimed chunk; it may run again if the outcome of a commit is unknown.
 
-        Until it passes the lease is held: whoever makes it wait for a lock must not cost the chunk.
+        The lease is extended until it succeeds, so that waiting for another's lock does not lose the chunk.
         """
         return self._run(work, self._sessions)
 
@@ -176,7 +176,7 @@ class ChunkLease:
                 time.sleep(RETRY_SECONDS)
 
     def _hold(self) -> bool:
-        """Extend the lease if the database allows; this locks nothing that others hold for long."""
+        """Extend the lease if the database answers; this locks nothing that others hold for long."""
         try:
             with transaction(self._hold_sessions) as session:
                 outcome = leasing.extend(session, self._claim, lease=self._settings.lease)

@@ -1,4 +1,4 @@
-"""The results of lines that are not computed, as they are stored: refusals, failures, copies. No engine, no SQL."""
+"""The stored results of lines that are not computed: refusals, failures, copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jobs.lines.responses import copied_body, error_body, is_truncated
 
 
 class FailureMaker:
-    """Makes the results of one batch's lines that have no answer of their own; none of them is billed."""
+    """Makes the results of one batch's lines that have no computed answer; none of them is billed."""
 
     def __init__(
         self,
@@ -18,7 +18,7 @@ class FailureMaker:
         code: str = "engine_failure",
         budget_advice: str = "Lower max_tokens, or ask for a higher limit.",
     ) -> None:
-        """`code` is that of failures at run time, `budget_advice` what to do about a line that no budget covers."""
+        """`code` is for failures at run time; `budget_advice` tells what to do about a line that no budget covers."""
         self._batch_id = batch_id
         self._code = code
         self._budget_advice = budget_advice
@@ -30,26 +30,26 @@ class FailureMaker:
         return LineResult(line_no=line_no, status_code=400, line=content)
 
     def failure(self, line_no: int, custom_id: str | None, *, message: str) -> LineResult:
-        """Return the result of a line that failed at run time: no response."""
+        """Return the result of a line that failed at run time and has no response."""
         return self._without_response(line_no, custom_id, code=self._code, message=message)
 
     def uncovered(self, line_no: int, custom_id: str | None, *, shortage: str) -> LineResult:
-        """Return the result of a line that did not fit into a budget of its tenant: `shortage` as of `Covered`."""
+        """Return the result of a line that did not fit into a budget of its tenant; `shortage` is that of `Covered`."""
         message = f"This line {shortage}. It was not run and is not billed. {self._budget_advice}"
         return self._without_response(line_no, custom_id, code="insufficient_quota", message=message)
 
     def fault(self, line_no: int, custom_id: str | None, *, error: Exception) -> LineResult:
-        """Return the result of a line that a fault of ours has ended."""
+        """Return the result of a line that an internal error has ended."""
         message = (
             f"An internal error, {type(error).__name__}, ended this line; the worker's log has it under batch "
-            f"{self._batch_id} line_no {line_no}. Report it to who runs this service."
+            f"{self._batch_id} line_no {line_no}. Report it to the operator of this service."
         )
         return self.failure(line_no, custom_id, message=message)
 
     def copy(self, line_no: int, custom_id: str, *, original: bytes) -> LineResult:
-        """Return the result of a line that is the same as another, whose line of the output file is `original`.
+        """Return the result of a line that equals another one, whose line of the output file is `original`.
 
-        It is not billed: what is computed once is billed once.
+        It is not billed, as nothing was computed for it.
         """
         copy_of, answer = answer_of(original)
         prefix, _, _ = answer["id"].partition("-")

@@ -1,4 +1,4 @@
-"""What the parts of a `ChunkRun` share. Values only."""
+"""The values that the parts of a `ChunkRun` share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.chunks.submitted import SubmittedLines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenChunk(Generic[L]):
-    """A claimed chunk that runs."""
+    """A running chunk."""
 
     services: Services
     lease: ChunkLease

@@ -1,4 +1,4 @@
-"""Results of a chunk's lines: made as lines end, held a moment, written together. One line never fails the others."""
+"""The results of a chunk's lines: made as lines end, held briefly, written together. No line fails the others."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workers.chunks.answerer import Ended, L, Unanswered
 from workers.chunks.open_chunk import OpenChunk
 
 MAX_HELD_BYTES = 16 * 2**20
-"""Of results that are not yet written, but for a single one: an answer with log-probabilities may have 80 MB."""
+"""Size of unwritten results, unless it is a single one: an answer with log-probabilities may have 80 MB."""
 MAX_RESULT_BYTES = 256 * 2**20
-"""Of one result: Postgres stores 1 GB, and takes more memory than that for it."""
+"""Size of one result: Postgres stores 1 GB, but needs more memory than that to do so."""
 
 log = logging.getLogger(__name__)
 
 
 class ChunkResults(Generic[L]):
-    """`len()` is how many results are not yet written."""
+    """Results to be written; `len()` is how many are unwritten."""
 
     def __init__(self, chunk: OpenChunk[L]) -> None:
         self._chunk = chunk
@@ -30,46 +30,46 @@ class ChunkResults(Generic[L]):
         self._batch_id = chunk.claim.batch_id
         self._failures = chunk.lines.failures
         self._unwritten: list[LineResult] = []
-        self._num_bytes = 0  # of their lines
-        self._first_at = 0.0  # when the first of them came
+        self._num_bytes = 0  # of the unwritten lines
+        self._first_at = 0.0  # when the first unwritten result came
         self.num_left = 0
-        """Lines that are left for another turn of the chunk."""
+        """Number of lines left for another turn of the chunk."""
         self.away: ServiceError | None = None
-        """Why a line has no result here, and may have one elsewhere or later."""
+        """The error for which a line has no result yet, and may have one elsewhere or later."""
 
     def __len__(self) -> int:
         return len(self._unwritten)
 
     def refuse(self, raw: RawLine, error: BodyError) -> None:
-        """Note that a line's body cannot be run."""
+        """Record that a line's body cannot be run."""
         self._hold(self._failures.refusal(raw.line_no, custom_id_of(raw.content), error))
 
-    def leave_out(self, line: L, found: Covered) -> None:
-        """Note that a line is not run, as a budget of its tenant does not cover it."""
+    def leave_out(self, line: L, covered: Covered) -> None:
+        """Record that a line is not run because a budget of its tenant does not cover it."""
         tokens, picos = self._chunk.submitted.most_of(line)
-        shortage = found.shortage_of(tokens=tokens, picos=picos, currency=self._chunk.settings.currency)
+        shortage = covered.shortage_of(tokens=tokens, picos=picos, currency=self._chunk.settings.currency)
         self._hold(self._failures.uncovered(line.line_no, line.custom_id, shortage=shortage))
 
     def copy(self, raw: RawLine, original: bytes) -> None:
-        """Note the answer of a line that is the same as one whose line of the output file is `original`."""
+        """Record the answer of a line that equals one whose line of the output file is `original`."""
         custom_id = custom_id_of(raw.content) or ""
         try:
             self._hold(self._failures.copy(raw.line_no, custom_id, original=original))
-        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+        except Exception as error:  # noqa: BLE001 - recorded: it must not fail the other lines, again and again
             self.give_up(raw.line_no, custom_id, error)
 
     @property
     def are_many(self) -> bool:
-        """Tell whether there are so many that no more are to be held."""
+        """Tell whether there are too many results to hold more."""
         return len(self._unwritten) >= self._chunk.settings.flush_results or self.are_large
 
     @property
     def are_large(self) -> bool:
-        """Tell whether they take so much memory that no more are even to be made."""
+        """Tell whether the results take so much memory that no more may be made."""
         return self._num_bytes >= MAX_HELD_BYTES
 
     def finish(self, ended: Ended[L]) -> None:
-        """Note the result of a line that has ended, or why it has none."""
+        """Record the result of a line that has ended, or why it has none."""
         line = ended.line
         began_at = self._chunk.submitted.drop(line.line_no)
         try:
@@ -78,27 +78,27 @@ class ChunkResults(Generic[L]):
                 self._hold(self._storable(made, line))
             elif made is Unanswered.LEFT:
                 self.num_left += 1
-            elif began_at is not None:  # else all were dropped, and it goes to another worker
+            elif began_at is not None:  # None: all were dropped, and it goes to another worker
                 for _, error in self._chunk.submitted.submit([(line, None)]):
                     raise error
         except ServiceError as error:
             self.away = error
-        except Exception as error:  # noqa: BLE001 - recorded: the other lines must not die of it, round after round
+        except Exception as error:  # noqa: BLE001 - recorded: it must not fail the other lines, again and again
             self.give_up(line.line_no, line.custom_id, error)
 
     def _storable(self, result: LineResult, line: L) -> LineResult:
-        """Return a result, or a failure in place of one that is larger than what is stored."""
+        """Return a result, or a failure in its place if it is too large to store."""
         num_bytes = len(result.line)
         if num_bytes <= MAX_RESULT_BYTES:
             return result
         message = (
-            f"this line's answer has {num_bytes:,} bytes and {MAX_RESULT_BYTES:,} are stored of one; it is not billed. "
+            f"this line's answer has {num_bytes:,} bytes; at most {MAX_RESULT_BYTES:,} are stored. It is not billed. "
             "Lower n, max_tokens or the number of log-probabilities, or use more lines"
         )
         return self._failures.failure(line.line_no, line.custom_id, message=message)
 
     def _made(self, ended: Ended[L], began_at: float | None) -> LineResult | Unanswered:
-        """Make a result, and note what its line went through where it is one of those that have a span."""
+        """Make a result, and record the events of its line if that has a span."""
         try:
             return ended.make()
         finally:
@@ -107,14 +107,14 @@ class ChunkResults(Generic[L]):
                 traces.note("line", parent=parent, began_at=began_at, events=ended.events(), line_no=line_no)
 
     def give_up(self, line_no: int, custom_id: str | None, error: Exception) -> None:
-        """Fail one line for a fault of ours, whatever may still be computed of it."""
+        """Fail one line because of an internal error, and abort what is still computed of it."""
         self._chunk.submitted.drop(line_no)
         log.error("line failed unexpectedly batch_id=%s line_no=%s", self._batch_id, line_no, exc_info=error)
         self._hold(self._failures.fault(line_no, custom_id, error=error))
 
     @property
     def is_due(self) -> bool:
-        """Tell whether to write now: there are many, the first is old, or no other will come."""
+        """Tell whether to write now: there are many results, the first is old, or no other will come."""
         if not self._unwritten:
             return False
         is_old = self._monotonic() - self._first_at >= self._chunk.settings.flush_seconds
@@ -122,7 +122,7 @@ class ChunkResults(Generic[L]):
         return is_old or self.are_many or not self._chunk.submitted
 
     def write(self, *, is_last: bool = False) -> None:
-        """Write what is finished, which also extends the lease, or ends it where it `is_last`. Raises Abandoned."""
+        """Write the results, which also extends the lease or, with `is_last`, ends it. Raise Abandoned."""
         self._chunk.lease.flush(
             self._unwritten,
             most_running=self._chunk.submitted.most_tokens,

@@ -1,6 +1,6 @@
-"""Room for long lines while prompts are made of them: few at once, in the order in which they came.
+"""Limits how many long lines are prepared at once, in order of arrival.
 
-Whoever leaves gives the memory that it has freed back to the system. Knows no line and no tokenizer.
+On leaving, freed memory is returned to the system.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from workers.prompt_lengths import Unwanted
 
 ROOM_BYTES = 4 * 2**20
-"""Of lines that are prepared at once, in one worker; a longer one is prepared alone.
+"""Total size of lines that are prepared at once in one worker; a longer line is prepared alone.
 
-Tokenising takes up to 230 bytes of memory for a token, and 80 for a byte: 540 MB for a text of 4 MB that fits into a
+Tokenising takes up to 230 bytes of memory per token, and 80 per byte: 540 MB for a text of 4 MB that fits into a
 context of a million tokens (demo model, November 2026).
 """
 
 _LOOK_SECONDS = 0.2
-"""How often one who waits looks whether it is still wanted."""
+"""Poll interval of waiters for cancellation."""
 
 
 class Room:
-    """So many bytes are inside at once. Safe to use from several threads."""
+    """A limit on the bytes inside. Safe to use from several threads."""
 
     def __init__(self, max_bytes: int = ROOM_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -35,7 +35,7 @@ class Room:
 
     @contextmanager
     def inside(self, size_bytes: int, *, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait until there is room, and hold it. Raises Unwanted where it is no longer wanted."""
+        """Wait until there is room, and hold it. Raise Unwanted once it is no longer wanted."""
         self._enter(size_bytes, is_wanted)
         try:
             yield
@@ -64,7 +64,7 @@ class Room:
 
 
 def _give_back_memory() -> None:
-    """Give freed memory back: glibc keeps what every thread has freed, 290 MB after a text of 4 MB."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    """Return freed memory to the system: glibc keeps what every thread has freed, 290 MB after a text of 4 MB."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)

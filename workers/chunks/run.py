@@ -1,6 +1,6 @@
-"""Runs one claimed chunk from first line to last, whatever answers its lines.
+"""Runs one claimed chunk from first line to last, with any answerer.
 
-Reads them, skips what is done, covers budgets, submits, writes results, holds the lease, and ends it.
+Reads lines, skips finished ones, covers budgets, submits, writes results, holds the lease, and ends it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class ChunkRun:
-    """One claim."""
+    """The run of one claim."""
 
     def __init__(self, lines: ChunkLines[Any], services: Services) -> None:
-        """`lines` are those of the claim, none of which is submitted."""
+        """`lines` are those of the claim, none of them submitted."""
         self._claim = lines.claim
         self._traces = services.traces
         self._flush_seconds = services.settings.flush_seconds
@@ -41,7 +41,7 @@ class ChunkRun:
         )
 
     def run(self) -> bool:
-        """Return when the chunk is done, given back or lost: whether it is done."""
+        """Run until the chunk is done, released or lost; return whether it is done."""
         claim = self._claim
         with self._traces.span(
             "chunk",
@@ -72,7 +72,7 @@ class ChunkRun:
             return True
 
     def _work_off(self) -> None:
-        """Write a result for every line, and leave none running. Raises Abandoned: it was given back or lost."""
+        """Write a result for every line, and leave none running. Raise Abandoned if it was released or lost."""
         with self._lines.opened():
             try:
                 self._feeder.feed()
@@ -84,7 +84,7 @@ class ChunkRun:
                 self._submitted.drop_all()
 
     def _finish_submitted(self) -> None:
-        """Until every line that was fed has its result: those that wait for room, too."""
+        """Run until every line that was fed has its result, including those that wait for room."""
         self._collect()
         while self._starter:
             self._ends.hold_lease_if_due()
@@ -93,14 +93,14 @@ class ChunkRun:
             self._collect()
 
     def _collect(self) -> None:
-        """Until every submitted line has its result: finish lines that have ended, write when due, hold the lease."""
+        """Finish lines that end, write when due and hold the lease until every submitted line has its result."""
         while self._submitted or self._results:
             if self._submitted:
                 self._finish_ended()
             if self._results.is_due:
                 self._results.write(is_last=self._is_last)
                 self._ends.end_if_unwanted()
-                self._starter.start()  # in the room that lines have left
+                self._starter.start()  # lines that have ended left room
             self._ends.hold_lease_if_due()
             if self._submitted:
                 self._ends.give_back_if_drained()
@@ -109,16 +109,16 @@ class ChunkRun:
         for ended in self._submitted.wait_ended(self._flush_seconds):
             self._results.finish(ended)
             if self._results.are_large:
-                break  # the others wait, which takes less memory
+                break  # lines that wait take less memory than results
         self._ends.give_back_if_away()
 
     @property
     def _is_last(self) -> bool:
-        """Tell whether no result comes after those that are held."""
+        """Tell whether no result will follow the unwritten ones."""
         return not (self._submitted or self._starter or self._copies or self._results.num_left)
 
     def _close(self) -> None:
-        """End the chunk, where its last flush has not, or its turn."""
+        """End the chunk, unless its last flush has, or end its turn."""
         num_left = self._results.num_left
         if num_left:
             estimate = self._lines.estimate_left(num_left)

@@ -1,4 +1,4 @@
-"""Counts the lines that are being computed, by batch, for workers without an engine process. Knows no lease."""
+"""Counts the running lines by batch, for workers without an engine process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.chunks.fleet import RunningLines
 
 
 class RunningCount:
-    """Safe to use from several threads."""
+    """Running lines by batch; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._num_lines: Counter[str] = Counter()
@@ -19,7 +19,7 @@ class RunningCount:
 
     @contextmanager
     def including(self, batch_id: str, num_lines: int) -> Iterator[None]:
-        """Count lines of a batch until the block ends."""
+        """Count lines of a batch as running until the block ends."""
         with self._lock:
             self._num_lines[batch_id] += num_lines
         try:

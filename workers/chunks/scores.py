@@ -1,7 +1,7 @@
-"""Room for the log-probabilities of prompts, which lines hold from their start until their results are written.
+"""Room for the log-probabilities of prompts, held by lines from their start until their results are written.
 
-So many at once in one worker, whosever they are: each takes up to 600 bytes of memory on its way from the engine to a
-stored answer. Knows lines by their numbers alone.
+A limit per worker, for all tenants together: each takes up to 600 bytes of memory on its way from the engine to a
+stored answer.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from jobs.lines.body_checks import MAX_SCORES
 
 
 class ScoreRoom:
-    """What the chunks of one worker share. Safe to use from several threads.
+    """The room that the chunks of one worker share. Safe to use from several threads.
 
-    Who was refused has room before those who came later: a line that needs nearly all of it has its turn, too.
+    A refused line gets room before later ones, so that a line that needs nearly all of it has its turn.
     """
 
     def __init__(self, max_scores: int = MAX_SCORES) -> None:
         self._max_scores = max_scores
         self._num_scores = 0
-        self._waiting: dict[tuple[object, int], int] = {}  # scores wanted, by ticket; the oldest first
+        self._waiting: dict[tuple[object, int], int] = {}  # scores needed, by ticket; the oldest first
         self._changed = threading.Condition()
 
     def enter(self, num_scores: int, ticket: tuple[object, int] | None = None) -> bool:
-        """Hold room for so many, or return False; who is alone always has it.
+        """Hold room for `num_scores`, or return False; a line that is alone always gets room.
 
-        `ticket` is (owner, line number): with one, who is refused keeps a place until it has room or its owner gives
-        up. What older ones wait for is kept free.
+        `ticket` is (owner, line number): a refused line with a ticket keeps its place until it has room or its owner
+        gives up. Room that older tickets wait for is kept free.
         """
         with self._changed:
             if not self._has_room(num_scores, ticket):
@@ -42,23 +42,23 @@ class ScoreRoom:
 
     def _has_room(self, num_scores: int, ticket: tuple[object, int] | None) -> bool:
         num_taken = self._num_scores
-        for older, num_wanted in self._waiting.items():
+        for older, num_needed in self._waiting.items():
             if older == ticket:
                 break
-            num_taken += num_wanted
+            num_taken += num_needed
             if num_taken + num_scores > self._max_scores:
                 return False
         return not num_taken or num_taken + num_scores <= self._max_scores
 
     def stop_waiting(self, owner: object) -> None:
-        """Let those who came later pass what an owner waits for."""
+        """Drop an owner's tickets, so that later ones pass them."""
         with self._changed:
             for ticket in [ticket for ticket in self._waiting if ticket[0] is owner]:
                 del self._waiting[ticket]
             self._changed.notify_all()
 
     def leave(self, num_scores: int) -> None:
-        """Give room back."""
+        """Release room."""
         with self._changed:
             self._num_scores -= num_scores
             self._changed.notify_all()
@@ -70,7 +70,7 @@ class ScoreRoom:
 
 
 class ChunkScores:
-    """What the lines of one chunk hold of it. `bool()` tells whether one holds any."""
+    """The room that the lines of one chunk hold; `bool()` tells whether there is any."""
 
     def __init__(self, room: ScoreRoom) -> None:
         self._room = room
@@ -80,7 +80,7 @@ class ChunkScores:
         return bool(self._held)
 
     def enter(self, line_no: int, num_scores: int) -> bool:
-        """Let a line hold room for so many until it leaves; False where there is none. None are always given."""
+        """Hold room for a line until it leaves; False if there is none. A line that needs none always succeeds."""
         if num_scores and line_no not in self._held:
             if not self._room.enter(num_scores, (self, line_no)):
                 return False
@@ -88,14 +88,14 @@ class ChunkScores:
         return True
 
     def leave(self, line_nos: Iterable[int]) -> None:
-        """Give back what lines hold."""
+        """Release the room of lines."""
         for line_no in line_nos:
             num_scores = self._held.pop(line_no, 0)
             if num_scores:
                 self._room.leave(num_scores)
 
     def leave_all(self) -> None:
-        """Give back everything, and wait for nothing more: the chunk is over."""
+        """Release everything and drop all tickets: the chunk is over."""
         self.leave(list(self._held))
         self._room.stop_waiting(self)
 

@@ -1,6 +1,6 @@
-"""What one worker does: keeps up to K chunks open, beats its heart, drains at the end.
+"""The chunk service of one worker: keeps up to K chunks open, sends heartbeats, drains at the end.
 
-Its claimer finds the chunks, and an `Answerer` answers their lines.
+Its claimer claims the chunks, and an `Answerer` answers their lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ChunkService:
         self._answerer = answerer
         self._services = services
         self._settings = services.settings
-        self._max_model_len = 0  # the answerer says it when it starts
+        self._max_model_len = 0  # set when the answerer starts
         self._drain = services.drain
         self._claimer = Claimer(
             worker_id=worker_id,
@@ -46,7 +46,7 @@ class ChunkService:
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Start the answerer, announce the worker, and begin to look for work. Raises what the answerer raises."""
+        """Start the answerer, register the worker, and start claiming. Raise what the answerer raises."""
         self._max_model_len = self._answerer.start(is_busy=lambda: not self._claimer.is_idle)
         with transaction(self._services.sessions) as session:
             self._register(session)
@@ -55,11 +55,11 @@ class ChunkService:
         log.info("worker ready worker_id=%s model=%s", self._worker_id, self._model)
 
     def run_hinted(self, chunk_id: int) -> None:
-        """Answer a hint: wake the claimer, and wait until it has a slot free for what the hint names."""
+        """Follow a hint: wake the claimer, and wait until it has a free slot for the hint's chunk."""
         self._claimer.follow_hint(chunk_id)
 
     def begin_drain(self) -> None:
-        """Take no more chunks; open ones get `drain_seconds` to finish, then give their rest back."""
+        """Claim no more chunks; open ones have `drain_seconds` to finish, then release the rest."""
         self._answerer.drain()
         if not self._drain.is_on:
             log.info("drain started worker_id=%s", self._worker_id)
@@ -73,7 +73,7 @@ class ChunkService:
         self._heart.join()
 
     def close(self) -> None:
-        """Say goodbye in the fleet and end the answerer."""
+        """Sign off from the fleet and end the answerer."""
         try:
             with transaction(self._services.sessions) as session:
                 fleet.stop(session, self._worker_id)
@@ -92,17 +92,17 @@ class ChunkService:
         )
 
     def _beat(self) -> None:
-        """Write the heartbeat row; a database that is away costs a warning."""
+        """Write the heartbeat row; while the database is down, log a warning."""
         while not self._stop.wait(self._settings.heartbeat_seconds):
             try:
                 self._beat_once()
             except ServiceError as error:
                 log.warning("heartbeat failed error=%s", error)
             except Exception:
-                log.exception("heartbeat failed")  # the thread must live on: without its row the worker gets no hints
+                log.exception("heartbeat failed")  # the thread must survive: without its row the worker gets no hints
 
     def _beat_once(self) -> None:
-        """Tell how the worker is, and why it is out, where it is; learn whether operators want it to claim."""
+        """Report the worker's state and why it is out, if it is; read whether operators let it claim."""
         reason, stats = self._drain.out_reason, self._answerer.stats()
         with transaction(self._services.hold_sessions) as session:
             beat = fleet.heartbeat(
@@ -113,10 +113,10 @@ class ChunkService:
                 out_reason=reason,
             )
             if not beat.is_known:
-                self._register(session)  # its machine slept for so long that it was forgotten
+                self._register(session)  # its machine slept so long that its row was deleted
             elif reason is not None and not self._is_noted_out:
                 fleet.set_draining(session, fleet.find_worker(session, self._worker_id), is_draining=True)
         if reason is not None and self._is_noted_out and beat.is_known and not beat.is_draining:
-            self._drain.come_back()  # an operator wants it to
+            self._drain.come_back()  # an operator has resumed it
         self._is_noted_out = beat.is_known and self._drain.is_out and reason is not None
         self._claimer.pause(is_paused=beat.is_draining)

@@ -1,4 +1,4 @@
-"""What chunks are read from and written to, which those of one worker share. Values only."""
+"""The services that the chunks of one worker share. Values only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from workers.drain import Drain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The surroundings of a worker's chunks, whatever answers their lines."""
+    """The services of a worker's chunks, with any answerer."""
 
     sessions: sessionmaker[Session]
     hold_sessions: sessionmaker[Session]
-    """For leases and heartbeats alone, on connections of their own: they wait for nobody's flush."""
+    """Only for leases and heartbeats, on separate connections, so that they wait for no flush."""
     storage: Storage
     settings: Settings
     meters: Meters
     traces: Traces = NO_TRACES
     drain: Drain = field(default_factory=Drain)
     room: Room = field(default_factory=Room)
-    """For long lines while they are prepared."""
+    """Room for long lines while they are prepared."""
     monotonic: Callable[[], float] = time.monotonic

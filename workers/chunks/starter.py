@@ -1,8 +1,8 @@
-"""Submits prepared lines in groups, those of a tenant with a limit once the most that they may use is covered.
+"""Submits prepared lines in groups; lines of a tenant with a limit once their maximum use is covered.
 
-What the budget has no room for waits here while other lines of the chunk run; then it is as the batch wants it: the
-chunk waits for room, or the lines fail. Without a limit nothing is counted, and only that waits which the answerer does
-not admit just now.
+Lines that the budget has no room for wait here while other lines of the chunk run; then, as the batch is configured,
+the chunk waits for room or the lines fail. Without a limit nothing is counted, and only lines that the answerer does
+not admit yet wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.chunks.results import ChunkResults
 
 
 class LineStarter(Generic[L]):
-    """`len()` is how many lines are prepared and not submitted."""
+    """Lines that are prepared and not submitted; `len()` is their number."""
 
     def __init__(self, chunk: OpenChunk[L], results: ChunkResults[L]) -> None:
         self._claim = chunk.claim
@@ -31,21 +31,21 @@ class LineStarter(Generic[L]):
         self._results = results
         self._settings = chunk.settings
         self._monotonic = chunk.services.monotonic
-        self._held: list[tuple[L, Output | None]] = []  # those first that were not covered
+        self._held: list[tuple[L, Output | None]] = []  # uncovered lines first
         self._num_uncovered = 0
-        self._num_new = 0  # of the held ones, since they were last to be submitted
+        self._num_new = 0  # held lines added since the last attempt to submit
         self._tried_at = self._monotonic()
 
     def __len__(self) -> int:
         return len(self._held)
 
     def add(self, line: L, output: Output | None) -> None:
-        """Submit a line with what is kept of it, together with others."""
+        """Add a line with its kept output, to be submitted together with others."""
         self._held.append((line, output))
         self._num_new += 1
 
     def start_if_due(self) -> None:
-        """Submit a group that is large, or old: as a result may be where it is covered first. Raises Abandoned."""
+        """Submit a group that is large or old; with a limit, by the thresholds of results. Raise Abandoned."""
         seconds, num_lines = self._lines.group_seconds, self._lines.group_lines
         if self._claim.is_limited:
             seconds, num_lines = max(seconds, self._settings.flush_seconds), self._settings.flush_results
@@ -54,16 +54,16 @@ class LineStarter(Generic[L]):
             self.start()
 
     def start(self) -> Covered | None:
-        """Submit the lines that there is room for; return what was covered, None where nothing was to be.
+        """Submit the lines that there is room for; return what was covered, None if nothing had to be.
 
-        Raises Abandoned.
+        Raise Abandoned.
         """
         if not self._held:
             return None
         admitted = self._lines.admit([line for line, _ in self._held])
         tried, others = list(compress(self._held, admitted)), list(compress(self._held, map(not_, admitted)))
-        found = self._cover([line for line, _ in tried]) if self._claim.is_limited and tried else None
-        fits = [True] * len(tried) if found is None else found.fits
+        covered = self._cover([line for line, _ in tried]) if self._claim.is_limited and tried else None
+        fits = [True] * len(tried) if covered is None else covered.fits
         uncovered = list(compress(tried, map(not_, fits)))
         self._lines.leave([line.line_no for line, _ in uncovered])
         self._held, self._num_uncovered = [*uncovered, *others], len(uncovered)
@@ -71,22 +71,22 @@ class LineStarter(Generic[L]):
         if any(fits):
             for line, error in self._submitted.submit(list(compress(tried, fits))):
                 self._results.give_up(line.line_no, line.custom_id, error)
-        return found
+        return covered
 
     def start_or_give_up(self) -> None:
-        """Submit lines now that no other of the chunk runs; where none can be, wait or fail them. Raises Abandoned."""
-        found = self.start()
-        if found is None and self._held and not self._submitted:  # other chunks have the room
+        """Submit lines when no other line of the chunk runs; if none can be, wait or fail them. Raise Abandoned."""
+        covered = self.start()
+        if covered is None and self._held and not self._submitted:  # other chunks have the room
             self._lines.wait_for_room(self._settings.flush_seconds)
-        if found is None or found.quota is None or any(found.fits):
+        if covered is None or covered.quota is None or any(covered.fits):
             return
         uncovered = [line for line, _ in self._held[: self._num_uncovered]]
-        if found.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
-            tokens, picos = min(map(self._submitted.most_of, uncovered), key=lambda cost: found.excess(*cost))
+        if covered.others_run or self._claim.uncovered_lines == UncoveredLines.WAIT:
+            tokens, picos = min(map(self._submitted.most_of, uncovered), key=lambda cost: covered.excess(*cost))
             self._lease.run(lambda session, claim: waiting.lay_aside(session, claim, tokens=tokens, picos=picos))
             raise Abandoned(f"the tenant's budgets have no room for {tokens} tokens; the rest of the chunk waits")
         for line in uncovered:
-            self._results.leave_out(line, found)
+            self._results.leave_out(line, covered)
         del self._held[: self._num_uncovered]
 
     def _cover(self, lines: list[L]) -> Covered:

@@ -1,4 +1,4 @@
-"""The lines of one chunk that its answerer has and that have not ended, and what they may use, at most."""
+"""The submitted lines of one chunk that have not ended, and the most that they may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.chunks.answerer import ChunkLines, Ended, L, Output
 
 
 class SubmittedLines(Generic[L]):
-    """`len()` is how many have not ended."""
+    """Submitted lines; `len()` is how many have not ended."""
 
     def __init__(self, lines: ChunkLines[L]) -> None:
         self._lines = lines
@@ -19,20 +19,20 @@ class SubmittedLines(Generic[L]):
         self._open: dict[int, tuple[float, int, int]] = {}  # when it was submitted, and `most_of`, by line number
         self._ended: queue.SimpleQueue[Ended[L]] = queue.SimpleQueue()
         self.most_tokens = 0
-        """For which they may be billed."""
+        """The most tokens they may be billed for."""
         self.most_picos = 0
-        """Which they may cost."""
+        """The most they may cost."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def most_of(self, line: L) -> tuple[int, int]:
-        """Return for how many tokens a line may be billed, at most, and what it may cost."""
+        """Return the most tokens that a line may be billed for, and the most it may cost."""
         tokens, num_input = line.most_tokens, line.num_prompt_tokens
         return tokens, self._prices.cost_picos(input_tokens=num_input, output_tokens=tokens - num_input)
 
     def submit(self, lines: Sequence[tuple[L, Output | None]]) -> list[tuple[L, Exception]]:
-        """Submit lines together, as `ChunkLines.submit` does; return those that cannot be, with the reason."""
+        """Submit lines together, as `ChunkLines.submit` does; return those that cannot be submitted, with the error."""
         now = time.time()
         for line, _ in lines:
             tokens, picos = self.most_of(line)
@@ -53,12 +53,12 @@ class SubmittedLines(Generic[L]):
         yield from self.ended()
 
     def ended(self) -> Iterator[Ended[L]]:
-        """Yield the lines that have ended since this was last asked."""
+        """Yield the lines that have ended since the last call."""
         while not self._ended.empty():
             yield self._ended.get()
 
     def drop(self, line_no: int) -> float | None:
-        """Forget and abort a line; return when it was submitted, None where it is not among these."""
+        """Drop and abort a line; return when it was submitted, None if it was not."""
         began_at, tokens, picos = self._open.pop(line_no, (None, 0, 0))
         if began_at is not None:
             self.most_tokens -= tokens
@@ -67,7 +67,7 @@ class SubmittedLines(Generic[L]):
         return began_at
 
     def drop_all(self) -> Mapping[int, Output]:
-        """Forget and abort every line; return, by line number, what the next worker may go on from."""
+        """Drop and abort every line; return, by line number, the output that the next worker may resume from."""
         self._open.clear()
         self.most_tokens = self.most_picos = 0
         return self._lines.drop_all()

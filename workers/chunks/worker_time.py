@@ -1,7 +1,4 @@
-"""Divides a worker's time among its open chunks, by the tokens that its engine computes for each of them.
-
-Knows no ledger and no engine.
-"""
+"""Divides a worker's time among its open chunks, by the tokens that its engine computes for each of them."""
 
 from __future__ import annotations
 
@@ -12,27 +9,27 @@ from contextlib import contextmanager
 
 
 class ChunkTime:
-    """One chunk's share. Only the engine's reader thread notes tokens; `WorkerTime` alone writes the rest."""
+    """One chunk's share. Only the engine's reader thread adds tokens; only `WorkerTime` writes the rest."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
-        """That were computed for it."""
+        """Tokens that were computed for it."""
         self.num_counted = 0
-        """Of these, those whose time is in `seconds`."""
+        """Those of them whose time is in `seconds`."""
         self.seconds = 0.0
-        """That it took and nobody has taken out yet."""
+        """Time that has not been taken out yet."""
 
     def note(self, num_tokens: int) -> None:
-        """Note that tokens were computed for the chunk."""
+        """Add tokens that were computed for the chunk."""
         self.num_tokens += num_tokens
 
 
 class WorkerTime:
     """The time in which chunks are open. Safe to use from the threads of several chunks.
 
-    It is divided whenever a chunk asks for its share: by the tokens that were computed for each chunk since it was last
-    divided. Time in which none was computed belongs to those that come next, and idle time to nobody. So the shares of
-    all chunks sum up to the time in which any was open, whoever asks how often.
+    It is divided whenever a chunk takes its share: by the tokens computed for each chunk since the last division. Time
+    without tokens belongs to the next tokens, and idle time to no chunk. So the shares of all chunks sum up to the time
+    in which any was open, however often they are taken.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +40,7 @@ class WorkerTime:
 
     @contextmanager
     def divided_with(self, chunk: ChunkTime) -> Iterator[None]:
-        """Have the time divided with a chunk, too, while it is open."""
+        """Include a chunk in the division while it is open."""
         with self._lock:
             if not self._open:
                 self._since = self._monotonic()
@@ -57,7 +54,7 @@ class WorkerTime:
                 self._open.remove(chunk)
 
     def take(self, chunk: ChunkTime) -> int:
-        """Return the chunk's share since it was last asked for, in whole microseconds; the rest is kept for later."""
+        """Return the chunk's share since the last call, in whole microseconds; the rest is kept for later."""
         with self._lock:
             self._divide()
             microseconds = int(chunk.seconds * 1e6)

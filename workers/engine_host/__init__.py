@@ -1,4 +1,1 @@
-"""Keeps one engine alive, and what was asked of it: token ids in, token ids out.
-
-Knows no text, no SQL and no chunk.
-"""
+"""The engine host: keeps one engine and its requests alive. Token ids in, token ids out."""

@@ -1,7 +1,4 @@
-"""Requests that a broken row has ended: they wait for another engine, and say together whether this one is to blame.
-
-Starts no engine itself.
-"""
+"""Requests that a broken row has ended: they wait for a new engine, and together show whether this one is at fault."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from workers.engine_host.flights import Flight
 log = logging.getLogger(__name__)
 
 MAX_ENDS = 2
-"""Ends by a broken row after which a line is given up."""
+"""Ends by a broken row after which a line fails."""
 MAX_IN_A_ROW = 8
-"""Such ends of lines, with no good row between, after which the engine is to blame."""
+"""Such ends of lines, with no good row in between, after which the engine is considered faulty."""
 IDLE_SECONDS = 2.0
-"""How long nothing must run before the engine starts anew: other lines may be on their way."""
+"""Idle time before the engine is restarted: other lines may be about to arrive."""
 RENEW_AFTER_SECONDS = 600.0
-"""How long a request waits for others to end, at most, before the engine starts anew beneath them."""
+"""Longest time a request waits for others to end before the engine is restarted while they run."""
 
 
 class BrokenRequests:
-    """Those that wait; `len()` is how many. The host calls everything under its lock."""
+    """Broken requests that wait; `len()` is their number. The host calls everything under its lock."""
 
     def __init__(self, *, on_broken: Callable[[str], None], monotonic: Callable[[], float]) -> None:
         self._on_broken = on_broken
@@ -33,7 +30,7 @@ class BrokenRequests:
         self._waiting_since = 0.0
         self._idle_since: float | None = None
         self.is_condemned = False
-        """Whether nothing more is to go to this engine: a new one is wanted, whether or not anything waits for it."""
+        """Whether this engine gets no more requests and is to be replaced, even if no request waits."""
         self._in_a_row: set[Hashable] = set()  # ends since the last good row
         self._good_rows_before = 0
 
@@ -41,14 +38,14 @@ class BrokenRequests:
         return len(self._waiting)
 
     def add(self, flight: Flight, good_rows_before: int) -> bool:
-        """Count an end, before which the engine had so many good rows; return whether the request is to run again."""
+        """Count an end, with the engine's number of good rows before it; return whether the request is to run again."""
         owner = flight.owner
         if good_rows_before != self._good_rows_before:
             self._in_a_row.clear()
         self._good_rows_before = good_rows_before
         self._in_a_row.add((owner.line, owner.num_broken))
         in_a_row = len(self._in_a_row)
-        log.warning("request broke, its logits are no numbers request=%s in_a_row=%d", owner.name, in_a_row)
+        log.warning("request broke, its logits are NaN or infinite request=%s in_a_row=%d", owner.name, in_a_row)
         is_waiting = not flight.is_probe and owner.num_broken + 1 < MAX_ENDS
         if is_waiting:
             self._waiting_since = self._waiting_since if self._waiting else self._monotonic()
@@ -57,15 +54,15 @@ class BrokenRequests:
         if in_a_row >= MAX_IN_A_ROW:
             self._in_a_row.clear()
             self.is_condemned = True
-            self._on_broken(f"the engine gave {in_a_row} lines in a row no numbers: NaN or infinite logits")
+            self._on_broken(f"the engine gave NaN or infinite logits for {in_a_row} lines in a row")
         return is_waiting
 
     def drop(self, request_ids: Collection[int]) -> None:
-        """Forget requests."""
+        """Drop requests."""
         self._waiting = [flight for flight in self._waiting if flight.request_id not in request_ids]
 
     def want_new_engine(self, *, is_idle: bool) -> bool:
-        """Tell whether to start one now: mostly when nothing would be lost by it. Asked again and again."""
+        """Tell whether to start a new engine now, preferably while nothing runs. Called repeatedly."""
         now = self._monotonic()
         if not is_idle or self._idle_since is None:
             self._idle_since = now if is_idle else None
@@ -75,13 +72,13 @@ class BrokenRequests:
         return is_rested or now - self._waiting_since >= RENEW_AFTER_SECONDS
 
     def end_life(self, stats: EngineStats) -> None:
-        """Note the last numbers of an engine: the next one counts its good rows from 0."""
+        """Record the final statistics of an engine; the next one counts its good rows from 0."""
         if stats.requests.num_output_tokens - stats.requests.num_forced_tokens != self._good_rows_before:
             self._in_a_row.clear()
         self._good_rows_before = 0
 
     def pop_all(self) -> list[Flight]:
-        """Return what waited: there is a new engine."""
+        """Return the waiting requests, as there is a new engine."""
         waiting, self._waiting = self._waiting, []
         self.is_condemned, self._idle_since = False, None
         return waiting

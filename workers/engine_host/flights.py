@@ -1,4 +1,4 @@
-"""Requests on their way through an engine, each with its owner; and the probe, which is nobody's."""
+"""Requests in flight in an engine, each with its owner; and the probe, which has no caller."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PROBE_TOKENS = 16
 
 
 class Owner(Protocol):
-    """Who asked for a request. Called from the host's reader thread: return quickly, raise nothing."""
+    """The owner of a request. The host's reader thread calls it: return quickly, raise nothing."""
 
     @property
     def name(self) -> str:
-        """Return what logs call the request."""
+        """Return the request's name in logs."""
 
     @property
     def line(self) -> tuple[str, int] | None:
-        """Return the id of the batch and the number of the line that it is of; None where it is of none."""
+        """Return the batch id and line number of the request; None if it belongs to no line."""
 
     @property
     def num_broken(self) -> int:
@@ -32,21 +32,21 @@ class Owner(Protocol):
 
     @property
     def num_output_tokens(self) -> int:
-        """Return how many tokens the engine has generated for it so far, as far as it has reported them."""
+        """Return how many generated tokens the engine has reported for it so far."""
 
     def receive(self, delta: TokenDelta) -> None:
-        """Receive new tokens of one child; a finish reason on its last delta."""
+        """Receive new tokens of one child; its last delta has a finish reason."""
 
     def start_over(self) -> None:
-        """Forget all tokens since the submission: the engine died and the request runs again."""
+        """Drop all tokens since the submission: the engine died and the request runs again."""
 
     def set_aside(self) -> None:
-        """Do the same after a broken row, which counts; the request runs again on another engine."""
+        """Start over after a broken row, which is counted; the request runs again on another engine."""
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A request that was submitted, until it ends."""
+    """A submitted request that has not ended."""
 
     request: NewRequest
     owner: Owner
@@ -62,13 +62,13 @@ class Flight:
         return isinstance(self.owner, Probe)
 
     def fail(self, message: str) -> None:
-        """Let the owner hear that the request ends with an error."""
+        """End the request with an error, which its owner receives."""
         error = TokenDelta(request_id=self.request_id, finish_reason=FinishReason.ERROR, error=message)
         self.owner.receive(error)
 
 
 def lines_of(flights: Iterable[Flight], running_ids: Collection[int]) -> dict[str, RunningLines]:
-    """Return by batch how many lines have a request among `running_ids`, and the tokens generated for all its lines."""
+    """Return by batch how many lines have a request in `running_ids`, and the tokens generated for all its lines."""
     lines: dict[str, set[int]] = defaultdict(set)
     num_tokens: Counter[str] = Counter()
     for flight in flights:
@@ -84,7 +84,7 @@ def lines_of(flights: Iterable[Flight], running_ids: Collection[int]) -> dict[st
 
 
 class Probe:
-    """Owns a request of our own, whose end alone is of interest."""
+    """The owner of a request of our own, of which only the end matters."""
 
     name = "probe"
     line = None
@@ -99,7 +99,7 @@ class Probe:
 
 
 def make_probe(request_id: int) -> Flight:
-    """Return a prompt and an answer of a few tokens: what any engine that works survives."""
+    """Return a request of a few tokens, which any working engine survives."""
     params = SamplingParams(max_tokens=2, temperature=0.0)
     new = NewRequest(request_id=request_id, prompt_token_ids=[0] * _PROBE_TOKENS, params=params)
     return Flight(new, Probe(), open_children=1)

@@ -1,8 +1,8 @@
-"""Keeps one engine alive: hands requests over, routes tokens to their owners, and survives the engine's death.
+"""Keeps one engine alive: submits requests, routes tokens to their owners, and survives the engine's death.
 
-Token ids only. A request that kills engines is found by running suspects in ever smaller groups, so it fails alone. An
-engine that dies of anything fails none: it has to run a harmless probe before requests are suspected further. A request
-that ends by a broken row waits for a new engine, which is started when nothing else runs, or nothing should any more.
+A request that kills engines is found by running suspects in ever smaller groups, so that it fails alone. An engine that
+dies whatever it runs fails no request: it must survive a harmless probe before requests are suspected further. A
+request that ends by a broken row waits for a new engine, which starts when this one is idle or considered faulty.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from workers.engine_host.flights import Flight, Owner, lines_of, make_probe
 log = logging.getLogger(__name__)
 
 MAX_CRASHES = 3
-"""Engine deaths after which a request that ran alone at the last of them is given up."""
+"""Engine deaths after which a request that ran alone at the last one fails."""
 MAX_FRUITLESS_DEATHS = 3
-"""Engine deaths without one finished request between them after which the engine, and no request, is to blame. The last
-of them is the death of a probe: a request that kills engines cannot cause it."""
+"""Engine deaths without a finished request in between after which the engine is considered faulty, not a request. The
+last of them is the death of a probe, which no request can cause."""
 WEDGED_SECONDS = 30.0
-"""An engine silent for so long is ended and started again, unless it was about as silent before: see STEPS_SILENT."""
+"""Silence after which an engine is restarted, unless it has been about as silent before: see STEPS_SILENT."""
 STEPS_SILENT = 5
-"""How many times its longest silence of late an engine may be silent: a step may be a long prefill on a slow device."""
+"""Allowed silence, as a multiple of the longest recent one: a step may be a long prefill on a slow device."""
 PATIENCE_GROWTH = 4
-"""How many times as long it may be after each death without a finished request: its first slow step may be its slowest,
-and one that is ended in it every time would get nowhere."""
+"""Factor by which the allowed silence grows with each death without a finished request: the first step may be the
+slowest, and an engine that is ended in it every time makes no progress."""
 _POLL_SECONDS = 0.5
 
 
 class Engine(Protocol):
-    """What the host needs of `engine.process.parent.EngineProcess`; tests hand in a fake."""
+    """The methods of `engine.process.parent.EngineProcess` that the host needs; tests pass a fake."""
 
     def start(self) -> EngineInfo: ...
     def add(self, *requests: NewRequest) -> None: ...
@@ -64,11 +64,11 @@ class EngineHost:
         on_broken: Callable[[str], None] = lambda reason: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_gone(reason)` is called once when the engine cannot be started again, or dies of whatever it runs.
+        """`on_gone(reason)` is called once, when the engine cannot be restarted or dies whatever it runs.
 
-        No request hears of that: their owners give them back. `on_death` is called whenever it dies.
-        `on_broken(reason)` is called when it gives one line after the other no numbers; it starts anew once it is left
-        alone.
+        Requests are not notified of that: their owners release them. `on_death` is called at every death.
+        `on_broken(reason)` is called when line after line ends by a broken row; the engine is restarted once it is
+        idle.
         """
         self._engine = engine
         self._on_gone = on_gone
@@ -77,12 +77,12 @@ class EngineHost:
         self._ids = count(1)
         self._lock = threading.RLock()
         self._in_engine: dict[int, Flight] = {}
-        self._isolated: set[int] = set()  # those of them that newcomers wait for; looking through all would take long
-        self._suspects: deque[list[Flight]] = deque()  # groups that run one after the other, each alone
-        self._held: list[Flight] = []  # newcomers wait while the engine starts again and while suspects run
+        self._isolated: set[int] = set()  # those of them that newcomers wait for; scanning all would take long
+        self._suspects: deque[list[Flight]] = deque()  # groups that run one after another, each alone
+        self._held: list[Flight] = []  # newcomers, which wait while the engine restarts and while suspects run
         self._broken = BrokenRequests(on_broken=on_broken, monotonic=monotonic)
-        self._num_fruitless_deaths = 0  # since a request has finished
-        self._is_restarting = False  # the new engine is not to be talked to before it is ready
+        self._num_fruitless_deaths = 0  # since the last finished request
+        self._is_restarting = False  # the new engine must not be called before it is ready
         self._last_progress = monotonic()
         self._longest_silence = LongestSilence()
         self._stats = EngineStats()
@@ -91,7 +91,7 @@ class EngineHost:
         self._reader = threading.Thread(target=self._read, name="engine-reader", daemon=True)
 
     def start(self) -> EngineInfo:
-        """Start the engine and wait until it is warm. Raises EngineStartError with the reason."""
+        """Start the engine and wait until it is warm. Raise EngineStartError with the reason."""
         info = self._engine.start()
         self._last_progress = self._monotonic()
         self._reader.start()
@@ -109,20 +109,20 @@ class EngineHost:
         return self._stats
 
     def running_lines(self) -> dict[str, RunningLines]:
-        """Return by batch what of its lines the engine computes now, and how far its unfinished lines are."""
+        """Return by batch how many of its lines run in the engine, and the tokens of its unfinished lines."""
         with self._lock:
             return lines_of(list(self._in_engine.values()), self._running_ids)
 
     def seconds_since_progress(self) -> float:
-        """Return the engine's silence; even an idle engine reports every second.
+        """Return how long the engine has been silent; even an idle engine reports every second.
 
-        A restart is no silence: loading a large model takes minutes, and `start` has a time limit of its own.
+        A restart does not count: loading a large model takes minutes, and `start` has its own timeout.
         """
         return 0.0 if self._is_restarting else self._monotonic() - self._last_progress
 
     @property
     def is_wedged(self) -> bool:
-        """Tell whether the engine is silent for longer than its steps take: nobody should wait for what it runs."""
+        """Tell whether the engine has been silent for longer than its steps take, so that waiting is pointless."""
         return self.seconds_since_progress() > self._patience_seconds
 
     @property
@@ -135,9 +135,9 @@ class EngineHost:
         return next(self._ids)
 
     def submit(self, *requests: tuple[NewRequest, Owner]) -> dict[int, Exception]:
-        """Hand requests over, several at less cost than one by one. Refusals arrive at the owner as a delta.
+        """Submit requests, which costs less for several together. The owner receives a refusal as a delta.
 
-        Returns, by request id, why some cannot be sent at all; nothing is kept of those.
+        Return by request id the errors of requests that cannot be sent at all; those are dropped.
         """
         with self._lock:
             flights = [Flight(new, owner, new.params.n) for new, owner in requests]
@@ -147,28 +147,28 @@ class EngineHost:
             return self._add(flights)
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """Drop requests: their owners hear nothing more of them."""
-        wanted = set(request_ids)
+        """Drop requests: their owners receive nothing more."""
+        dropped = set(request_ids)
         with self._lock:
-            in_engine = [request_id for request_id in wanted if self._remove(request_id)]
-            self._held = [flight for flight in self._held if flight.request_id not in wanted]
-            self._broken.drop(wanted)
+            in_engine = [request_id for request_id in dropped if self._remove(request_id)]
+            self._held = [flight for flight in self._held if flight.request_id not in dropped]
+            self._broken.drop(dropped)
             for group in self._suspects:
-                group[:] = [flight for flight in group if flight.request_id not in wanted]
+                group[:] = [flight for flight in group if flight.request_id not in dropped]
             if self._is_restarting:
-                return  # they died with the old engine and are not among those that run again
+                return  # they ended with the old engine and do not run again
             if in_engine:
                 self._call_engine(lambda: self._engine.abort(in_engine))
             self._next_suspects()
 
     def abort_child(self, request_id: int, index: int) -> None:
-        """Stop computing one child of a request; the others go on. It still reports its end."""
+        """Stop computing one child of a request; the others continue. The child still reports its end."""
         with self._lock:
             if request_id in self._in_engine and not self._is_restarting:
                 self._call_engine(lambda: self._engine.abort_children([(request_id, index)]))
 
     def _add(self, flights: Sequence[Flight]) -> dict[int, Exception]:
-        """Hand requests to the engine; return why some cannot be sent, by request id."""
+        """Send requests to the engine; return the errors of those that cannot be sent, by request id."""
         if not flights:
             return {}
         for flight in flights:
@@ -178,7 +178,7 @@ class EngineHost:
             flight.open_children = flight.request.params.n
         try:
             self._call_engine(lambda: self._engine.add(*(flight.request for flight in flights)))
-        except Exception as error:  # noqa: BLE001 - returned; the other requests go on
+        except Exception as error:  # noqa: BLE001 - returned; the other requests continue
             for flight in flights:
                 self._remove(flight.request_id)
             if len(flights) == 1:
@@ -187,12 +187,12 @@ class EngineHost:
         return {}
 
     def _remove(self, request_id: int) -> Flight | None:
-        """Forget a request that is in the engine; None where it is not."""
+        """Remove and return a request that is in the engine; None if it is not."""
         self._isolated.discard(request_id)
         return self._in_engine.pop(request_id, None)
 
     def _let_in(self, flights: Sequence[Flight]) -> None:
-        """Hand over what had to wait; the owner hears what `submit` would have returned."""
+        """Submit requests that had to wait; the owner receives the errors that `submit` would have returned."""
         errors = self._add(flights)
         for flight in flights:
             if flight.request_id in errors:
@@ -202,7 +202,7 @@ class EngineHost:
         try:
             call()
         except EngineDied:
-            # The reader learns of the death from poll() and runs everything in `_in_engine` again.
+            # The reader sees the death in poll() and runs everything in `_in_engine` again.
             log.debug("engine gone during a call")
 
     def _read(self) -> None:
@@ -228,7 +228,7 @@ class EngineHost:
                 return
 
     def _log_decisions(self, decisions: Sequence[Decision]) -> None:
-        """Tell why requests wait or gave way, before the outputs: with the last of them a request is forgotten."""
+        """Log why requests wait or were preempted; before the outputs, as the last output removes its request."""
         for decision in decisions:
             name = self._name_of(decision.request_id)
             flight = self._in_engine.get(decision.request_id)
@@ -254,7 +254,7 @@ class EngineHost:
                         self._remove(delta.request_id)
                         self._next_suspects()
                 if delta.good_rows_before is not None and self._broken.add(flight, delta.good_rows_before):
-                    continue  # its owner hears of its next end
+                    continue  # its owner receives only its next end
             flight.owner.receive(delta)
 
     def _wants_new_engine(self) -> bool:
@@ -262,7 +262,7 @@ class EngineHost:
             return self._broken.want_new_engine(is_idle=not (self._in_engine or self._suspects))
 
     def _renew(self) -> bool:
-        """Start a new engine; who runs in the old one starts over. Returns False when it does not start."""
+        """Start a new engine; requests in the old one start over. Return False if it does not start."""
         log.warning("engine starts anew after broken rows waiting=%d", len(self._broken))
         self._end_life()
         if not self._start_again():
@@ -273,13 +273,13 @@ class EngineHost:
         return True
 
     def _recover(self, death: EngineDied) -> bool:
-        """Start the engine again and re-run what it took down. Returns False when it does not start."""
+        """Restart the engine and its interrupted requests. Return False if it does not start."""
         num_requests = self._end_life()
         log.error(
             "engine died, restarting exit_code=%s requests=%d reason=%s", death.exit_code, num_requests, death.reason
         )
         self._on_death()
-        if num_requests:  # an engine that dies idle has failed at nothing
+        if num_requests:  # an engine that dies idle has failed no request
             self._num_fruitless_deaths += 1
         if self._num_fruitless_deaths >= MAX_FRUITLESS_DEATHS:
             self._on_gone(f"the engine died {self._num_fruitless_deaths} times without one finished request: {death}")
@@ -294,15 +294,15 @@ class EngineHost:
         return True
 
     def _end_life(self) -> int:
-        """End the engine, and have newcomers wait for the next one; return how many requests it had."""
-        self._engine.close()  # ends the wait of a call that a silent engine does not read, and that holds the lock
-        with self._lock:  # also waits for a call that is under way: it must not reach the new engine
+        """End the engine and make newcomers wait for the next one; return how many requests it had."""
+        self._engine.close()  # also unblocks a call that a silent engine does not read and that holds the lock
+        with self._lock:  # also waits for a call in progress, which must not reach the new engine
             self._is_restarting = True
             self._broken.end_life(self._stats)
             return len(self._in_engine)
 
     def _start_again(self) -> bool:
-        """Start the engine; return False where it does not start."""
+        """Start the engine; return False if it does not start."""
         try:
             self._engine.start()
         except EngineStartError as error:
@@ -313,9 +313,9 @@ class EngineHost:
         return True
 
     def _begin_life(self) -> list[Flight]:
-        """Note that there is a new engine; return what ran in the last one, to run again from its submission.
+        """Reset the state for a new engine; return the requests of the last one, which start over.
 
-        What waited for a new engine is among the newcomers now.
+        Requests that waited for a new engine join the newcomers.
         """
         self._is_restarting = False
         self._stats, self._running_ids = EngineStats(), frozenset()
@@ -328,13 +328,13 @@ class EngineHost:
         return interrupted
 
     def _regroup(self, interrupted: list[Flight]) -> None:
-        """Decide how requests that a death interrupted run again: all together once, then in halves, at last alone."""
+        """Decide how requests that a death interrupted run again: once all together, then in halves, finally alone."""
         is_probe_due = self._num_fruitless_deaths == MAX_FRUITLESS_DEATHS - 1
         if len(interrupted) == 1 and interrupted[0].crashes >= MAX_CRASHES:
             self._give_up(interrupted[0])
         elif interrupted and max(flight.crashes for flight in interrupted) == 1:
-            # A first death says little of the requests: it may have been a kill from outside.
-            if is_probe_due:  # it runs before them, or a request that kills engines would be taken for a broken engine
+            # A first death says little about the requests: it may have been a kill from outside.
+            if is_probe_due:  # it runs first, or a request that kills engines would pass for a faulty engine
                 self._suspects.appendleft(interrupted)
             else:
                 self._let_in(interrupted)
@@ -351,7 +351,7 @@ class EngineHost:
         flight.fail(message)
 
     def _next_suspects(self) -> None:
-        """When the engine is empty, run the next group of suspects, or let the newcomers in again."""
+        """When the engine is empty, run the next group of suspects; without any, admit the newcomers."""
         while self._suspects and not self._in_engine:
             self._let_in(self._suspects.popleft())
         if not (self._suspects or self._isolated or self._broken.is_condemned):

@@ -1,4 +1,1 @@
-"""The worker of a model that answers with vectors or scores: its lines by groups, under the leases of all chunks.
-
-Knows no engine of tokens.
-"""
+"""The worker of a pooling model, which answers with vectors or scores: lines are computed in groups."""

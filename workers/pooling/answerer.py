@@ -1,4 +1,4 @@
-"""Answers lines with one model that pools, in this process: groups of them, computed while no other of the chunk is."""
+"""Answers lines with one pooling model in this process, one group of a chunk's lines at a time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from workers.prompt_lengths import Unwanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolParts:
-    """One model, and the services around it."""
+    """One model, its answers, and the services around it."""
 
     services: Services
     model: PoolModel[Any]
     answers: PoolAnswers
-    """Computed by it."""
+    """Computed by the model."""
 
 
 class PoolAnswerer:
@@ -60,20 +60,20 @@ class PoolAnswerer:
 
 
 class PoolLines(ChunkLines[PoolLine]):
-    """One group at a time, in a thread of its own: its results are written before the next one is computed."""
+    """Computes one group at a time in a separate thread; its results are written before the next group starts."""
 
     fingerprint = ""
-    """Of unfinished lines it is kept alone that a broken row has ended them, whatever the files of the model."""
+    """Empty, as only the fact that a broken row ended a line is kept, which does not depend on the model's files."""
     group_seconds = math.inf
-    """Lines are computed together that fit into a group: there is nothing to be won by beginning with less."""
+    """Never, as a group that starts with fewer lines than fit gains nothing."""
 
     def __init__(self, claim: ClaimedChunk, parts: PoolParts) -> None:
         super().__init__(claim, FailureMaker(claim.batch_id, budget_advice="Ask for a higher limit."))
         self._parts = parts
         self._monotonic = parts.services.monotonic
         self.group_lines = parts.services.settings.flush_results
-        self._open: set[int] = set()  # numbers of the lines of the group that is computed
-        self._broken: set[int] = set()  # and of those whose rows were broken, and which are for another worker
+        self._open: set[int] = set()  # numbers of the lines of the running group
+        self._broken: set[int] = set()  # numbers of the lines whose rows were broken, which are for another worker
         self._is_computing = False
         self._moved_at = 0.0
         self._microseconds = 0
@@ -109,31 +109,31 @@ class PoolLines(ChunkLines[PoolLine]):
             outcomes = self._outcomes(lines, broken_before, reasons.append)
         except Unwanted:
             lines = ()
-        except Exception as error:  # noqa: BLE001 - told to the chunk, which records it
+        except Exception as error:  # noqa: BLE001 - passed to the chunk, which records it
             outcomes = {line.line_no: error for line in lines}
         self._is_computing = False
         for line in lines:
             on_end(Ended.by(line, outcomes[line.line_no]))
-        for reason in reasons:  # last: a chunk that is given back keeps what broke for the next worker
+        for reason in reasons:  # last, so that a released chunk keeps its broken lines for the next worker
             self._parts.services.drain.take_out(reason)
 
     def _outcomes(
         self, lines: Sequence[PoolLine], broken_before: set[int], on_broken: Callable[[str], None]
     ) -> Mapping[int, LineResult | Exception]:
-        """Return a result for each line, or why another worker is to compute it. Raises Unwanted."""
+        """Return a result for each line, or the error for which another worker is to compute it. Raise Unwanted."""
         asker = Asker(
             batch_id=self.claim.batch_id,
             tenant=self.claim.tenant_id,
             priority=ENGINE_PRIORITY[Priority(self.claim.priority)],
         )
         answers = self._parts.answers
-        found = answers.answer(
+        answered = answers.answer(
             lines, asker=asker, is_wanted=self._is_wanted, on_broken=on_broken, broken_before=broken_before
         )
-        self._microseconds += found.microseconds
-        self._broken.update(found.broken)
-        away = ServiceError("the model gives no numbers for some lines, which are for another worker")
-        return {**found.outcomes, **dict.fromkeys(found.broken, away)}
+        self._microseconds += answered.microseconds
+        self._broken.update(answered.broken)
+        away = ServiceError("the model gave NaN or infinite values for some lines; another worker computes them")
+        return {**answered.outcomes, **dict.fromkeys(answered.broken, away)}
 
     def _is_wanted(self) -> bool:
         self._moved_at = self._monotonic()

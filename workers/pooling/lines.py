@@ -1,4 +1,4 @@
-"""The lines of a chunk as a model that pools takes them: tokenised, measured, and cut into groups. Computes nothing."""
+"""The lines of a chunk for a pooling model: tokenised, measured, and divided into groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.pooling.text_tokens import TokenizedText
 from jobs.lines.endpoints import LineKind, Request
 
 GROUP_TOKENS = 16_384
-"""Of lines that are computed between two writes, unless one line alone has more."""
+"""Tokens of the lines that are computed between two writes, unless a single line has more."""
 
 Numbers = npt.NDArray[np.float32]
 
@@ -26,11 +26,11 @@ class PoolLine:
     custom_id: str
     request: Request
     inputs: Sequence[TokenizedText]
-    """What is computed for it, each by itself."""
+    """Its inputs, each computed by itself."""
 
     @property
     def most_tokens(self) -> int:
-        """Return how many the line uses, which is known before."""
+        """Return how many tokens the line uses, which is known beforehand."""
         return sum(len(one.token_ids) for one in self.inputs)
 
     @property
@@ -42,37 +42,37 @@ Input = TypeVar("Input", bound=TokenizedText)
 
 
 class PoolModel(Protocol[Input]):
-    """A loaded model, and what lines ask of it."""
+    """A loaded model with the methods that lines need."""
 
     @property
     def kind(self) -> LineKind:
-        """Return which lines it answers."""
+        """Return the kind of lines it answers."""
         ...
 
     @property
     def max_tokens(self) -> int:
-        """Return how many tokens it reads at once."""
+        """Return how many tokens of an input it reads."""
         ...
 
     def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[Input]:
-        """Yield what is to be computed. Raises BodyError for what this model does not take, and Unwanted."""
+        """Yield the inputs to compute. Raise BodyError for what this model does not accept, and Unwanted."""
         ...
 
     def compute(self, inputs: Sequence[Input]) -> Numbers:
-        """Return what was asked of each input, in their order: [inputs] or [inputs, numbers of each], perhaps NaN."""
+        """Return the numbers of each input, in order: [inputs] or [inputs, numbers of each], perhaps NaN."""
         ...
 
     def reload(self) -> None:
-        """Read the weights again: those in memory are not to be trusted. Raises ModelLoadError."""
+        """Load the weights again, as those in memory are not to be trusted. Raise ModelLoadError."""
         ...
 
-    def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> Mapping[str, Any]:
+    def body(self, line: PoolLine, numbers: Numbers, *, response_id: str, name: str) -> Mapping[str, Any]:
         """Return the answer of a line whose inputs were computed, under the model's served name."""
         ...
 
 
 def next_group(lines: Sequence[PoolLine], *, max_lines: int) -> Sequence[PoolLine]:
-    """Return the first lines, as many as are computed together; at least one."""
+    """Return the first lines that are computed together; at least one."""
     num_tokens = 0
     for index, line in enumerate(lines[:max_lines]):
         num_tokens += line.most_tokens

@@ -1,4 +1,4 @@
-"""The worker role of a model that answers with vectors or scores: one process, one model on the CPU, no engine."""
+"""The worker role of a pooling model: one process, one model on the CPU, no engine."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def main(
     hold_sessions: sessionmaker[Session],
     before_database: Callable[[], None],
 ) -> None:
-    """Serve what is in `folder` as `model` until SIGTERM; the rest as for `gpu_main.main`.
+    """Serve the model in `folder` as `model` until SIGTERM; the other arguments are those of `gpu_main.main`.
 
-    Raises InputError where the folder cannot be served, ConflictError where the name answers other lines so far.
+    Raise InputError if the folder cannot be served, ConflictError if the name has answered another kind of lines.
     """
     loaded = _load(folder, purpose)
     storage = Storage.of(settings)
@@ -61,7 +61,7 @@ def main(
         before_database()
     store_marker.bind(sessions, storage)
     kept = kept_tokenizer(storage, loaded.tokenizer if isinstance(loaded, VectorModel) else None)
-    with transaction(sessions) as session:  # only now: a model that cannot be served here must not become known
+    with transaction(sessions) as session:  # only now: a model that cannot be served must not be registered
         if path is not None:
             served_models.put_model(session, model, path)
         served_models.note_kind(session, model, loaded.kind)
@@ -81,8 +81,8 @@ def main(
 def _load(folder: Path, purpose: Purpose) -> PoolModel[Any]:
     if purpose is Purpose.EMBED and not (folder / "modules.json").is_file():
         raise InputError(
-            f"{folder} has no modules.json to say how its encoder makes a vector of a text. Save it with "
-            "sentence-transformers, which writes that."
+            f"{folder} has no modules.json, which defines how its encoder turns a text into a vector. Save the model "
+            "with sentence-transformers, which writes it."
         )
     try:
         return VectorModel(Embedder(folder)) if purpose is Purpose.EMBED else ScoreModel(Reranker(folder))

@@ -1,4 +1,4 @@
-"""Lines of `/v1/rerank`: a query with each document as one model's tokens, and its scores in order. Knows no chunk."""
+"""Lines of `/v1/rerank`: tokenises the query with each document and returns the sorted scores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from workers.pooling.lines import Numbers, PoolLine
 from workers.prompt_lengths import Unwanted
 
 _MAX_LINE_TOKENS = 2**21
-"""The query counts with every document: a short line of 2,048 of them could else fill the memory."""
+"""The query counts with every document: otherwise a short line with 2,048 documents could fill the memory."""
 
 _PIECE_DOCUMENTS = 32
-"""Tokenised between two looks whether the line is still wanted."""
+"""Documents tokenised between two checks of `is_wanted`."""
 
 
 class ScoreModel:
@@ -68,13 +68,13 @@ class ScoreModel:
     def reload(self) -> None:
         self._reranker.reload()
 
-    def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
+    def body(self, line: PoolLine, numbers: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
         request = line.request
-        assert isinstance(request, RerankRequest), "tokenize took it"
-        best = np.argsort(-found, kind="stable")[: request.top_n]
+        assert isinstance(request, RerankRequest), "tokenize accepted it"
+        best = np.argsort(-numbers, kind="stable")[: request.top_n]
         return rerank_body(
             response_id,
-            [(int(index), _sigmoid(float(found[index]))) for index in best],
+            [(int(index), _sigmoid(float(numbers[index]))) for index in best],
             model=name,
             num_tokens=line.most_tokens,
             documents=request.documents if request.return_documents else None,
@@ -82,5 +82,5 @@ class ScoreModel:
 
 
 def _sigmoid(logit: float) -> float:
-    """Return it in float64, so that scores near 1 stay apart, and without an overflow far from 0."""
+    """Return the sigmoid in float64, so that scores near 1 stay distinct, without overflow far from 0."""
     return 1.0 / (1.0 + math.exp(-logit)) if logit > 0 else 1.0 - 1.0 / (1.0 + math.exp(logit))

@@ -1,4 +1,4 @@
-"""Whose piece a model that pools computes next: one at a time, since it has all cores."""
+"""Decides whose piece a pooling model computes next: one at a time, since each uses all cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """For whom lines are computed."""
+    """The batch and tenant that lines are computed for."""
 
     batch_id: str
     tenant: str = ""
@@ -24,7 +24,7 @@ class Asker:
 
 
 class PieceTurns:
-    """The most urgent first, then tenants in turn. Safe to use from several threads."""
+    """Turns in order of urgency, then round robin between tenants. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,7 +33,7 @@ class PieceTurns:
 
     @contextmanager
     def held(self, asker: Asker, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait for the turn of a piece, and hold it for the block. Raises Unwanted once nobody waits for it."""
+        """Wait for the turn of a piece, and hold it for the block. Raise Unwanted once it is no longer wanted."""
         place = self._enter(asker)
         try:
             while not self._is_next(place):
@@ -60,7 +60,7 @@ class PieceTurns:
             return self._waiting.put(None, tenant=asker.tenant, rank=asker.priority)
 
     def _is_next(self, place: Place[None]) -> bool:
-        """Wait a moment; where it is this one's turn now, take it."""
+        """Wait a moment; take the turn if it has come."""
         with self._changed:
             is_next = self._changed.wait_for(
                 lambda: not self._is_taken and self._waiting.first() is place, _LOOK_SECONDS

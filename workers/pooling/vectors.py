@@ -1,4 +1,4 @@
-"""Lines of `/v1/embeddings`: texts as one model's tokens, and its vectors as OpenAI writes them. Knows no chunk."""
+"""Lines of `/v1/embeddings`: tokenises texts and returns their vectors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VectorModel:
         self.max_tokens = embedder.max_tokens
 
     def made_by(self, folder: Path) -> ModelEmbedding:
-        """Return how its vectors are made, as the files in `folder` say, which are read."""
+        """Return how its vectors are made, from the files in `folder`, which are read."""
         return ModelEmbedding(
             model_sha256=model_sha256(folder),
             tokenizer_sha256=tokenizer_sha256(self._embedder.encoder_path),
@@ -43,7 +43,7 @@ class VectorModel:
 
     @property
     def tokenizer(self) -> Any:
-        """Return what it counts tokens by: see `Embedder.tokenizer`."""
+        """Return the tokenizer that it counts tokens by: see `Embedder.tokenizer`."""
         return self._embedder.tokenizer
 
     def tokenize(self, request: Request, *, is_wanted: Callable[[], bool]) -> Iterator[TokenizedText]:
@@ -66,22 +66,22 @@ class VectorModel:
     def reload(self) -> None:
         self._embedder.reload()
 
-    def body(self, line: PoolLine, found: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
+    def body(self, line: PoolLine, numbers: Numbers, *, response_id: str, name: str) -> dict[str, Any]:
         del response_id  # OpenAI's answer has none
         request = line.request
-        assert isinstance(request, EmbeddingRequest), "tokenize took it"
-        kept = [self._embedder.shorten(vector, request.dimensions) for vector in found]
-        vectors = [_written(vector, request.encoding) for vector in kept]
+        assert isinstance(request, EmbeddingRequest), "tokenize accepted it"
+        shortened = [self._embedder.shorten(vector, request.dimensions) for vector in numbers]
+        vectors = [_written(vector, request.encoding) for vector in shortened]
         return embeddings_body(vectors, model=name, num_tokens=line.most_tokens)
 
     def _of_text(self, text: str, name: str, *, truncate: bool) -> TokenizedText:
         try:
-            (found,) = self._embedder.tokenize([text])
+            (tokenized,) = self._embedder.tokenize([text])
         except InvalidRequestError as error:
             raise BodyError("input", f"{name} cannot be tokenised: {error}") from None
-        if found.is_truncated and not truncate:
+        if tokenized.is_truncated and not truncate:
             raise self._too_long(f"{name} has more than {self.max_tokens:,} tokens", instead=", or send truncate")
-        return found
+        return tokenized
 
     def _of_ids(self, token_ids: Sequence[int], name: str) -> TokenizedText:
         if len(token_ids) > self.max_tokens:
@@ -91,8 +91,8 @@ class VectorModel:
             raise BodyError("input", f"{name} has the token id {max(token_ids)}; this model has 0 to {most}")
         return TokenizedText(token_ids=torch.tensor(token_ids), is_truncated=False)
 
-    def _too_long(self, said: str, *, instead: str = "") -> BodyError:
-        message = f"{said}; this model reads {self.max_tokens:,} at most. Cut it into several inputs{instead}"
+    def _too_long(self, problem: str, *, instead: str = "") -> BodyError:
+        message = f"{problem}; this model reads {self.max_tokens:,} at most. Cut it into several inputs{instead}"
         return BodyError("input", message, code="context_length_exceeded")
 
 

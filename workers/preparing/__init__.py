@@ -1,4 +1,4 @@
-"""Lines that need no engine: documents read and cut, and answers grounded in them, by confined processes.
+"""The prepare worker: confined processes read and cut documents and ground answers in them. It needs no engine.
 
-Knows no engine and no SQL: chunks are claimed and held as a GPU worker does.
+Chunks are claimed and held as in a GPU worker.
 """

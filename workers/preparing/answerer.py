@@ -1,4 +1,4 @@
-"""Answers lines with readers of documents, which all chunks of a worker share. Knows no claim."""
+"""Answers lines with document readers, which all chunks of a worker share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DocumentAnswerer:
     """The `Answerer` of a prepare worker."""
 
     def __init__(self, pool: ReaderPool, make_parts: Callable[[str], PrepareParts]) -> None:
-        """`make_parts` is called once a reader has said what files are read with."""
+        """`make_parts` is called with the names and versions of the parsers, once a reader has reported them."""
         self._pool = pool
         self._make_parts = make_parts
         self._parts: PrepareParts | None = None

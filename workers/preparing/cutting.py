@@ -1,6 +1,6 @@
-"""Makes a segment of an index of read documents, in the object store; one that cannot be cut is left out and told.
+"""Makes a segment of an index from read documents; documents that cannot be cut are left out and reported.
 
-Knows no chunk; the documents are looked at by a confined process alone.
+Only a confined process parses the documents.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jobs.storage import Storage, prepared, read_documents
 from workers.preparing.line_errors import LineError
 from workers.preparing.tokenizers import Tokenizers
 
-_GONE = "what was read of it is kept no longer; build the index anew"
+_GONE = "its parsed content has been deleted; build the index again"
 _NAME = "documents of an index"
 
 
 class SegmentCutter:
-    """Cuts with one confined process."""
+    """Cuts documents with one confined process."""
 
     def __init__(self, storage: Storage, reader: DocumentReader, *, tokenizers: Tokenizers, limits: Limits) -> None:
         self._storage = storage
@@ -35,10 +35,10 @@ class SegmentCutter:
         self._tenant_id = ""
 
     def cut(self, request: CutRequest, tenant_id: str) -> dict[str, Any]:
-        """Write the segment and return the body of the line's response.
+        """Write the segment to the object store and return the body of the line's response.
 
-        Raises DocumentError where the documents cannot be cut together, though each alone can, InputError for objects
-        of another tenant, ServiceError, and ExtractionError where no process comes up.
+        Raise DocumentError if the documents cannot be cut together, though each alone can, InputError for objects of
+        another tenant, ServiceError, and ExtractionError if no process starts.
         """
         _require_own(request, tenant_id)
         self._tenant_id = tenant_id
@@ -50,8 +50,8 @@ class SegmentCutter:
         )
         if request.tokenizer_sha256 is not None:
             self._tokenizer = self._tokenizers.get(request.tokenizer_sha256)
-        found = [document for each in request.documents if (document := self._read(each)) is not None]
-        answer, num_cut = self._answer(cutting, found)
+        documents = [document for each in request.documents if (document := self._read(each)) is not None]
+        answer, num_cut = self._answer(cutting, documents)
         body = {"object": "index_segment", "num_documents": num_cut, "failed": self._failed}
         if answer is None:
             return {**body, "signature": None, "num_passages": 0, "size_bytes": 0}
@@ -71,7 +71,7 @@ class SegmentCutter:
         return ReadDocument(id=named["id"], name=named["name"], stored=stored)
 
     def _answer(self, cutting: Cutting, documents: list[ReadDocument]) -> tuple[bytes | None, int]:
-        """Return what became of the documents that can be cut, and how many these are."""
+        """Return the segment of the documents that can be cut, and their number."""
         if not documents:
             return None, 0
         try:
@@ -81,7 +81,7 @@ class SegmentCutter:
                 self._note(documents[0], error)
                 return None, 0
             good = [each for each in documents if self._is_good(cutting, each)]
-            if len(good) == len(documents):  # together they are too much
+            if len(good) == len(documents):  # together they are too large
                 raise
         return self._answer(cutting, good)
 
@@ -94,7 +94,7 @@ class SegmentCutter:
         return True
 
     def _cut(self, cutting: Cutting, documents: list[ReadDocument], name: str) -> bytes:
-        """Cut in a process that this tenant alone has: it keeps the tokenizer, which takes up to a second to read."""
+        """Cut in a process of this tenant only: it keeps the tokenizer, which takes up to a second to load."""
         return self._reader.read_stored(packed(cutting, documents, self._tokenizer), name, owner=self._tenant_id)
 
     def _note(self, document: ReadDocument, error: DocumentError) -> None:
@@ -104,4 +104,4 @@ class SegmentCutter:
 def _require_own(request: CutRequest, tenant_id: str) -> None:
     for key in (request.segment_key, *(each["object_key"] for each in request.documents)):
         if not prepared.is_of(key, tenant_id):
-            raise InputError(f"{key[:200]!r} is no object of this tenant", code="not_found")
+            raise InputError(f"{key[:200]!r} is not an object of this tenant", code="not_found")

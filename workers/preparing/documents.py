@@ -1,7 +1,7 @@
-"""Answers one line: a file becomes a read document in the object store, documents a segment, an answer a record.
+"""Answers one line: reads a file into the object store, cuts documents into a segment, or grounds an answer.
 
-Found in the store under the same readers, a document is not parsed again. Knows no chunk; strangers' bytes are looked
-at by the processes of `readers` alone.
+A document that the store holds for the same parsers is not parsed again. Only the processes of `readers` parse
+untrusted bytes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from workers.preparing.readers import Readers
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
 
-_ASKED = ("sha256", "first", "second_readings", "again", "covered", "usage")
+_ANSWER_FIELDS = ("sha256", "first", "second_readings", "again", "covered", "usage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentAnswers:
-    """Raises InputError where a line has no answer, and ServiceError where a later try may have one."""
+    """Answers lines. Raises InputError if a line has no answer, and ServiceError if a retry may have one."""
 
     sources: Sources
     storage: Storage
     tokenizers: Tokenizers
     parsers: str
-    """Names and versions of what files are read with."""
+    """Names and versions of the parsers."""
     limits: Limits
 
     def answer(
@@ -46,7 +46,7 @@ class DocumentAnswers:
     ) -> dict[str, Any]:
         """Return the body of a line's response.
 
-        Raises LineError for what is the document's or the line's fault, ServiceError where no reader can be started.
+        Raise LineError for errors of the document or the line, ServiceError if no reader can be started.
         """
         try:
             if isinstance(request, CutRequest):
@@ -57,7 +57,7 @@ class DocumentAnswers:
             return self._ground(request, tenant_id, readers)
         except DocumentError as error:
             raise LineError(error.message, code=error.code, page=error.page) from None
-        except ExtractionError as error:  # no process comes up, which says nothing of the document
+        except ExtractionError as error:  # no process starts, which is not the document's fault
             raise ServiceError(str(error)) from None
 
     def _read(self, request: ReadRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
@@ -73,26 +73,26 @@ class DocumentAnswers:
 
     def _ground(self, request: GroundRequest, tenant_id: str, readers: Readers) -> dict[str, Any]:
         content = self._answers(request, tenant_id)
-        found: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name))
-        return {"object": "record", **found}
+        record: dict[str, Any] = orjson.loads(readers.answers.read_stored(content, request.name))
+        return {"object": "record", **record}
 
     def _answers(self, request: GroundRequest, tenant_id: str) -> bytes:
-        """Return the answers with what they are to be looked for in: a document, or what was found in an index."""
-        asked: Mapping[str, Any] = {name: getattr(request, name) for name in _ASKED}
+        """Return the answers packed with their source: a document, or the passages found in an index."""
+        answers: Mapping[str, Any] = {name: getattr(request, name) for name in _ANSWER_FIELDS}
         plan = self._own(request.plan_key, tenant_id)
         if request.object_key is not None:
-            return packed(asked, plan=plan, document=self._own(request.object_key, tenant_id))
-        assert request.found_key is not None, "one of the two is given"
+            return packed(answers, plan=plan, document=self._own(request.object_key, tenant_id))
+        assert request.found_key is not None, "one of the two keys is set"
         gathering = Gathering(sessions=self.sources.sessions, storage=self.storage)
-        found = gathering.passages(self._own(request.found_key, tenant_id), num_groups=len(request.first))
-        return packed_found(asked, plan=plan, found=found, stored=gathering.stored(found, tenant_id))
+        passages = gathering.passages(self._own(request.found_key, tenant_id), num_groups=len(request.first))
+        return packed_found(answers, plan=plan, found=passages, stored=gathering.stored(passages, tenant_id))
 
     def _own(self, key: str, tenant_id: str) -> bytes:
         """Return a whole object of the tenant."""
         if not prepared.is_of(key, tenant_id):
-            raise LineError(f"{key[:200]!r} is no object of this tenant", code="not_found")
+            raise LineError(f"{key[:200]!r} is not an object of this tenant", code="not_found")
         try:
             return b"".join(self.storage.iter_chunks(key))
         except NotFoundError:
-            message = f"{key!r} is kept no longer: what nobody used for so long is deleted. Start the extraction anew"
+            message = f"{key!r} was deleted after it had not been used for long. Start the extraction again"
             raise LineError(message, code="document_gone") from None

@@ -1,7 +1,4 @@
-"""What an index was asked, for the process that looks for the answers in it: passages, and the documents they are of.
-
-Knows no chunk, and looks into no document.
-"""
+"""Collects passages found in an index, and their documents, for the process that grounds answers in them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from jobs.settings import MIB
 from jobs.storage import Storage, read_documents
 
 MAX_STORED_BYTES = 64 * MIB
-"""Of documents as they were read; the one that passes this is the last."""
+"""Size of the stored documents of one line; the document that exceeds it is the last."""
 _FIELDS = [each.name for each in fields(FoundPassage)]
 
 Found = Sequence[Sequence[Mapping[str, Any]]]
@@ -28,24 +25,24 @@ Found = Sequence[Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """Safe to use from several threads."""
+    """Reads passages and documents. Safe to use from several threads."""
 
     sessions: sessionmaker[Session]
     storage: Storage
 
     def passages(self, results: bytes, *, num_groups: int) -> Found:
-        """Return the passages of each group, out of the results of looking for them."""
+        """Return the passages of each group from the results of the retrieval batch."""
         lines = map(orjson.loads, results.splitlines())
         by_line = {line["custom_id"]: line["response"]["body"]["passages"] for line in lines}
-        found = [by_line.get(custom_id(0, group), []) for group in range(num_groups)]
-        return [[{name: one[name] for name in _FIELDS} for one in passages] for passages in found]
+        groups = [by_line.get(custom_id(0, group), []) for group in range(num_groups)]
+        return [[{name: one[name] for name in _FIELDS} for one in passages] for passages in groups]
 
-    def stored(self, found: Found, tenant_id: str) -> dict[str, bytes]:
-        """Return the documents of passages as they were read, those of the best ranks up to `MAX_STORED_BYTES`.
+    def stored(self, groups: Found, tenant_id: str) -> dict[str, bytes]:
+        """Return the stored documents of the passages, best ranks first, up to `MAX_STORED_BYTES`.
 
-        Of the others, and of those that are kept no longer, the passages say all.
+        For the others, and for deleted documents, the passages must suffice.
         """
-        ranked = sorted((one for passages in found for one in passages), key=lambda one: int(one["rank"]))
+        ranked = sorted((one for passages in groups for one in passages), key=lambda one: int(one["rank"]))
         ids = list(dict.fromkeys(str(one["document_id"]) for one in ranked))
         with transaction(self.sessions) as session:
             keys = documents.object_keys(session, tenant_id, ids)

@@ -1,4 +1,4 @@
-"""Why a line of a prepare worker has no answer."""
+"""The error of a line of a prepare worker that has no answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jobs.errors import InputError
 
 
 class LineError(InputError):
-    """With the page that it is about, counted from 0; None where it is about none."""
+    """An error with its page, counted from 0; None if it concerns no page."""
 
     def __init__(self, message: str, *, code: str, page: int | None = None) -> None:
         super().__init__(message, code=code)

@@ -1,4 +1,4 @@
-"""The lines of one chunk that readers of documents answer, in turns of some seconds."""
+"""The lines of one chunk that document readers answer, in turns of a few seconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TURN_MICROSECONDS = 1000 * TURN_MILLISECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareParts:
-    """Readers of documents, what they are asked, and the services around them."""
+    """The document readers, the answers made with them, and the services around them."""
 
     services: Services
     pool: ReaderPool
@@ -45,7 +45,7 @@ class PrepareParts:
 
 @dataclass(frozen=True, slots=True)
 class DocumentLine:
-    """A line as it stands in the file: it is parsed by the thread that answers it. It uses no tokens."""
+    """An unparsed line: the thread that answers it parses it. It uses no tokens."""
 
     raw: RawLine
     num_prompt_tokens: int = 0
@@ -64,7 +64,7 @@ OnEnd = Callable[[Ended[DocumentLine]], None]
 
 
 class DocumentLines(ChunkLines[DocumentLine]):
-    """Hands lines to the pool, as many at once as it has threads."""
+    """Passes lines to the pool, as many at once as it has threads."""
 
     long_line_bytes = math.inf
     may_put_off = True
@@ -73,23 +73,23 @@ class DocumentLines(ChunkLines[DocumentLine]):
         prices = Prices(reading_picos=reading_price_picos(parts.services.settings))
         super().__init__(replace(claim, prices=prices), FailureMaker(claim.batch_id, code="worker_failure"))
         self._parts = parts
-        self._open: set[int] = set()  # numbers of the lines that somebody waits for
+        self._open: set[int] = set()  # numbers of the lines that are still wanted
         self._waiting: deque[tuple[DocumentLine, OnEnd]] = deque()
         self._num_running = 0
         self._is_turn_over = False
         self._num_answered = 0
-        self._microseconds = 0  # of these
+        self._microseconds = 0  # of the answered lines
 
     def put_off(self, session: Session, claim: ClaimedChunk) -> str | None:
-        """Put a chunk off whose tenant has had all the reading of the day."""
+        """Put a chunk off if its tenant has used up its reading time of the day."""
         seconds = self._parts.services.settings.tenant_reading_seconds_per_day
         is_put_off = put_off_if_used_up(session, claim, default_seconds=seconds)
-        return "its tenant has had all the reading of the day" if is_put_off else None
+        return "its tenant has used up its reading time of the day" if is_put_off else None
 
     def begin(self, session: Session, claim: ClaimedChunk) -> None:
-        """Note nothing: what lines hold can end a reader, which is that line's error, and never the worker.
+        """Record nothing: a document can kill a reader, which is an error of its line, but never the worker.
 
-        So however often workers are killed, that is held against no document.
+        So no document is blamed for a killed worker.
         """
 
     def prepare(self, raw: RawLine, *, is_wanted: Callable[[], bool], room: Room) -> DocumentLine:
@@ -106,13 +106,13 @@ class DocumentLines(ChunkLines[DocumentLine]):
         self._open.discard(line_no)
 
     def drop_all(self) -> Mapping[int, Output]:
-        """Forget every line: what is being read is read to its end, and nobody hears of it."""
+        """Drop every line: documents that are being read are read to their end, and the results are discarded."""
         self._open.clear()
         self._waiting.clear()
         return {}
 
     def estimate_left(self, num_left: int) -> int:
-        """Return how many milliseconds other lines are expected to take: as long as those that were answered."""
+        """Return the expected milliseconds of the remaining lines, from the average of the answered ones."""
         return self._microseconds * num_left // (1000 * self._num_answered)
 
     def _fill(self) -> None:
@@ -122,7 +122,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
             self._parts.pool.submit(work, tenant_id=self.claim.tenant_id)
 
     def _run(self, line: DocumentLine, on_end: OnEnd, readers: Readers) -> None:
-        """Answer a line, in a thread of the pool; whatever ends it ends no other."""
+        """Answer a line in a thread of the pool; an error in it ends no other line."""
         if line.line_no not in self._open:
             return
         outcome: LineResult | Unanswered | Exception = Unanswered.LEFT
@@ -130,12 +130,12 @@ class DocumentLines(ChunkLines[DocumentLine]):
             try:
                 with self._parts.pool.running.including(self.claim.batch_id, 1):
                     outcome = self._answer(line.raw, readers)
-            except Exception as error:  # noqa: BLE001 - told to the chunk, which records it
+            except Exception as error:  # noqa: BLE001 - passed to the chunk, which records it
                 outcome = error
         on_end(Ended(line=line, make=partial(self._made, outcome)))
 
     def _made(self, outcome: LineResult | Unanswered | Exception) -> LineResult | Unanswered:
-        """Return what became of a line that ran; another one may run now, unless the chunk's turn is over."""
+        """Return the outcome of a line and start another one, unless the chunk's turn is over."""
         self._num_running -= 1
         if isinstance(outcome, LineResult):
             self._num_answered += 1
@@ -148,7 +148,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
         return outcome
 
     def _end_turn(self) -> None:
-        """Begin no further line: those that no reader has begun are left for another turn."""
+        """Start no further line: lines that no reader has started are left for another turn."""
         self._is_turn_over = True
         for line, on_end in self._waiting:
             on_end(Ended.by(line, Unanswered.LEFT))
@@ -158,16 +158,16 @@ class DocumentLines(ChunkLines[DocumentLine]):
         batch_id, kind = self.claim.batch_id, self.claim.endpoint.rpartition("/")[2]
         count, clock = self._parts.services.meters.count, _Clock(readers)
         try:
-            found, outcome = self._answered(raw, readers), "answered"
+            result, outcome = self._answered(raw, readers), "answered"
         except ServiceError:
             raise
         except InputError as error:
-            found, outcome = results.refused(batch_id, raw.line_no, custom_id_of(raw.content), error), error.code
+            result, outcome = results.refused(batch_id, raw.line_no, custom_id_of(raw.content), error), error.code
         except Exception:
-            count(DOCUMENTS, kind, "fault")  # nobody is charged for its time
+            count(DOCUMENTS, kind, "fault")  # its time is not billed
             raise
         count(DOCUMENTS, kind, outcome)
-        return replace(found, reading_microseconds=clock.microseconds)
+        return replace(result, reading_microseconds=clock.microseconds)
 
     def _answered(self, raw: RawLine, readers: Readers) -> LineResult:
         assert raw.content is not None, "validation refused over-long lines"
@@ -183,7 +183,7 @@ class DocumentLines(ChunkLines[DocumentLine]):
 
 
 class _Clock:
-    """How long a line takes: the processor time of its reader's processes, and of this thread."""
+    """The time of a line: the processor time of its reader's processes and of this thread."""
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers

@@ -1,4 +1,4 @@
-"""The prepare role: one process, some readers of documents, no engine."""
+"""The prepare role: one process, several document readers, no engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from workers.preparing.readers import ReaderPool
 from workers.preparing.sources import Sources
 from workers.preparing.tokenizers import Tokenizers
 
-_CONNECTIONS_BESIDE_READERS = 4  # for claims, for the flushes of chunks, and for the reader beside the others
+_CONNECTIONS_BESIDE_READERS = 4  # for claims, for the flushes of chunks, and for the spare reader
 _HOLD_CONNECTIONS = 2  # for leases and heartbeats, as in a GPU worker
 
 
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 
 def main(settings: Settings) -> None:
-    """Prepare documents until SIGTERM. Raises ServiceError where readers lack a layer that the settings require."""
+    """Prepare documents until SIGTERM. Raise ServiceError if readers lack a layer that the settings require."""
     check_isolation(is_required=settings.reader_isolation == "required")
-    # A reader has work for one chunk: more open ones would only wait.
+    # A reader works on one chunk at a time: more open chunks would only wait.
     settings = settings.model_copy(update={"worker_chunks": settings.prepare_processes})
     maker = sessions(
         connect(settings.database_url, connections=settings.prepare_processes + _CONNECTIONS_BESIDE_READERS)
@@ -70,7 +70,7 @@ def main(settings: Settings) -> None:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """Return what reading a document may cost."""
+    """Return the limits of reading one document."""
     return Limits(
         seconds=settings.reader_seconds,
         base_seconds=settings.reader_base_seconds,
@@ -81,19 +81,19 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def check_isolation(*, is_required: bool) -> None:
-    """Log what readers lack. Raises ServiceError where that must not be."""
+    """Log which layers of isolation readers lack. Raise ServiceError if they are required."""
     try:
-        found = Isolation.probe()
+        isolation = Isolation.probe()
     except ExtractionError as error:
         raise ServiceError(str(error)) from None
-    if is_required and not found.is_sufficient:
+    if is_required and not isolation.is_sufficient:
         raise ServiceError(
-            f"TOKENMILL_READER_ISOLATION is required, and readers of documents lack here {found.lacks}. Give them what "
+            f"TOKENMILL_READER_ISOLATION is required, but document readers lack {isolation.lacks} here. Provide what "
             "is missing, or set it to best."
         )
     log.log(
-        logging.INFO if found.is_sufficient else logging.WARNING,
+        logging.INFO if isolation.is_sufficient else logging.WARNING,
         "readers are confined layers=%s lacking=%s",
-        found.present,
-        found.lacks or "nothing",
+        isolation.present,
+        isolation.lacks or "nothing",
     )

@@ -1,4 +1,4 @@
-"""Answers one line: a query of a tenant's index becomes the passages that a prompt shows. Knows no chunk, no prompt."""
+"""Answers one line: searches a tenant's index with a query and returns the passages for the prompt."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from workers.preparing.line_errors import LineError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageAnswers:
-    """Safe to use from several threads, which share the indexes that are in memory.
+    """Answers queries. Safe to use from several threads, which share the indexes in memory.
 
-    Raises InputError where a line has no answer, and ServiceError where a later try may have one.
+    Raises InputError if a line has no answer, and ServiceError if a retry may have one.
     """
 
     sessions: sessionmaker[Session]
     searcher: Searcher
 
     def answer(self, request: FindRequest, *, tenant_id: str) -> dict[str, Any]:
-        """Return the body of a line's response. Raises LineError where the index, or the query for it, is not there."""
+        """Return the body of a line's response. Raise LineError if the index, or the query's vector, is missing."""
         if request.error is not None:
             raise LineError(str(request.error["message"]), code=str(request.error["code"]))
         parts = self._parts(request, tenant_id)
@@ -37,8 +37,8 @@ class PassageAnswers:
             raise LineError(f"index {parts.id!r} has vectors, and the query has none; retry the line", code=UNAVAILABLE)
         vector = None if request.vector is None else np.frombuffer(request.vector, "<f4")
         query = Query(text=request.query, vector=vector)
-        (found,) = self.searcher.search(parts, [query], top_k=request.top_k, max_tokens=request.max_tokens)
-        return _body(request, found)
+        (result,) = self.searcher.search(parts, [query], top_k=request.top_k, max_tokens=request.max_tokens)
+        return _body(request, result)
 
     def _parts(self, request: FindRequest, tenant_id: str) -> IndexParts:
         try:
@@ -48,9 +48,9 @@ class PassageAnswers:
             raise LineError(error.message, code=INDEX_NOT_FOUND) from None
 
 
-def _body(request: FindRequest, found: Found) -> dict[str, Any]:
-    passages = [_passage(one) for one in found.chosen]
-    return {"object": "passages", "index": request.index, "num_tokens": found.num_tokens, "passages": passages}
+def _body(request: FindRequest, result: Found) -> dict[str, Any]:
+    passages = [_passage(one) for one in result.chosen]
+    return {"object": "passages", "index": request.index, "num_tokens": result.num_tokens, "passages": passages}
 
 
 def _passage(one: FoundPassage) -> dict[str, Any]:

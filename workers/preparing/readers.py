@@ -1,6 +1,6 @@
-"""So many threads, each with confined processes of its own, that all chunks of a worker share.
+"""A pool of reader threads, each with its own confined processes, that all chunks of a worker share.
 
-Knows no line: whoever gives work to a thread says what it is. Processes that nobody needs for a while are ended.
+Idle processes are ended after a while.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from workers.chunks.running import RunningCount
 from workers.preparing.turns import Turns
 
 IDLE_SECONDS = 60.0
-"""How long a thread keeps its processes without work: each holds some 50 MB."""
+"""How long an idle thread keeps its processes: each holds some 50 MB."""
 _CUTTING_TIMES = 5
-"""As long as a file may be read, its text may be cut: counting its tokens takes 3 to 10 s a million characters."""
+"""Time limit for cutting, as a multiple of that for reading: counting tokens takes 3 to 10 s per million characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """What one thread works with."""
+    """The confined processes of one thread."""
 
     files: DocumentReader = field(default_factory=DocumentReader)
-    """Makes a stored document of a file's bytes."""
+    """Turns a file's bytes into a stored document."""
     answers: DocumentReader = field(default_factory=lambda: DocumentReader(module=GROUNDER))
-    """Makes a record of what `grounding_child.packed` returns."""
+    """Turns the output of `grounding_child.packed` into a record."""
     passages: DocumentReader = field(default_factory=lambda: DocumentReader(module=CUTTER))
-    """Makes a segment of an index of what `cutting_child.packed` returns."""
+    """Turns the output of `cutting_child.packed` into a segment of an index."""
 
     @classmethod
     def within(cls, limits: Limits) -> Readers:
@@ -54,7 +54,7 @@ class Readers:
             each.close()
 
     def kill(self) -> None:
-        """End the processes from another thread than theirs."""
+        """Kill the processes from another thread than theirs."""
         for each in (self.files, self.answers, self.passages):
             if (process_id := each.process_id) is not None:
                 with suppress(ProcessLookupError):
@@ -62,14 +62,14 @@ class Readers:
 
 
 Work = Callable[[Readers], None]
-"""Raises nothing."""
+"""Must not raise."""
 
 
 class ReaderPool:
-    """Gives work to its threads, tenants in turn. Safe to use from the threads of several chunks.
+    """Gives work to its threads, in turns between tenants. Safe to use from the threads of several chunks.
 
-    A thread beside `num_threads` reads for a tenant of whom nothing is being read while those are all at work. It has
-    processes only when that happens.
+    One spare thread beyond `num_threads` reads for a tenant that has nothing in progress while all others are busy. It
+    has processes only when that happens.
     """
 
     def __init__(self, num_threads: int, *, limits: Limits | None = None) -> None:
@@ -77,7 +77,7 @@ class ReaderPool:
         self.running = RunningCount()
         self._readers = [Readers.within(limits or Limits()) for _ in range(num_threads + 1)]
         self._turns: Turns[Work] = Turns(num_threads)
-        # Daemons: what one of them still reads when the worker has drained keeps nobody from leaving.
+        # Daemons: a document that is still being read when the worker has drained does not delay its exit.
         self._threads = [
             threading.Thread(
                 target=self._serve, args=(readers, number == num_threads), name=f"read-{number}", daemon=True
@@ -86,39 +86,39 @@ class ReaderPool:
         ]
 
     def start(self) -> str:
-        """Start the threads; return what files are read with. Raises ExtractionError where no process comes up."""
+        """Start the threads; return the names and versions of the parsers. Raise ExtractionError if none starts."""
         parsers = self._readers[0].files.parsers
         for thread in self._threads:
             thread.start()
         return parsers
 
     def submit(self, work: Work, *, tenant_id: str) -> None:
-        """Have a tenant's work done by whichever thread is free in its turn."""
+        """Queue a tenant's work for the next free thread in its turn."""
         self._turns.put(tenant_id, work)
 
     @property
     def num_busy(self) -> int:
-        """Return how many threads are at work."""
+        """Return how many threads are busy."""
         return self._turns.num_under_way
 
     @property
     def num_waiting(self) -> int:
-        """Return how much work no thread has begun."""
+        """Return how much work has not been started."""
         return self._turns.num_waiting
 
     def close(self) -> None:
-        """End all processes, those at work too."""
+        """Kill all processes, busy ones too."""
         self._turns.close()
         for readers in self._readers:
             readers.kill()
 
     def _serve(self, readers: Readers, is_spare: bool) -> None:
         while not self._turns.is_closed:
-            taken = self._turns.take(is_spare=is_spare, timeout_seconds=IDLE_SECONDS)
-            if taken is None:
+            turn = self._turns.take(is_spare=is_spare, timeout_seconds=IDLE_SECONDS)
+            if turn is None:
                 readers.close()
                 continue
-            tenant_id, work = taken
+            tenant_id, work = turn
             work(readers)
             self._turns.done(tenant_id)
         readers.close()

@@ -1,4 +1,4 @@
-"""The bytes of a document that a line names: of a tenant's file, or of an object in one of its stores."""
+"""Reads the bytes of a document that a line names: a tenant's file, or an object in one of its stores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jobs.storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Asks for no more than it is told to read."""
+    """Reads documents, never more than the limit."""
 
     sessions: sessionmaker[Session]
     storage: Storage
     settings: Settings
 
     def read(self, request: ReadRequest, *, tenant_id: str, max_bytes: int) -> bytes:
-        """Return a document. Raises DocumentError where it is larger, InputError where there is none, ServiceError."""
+        """Return a document. Raise DocumentError if it is too large, InputError if there is none, ServiceError."""
         if request.file_id is None:
             return self._of_store(request, tenant_id, max_bytes)
         with transaction(self.sessions) as session:
@@ -36,7 +36,7 @@ class Sources:
         try:
             return b"".join(self.storage.iter_range(key, 0, size_bytes))
         except NotFoundError:
-            message = f"the content of file {request.file_id} is lost; upload it anew"
+            message = f"the content of file {request.file_id} is lost; upload it again"
             raise NotFoundError(message, code="file_lost") from None
 
     def _of_store(self, request: ReadRequest, tenant_id: str, max_bytes: int) -> bytes:
@@ -56,5 +56,5 @@ class Sources:
 
 
 def _too_large(name: str, size: str, max_bytes: int) -> DocumentError:
-    """Say of a file what a reader would that was handed all of it."""
+    """Return the error that a reader would raise for the whole file."""
     return DocumentError(DocumentCode.TOO_LARGE, f"{name} has {size} bytes, and {max_bytes} are read; split it")

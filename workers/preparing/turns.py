@@ -1,7 +1,4 @@
-"""Which tenant's work a thread of the readers does next: the one that has least under way.
-
-Knows neither readers nor what the work is.
-"""
+"""Decides whose work a reader thread does next: that of the tenant with the least work in progress."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ Work = TypeVar("Work")
 
 
 class Turns(Generic[Work]):
-    """Work that waits, and how much of each tenant is under way. Safe to use from several threads."""
+    """Waiting work, and the amount in progress by tenant. Safe to use from several threads."""
 
     def __init__(self, num_threads: int) -> None:
-        """`num_threads` take whatever waits; spare ones beside them are for newcomers alone."""
+        """`num_threads` take any waiting work; spare ones are only for newcomers."""
         self._num_threads = num_threads
         self._changed = threading.Condition()
         self._waiting: TurnQueue[Work] = TurnQueue()
@@ -27,32 +24,32 @@ class Turns(Generic[Work]):
 
     @property
     def num_under_way(self) -> int:
-        """Return how much work has begun and has not ended."""
+        """Return how much work is in progress."""
         with self._changed:
             return self._under_way.total()
 
     @property
     def num_waiting(self) -> int:
-        """Return how much work has not begun."""
+        """Return how much work has not been started."""
         with self._changed:
             return len(self._waiting)
 
     @property
     def is_closed(self) -> bool:
-        """Tell whether no more work is to begin."""
+        """Tell whether no more work may start."""
         return self._is_closed
 
     def put(self, tenant_id: str, work: Work) -> None:
-        """Have work done in its tenant's turn; a tenant's own begins in the order in which it came."""
+        """Queue work for its tenant's turn; a tenant's work starts in order of arrival."""
         with self._changed:
             self._waiting.put(work, tenant=tenant_id)
             self._changed.notify_all()
 
     def take(self, *, is_spare: bool, timeout_seconds: float) -> tuple[str, Work] | None:
-        """Wait for work, and return it with its tenant: `done` ends it. None where none came, or all is closed.
+        """Wait for work and return it with its tenant; call `done` when it ends. None on timeout or if closed.
 
-        Where the thread `is_spare`, only a tenant's of whom nothing is under way, and only while all others are at
-        work: it need not wait for the end of anybody's slowest document.
+        A spare thread takes only work of a tenant with nothing in progress, and only while all others are busy, so
+        that such a tenant need not wait for another's slowest document.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._next(is_spare=is_spare), timeout_seconds)
@@ -60,24 +57,24 @@ class Turns(Generic[Work]):
             if place is None or self._is_closed:
                 return None
             self._under_way[place.tenant] += 1
-            self._changed.notify_all()  # this may have been the last thread that was free: the spare one's time
+            self._changed.notify_all()  # this may have been the last free thread, so that the spare one may start
             return place.tenant, self._waiting.take(place)
 
     def done(self, tenant_id: str) -> None:
-        """Note the end of work that was taken."""
+        """Record the end of work that was taken."""
         with self._changed:
             self._under_way[tenant_id] -= 1
-            self._under_way += Counter()  # forgets who has nothing under way
+            self._under_way += Counter()  # removes tenants with nothing in progress
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let no more work begin, and whoever waits for some go."""
+        """Start no more work, and wake all waiting threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _next(self, *, is_spare: bool) -> Place[Work] | None:
-        """Return what begins next: of those with the least under way, whose turn it is."""
+        """Return the next work: among the tenants with the least in progress, that of the one in turn."""
         if is_spare and self._under_way.total() < self._num_threads:
             return None
         place = min(self._waiting.firsts(), key=lambda one: self._under_way[one.tenant], default=None)

@@ -1,4 +1,1 @@
-"""Tool calls as models write them: the forms, read from output and written into prompts.
-
-Knows text and JSON: no engine, no SQL.
-"""
+"""Tool calls in the forms that models write them: read from output, written into prompts, enforced by grammars."""

@@ -1,4 +1,4 @@
-"""What a function's JSON schema says of single arguments: for forms that write them one by one, not as one object."""
+"""The schemas of a function's single arguments, for forms that write them one by one instead of as one object."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Argument:
 
     name: str
     schema: Mapping[str, Any]
-    """Complete in itself, with the definitions it may refer to."""
+    """Self-contained, with the definitions it may refer to."""
     is_required: bool
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """Return the grammar of JSON that keeps a schema, without white space between its tokens."""
+    """Return the grammar of JSON that matches a schema, without white space between its tokens."""
     return f"%json {json.dumps({'x-guidance': {'whitespace_flexible': False}, **schema}, ensure_ascii=False)}"
 
 
 def arguments_of(function: Mapping[str, Any]) -> list[Argument]:
-    """Return the arguments that a function's schema names, in order; others, which it may allow, are left out.
+    """Return the arguments that a function's schema names, in order; others that it may allow are left out.
 
-    Raises BodyError where it says more than can be kept while they are written one by one.
+    Raise BodyError if it has constraints that cannot be enforced when arguments are written one by one.
     """
     schema = function.get("parameters") or {}
     values, required = value_schemas(schema), schema.get("required", [])
@@ -60,7 +60,7 @@ def arguments_of(function: Mapping[str, Any]) -> list[Argument]:
 
 
 def value_schemas(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the schemas of an object's properties, each complete in itself."""
+    """Return the schemas of an object's properties, each self-contained."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return {}
@@ -68,7 +68,7 @@ def value_schemas(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def not_kept(function: Mapping[str, Any], what: str) -> BodyError:
-    """Return the error for a schema that a required call cannot keep in a form without one JSON object."""
+    """Return the error for a schema that cannot be enforced in a form without one JSON object."""
     message = (
         f"the function {function['name']} has {what}, which a required call in this model's form cannot keep; change "
         "its parameters, or set tool_choice to auto"
@@ -77,7 +77,7 @@ def not_kept(function: Mapping[str, Any], what: str) -> BodyError:
 
 
 def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow a schema's own reference to the definitions beside it; write a choice of mere types as one type."""
+    """Follow a schema's own reference to the definitions beside it; merge a choice of plain types into one `type`."""
     seen = set()
     while (target := _target(schema)) is not None and schema["$ref"] not in seen:
         seen.add(schema["$ref"])
@@ -90,8 +90,8 @@ def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def kinds_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the JSON types of the values that a schema allows, or more; None where it may allow all."""
-    found: list[frozenset[str]] = []
+    """Return the JSON types that a schema allows, or a superset; None if it may allow all."""
+    kinds: list[frozenset[str]] = []
     seen: set[str] = set()  # a definition may refer to itself, which adds no type
     left = [schema]
     while left:
@@ -101,18 +101,18 @@ def kinds_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
                 seen.add(one["$ref"])
                 left.append(target)
         elif (choices := choices_of(one)) is not None:
-            found.append(frozenset(map(_kind_of, choices)))
+            kinds.append(frozenset(map(_kind_of, choices)))
         elif "type" in one:
-            found.append(_types(one))
+            kinds.append(_types(one))
         elif (branches := _branches(one)) is not None:
             left += [_within(one, branch) for branch in branches]
         else:
             return None
-    return frozenset[str]().union(*found) if found else None
+    return frozenset[str]().union(*kinds) if kinds else None
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a schema lists, None where it lists none."""
+    """Return the values that a schema lists; None if it lists none."""
     schema = resolved(schema)
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(listed, list):
@@ -121,17 +121,17 @@ def choices_of(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def has_kind(value: object, kinds: frozenset[str]) -> bool:
-    """Tell whether a value is of one of these JSON types; every integer is a number."""
+    """Tell whether a value has one of these JSON types; every integer is a number."""
     kind = _kind_of(value)
     return kind in kinds or (kind == "integer" and "number" in kinds)
 
 
 def _target(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the definition that a schema refers to, None where it refers to none beside it."""
+    """Return the definition that a schema refers to; None if it refers to none beside it."""
     reference = schema.get("$ref")
-    found = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
-    definitions = schema.get(found[1]) if found else None
-    target = definitions.get(found[2]) if found and isinstance(definitions, Mapping) else None
+    match = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+    definitions = schema.get(match[1]) if match else None
+    target = definitions.get(match[2]) if match and isinstance(definitions, Mapping) else None
     return _within(schema, target) if isinstance(target, Mapping) else None
 
 
@@ -144,8 +144,8 @@ def _kind_of(value: object) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
-    given = schema["type"]
-    return frozenset(kind for kind in (given if isinstance(given, list) else [given]) if isinstance(kind, str))
+    types = schema["type"]
+    return frozenset(kind for kind in (types if isinstance(types, list) else [types]) if isinstance(kind, str))
 
 
 def _is_mere_type(schema: object) -> bool:
@@ -153,7 +153,7 @@ def _is_mere_type(schema: object) -> bool:
 
 
 def _within(outer: Mapping[str, Any], schema: object) -> Mapping[str, Any]:
-    """Return a schema with the definitions around it; `true` and `false` are written as objects."""
+    """Return a schema with the definitions around it; `true` and `false` become objects."""
     if not isinstance(schema, Mapping):
         schema = {} if schema is True else {"not": {}}
     return {**{key: outer[key] for key in DEFINITIONS if key in outer}, **schema}

@@ -1,4 +1,4 @@
-"""How models write tool calls, and which of the forms a chat template shows. Reads and writes none itself."""
+"""The forms in which models write tool calls, and the detection of a chat template's form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CallForm(StrEnum):
-    """How a call is written."""
+    """A form of tool calls."""
 
     HERMES = "hermes"
     """Qwen too: <tool_call>{"name": …, "arguments": {…}}</tool_call>, repeated."""
@@ -43,8 +43,8 @@ DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
 
 _SIGNS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<function=", "<parameter="), CallForm.XML),
-    (("<function=",), None),  # tags that Llama 3.1 may be asked for
-    (("<function_call>",), None),  # Granite 20B's
+    (("<function=",), None),  # the tags of Llama 3.1's optional form
+    (("<function_call>",), None),  # Granite 20B
     ((DEEPSEEK_CALLS[0], "```json"), CallForm.DEEPSEEK),
     ((DEEPSEEK_CALLS[0],), CallForm.DEEPSEEK_NAMED),
     (("functools[",), CallForm.FUNCTOOLS),
@@ -57,15 +57,15 @@ _SIGNS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|python_tag|>",), CallForm.LLAMA),
     (('"parameters"',), CallForm.LLAMA),
 )
-"""What a template has that shows a form; the first that fits decides."""
+"""Strings of a template that identify its form; the first match decides."""
 
 
 def form_of(chat_template: str) -> CallForm | None:
-    """Return the form that a chat template shows, None when it knows no tools or another form."""
+    """Return the form that a chat template uses; None if it has no tools or an unknown form."""
     if "tools" not in chat_template:
         return None
     return next((form for signs, form in _SIGNS if all(sign in chat_template for sign in signs)), None)
 
 
 class MalformedCall(Exception):
-    """The output looks like a call and is none."""
+    """The output looks like a call but is not a valid one."""

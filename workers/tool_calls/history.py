@@ -1,6 +1,7 @@
-"""Past tool calls of a conversation, written in the forms that chat templates read. Knows no tokenizer and no template.
+"""Rewrites the past tool calls of a conversation into the forms that chat templates read.
 
-Templates agree neither on what stands for no text beside a call, nor on whether its arguments are an object or text.
+Templates disagree on how a message without text beside its calls is written, and on whether arguments are an object or
+text.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Message = Mapping[str, Any]
 
 
 class NoText(StrEnum):
-    """What `content` is where nothing was said beside the calls."""
+    """The value of `content` if there is no text beside the calls."""
 
-    ABSENT = "absent"  # what transformers makes of a null before a template sees it
+    ABSENT = "absent"  # transformers drops a null before the template sees it
     EMPTY = "empty"
     NULL = "null"  # needs KEEPING_NULLS
 
@@ -41,7 +42,7 @@ class HistoryForm:
     arguments: Arguments
 
     def rewrite(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the conversation in this form; text that was said beside calls stays as it is."""
+        """Return the conversation in this form; text beside calls stays unchanged."""
         return [self._with_calls(message) if "tool_calls" in message else message for message in messages]
 
     def _with_calls(self, message: Message) -> Message:
@@ -58,12 +59,12 @@ HISTORY_FORMS = tuple(
     HistoryForm(no_text, arguments)
     for arguments in (Arguments.OBJECT, Arguments.TEXT)  # most read an object; DeepSeek V3, R1 and its kin a text
     for no_text in (
-        NoText.ABSENT,  # first: templates that print content without a look would print a null as "None"
-        NoText.NULL,  # templates that ask whether content is none, and write a turn of its own where it is not
+        NoText.ABSENT,  # first: templates that print content unchecked would print a null as "None"
+        NoText.NULL,  # templates that test whether content is none, and write a separate turn if it is not
         NoText.EMPTY,  # templates that join content with other text
     )
 )
-"""In the order in which they are to be tried."""
+"""In the order in which they are tried."""
 
 _SHORT_ID = re.compile(rf"[A-Za-z0-9]{{{SHORT_ID_LENGTH}}}")
 
@@ -75,13 +76,13 @@ KEEPING_NULLS = (
     "{%- endfor -%}"
     "{%- set messages = with_nulls.messages +%}"
 )
-"""Put before a chat template it gives messages without content a null again, which transformers has dropped."""
+"""Prefix of a chat template that restores the null of messages without content, which transformers has dropped."""
 
 
 def with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the conversation with ids of calls as `short_call_id` makes them, where they are not of that form.
+    """Return the conversation with ids of calls that are not short replaced by those of `short_call_id`.
 
-    The same id becomes the same one in a call and in its result.
+    An id gets the same replacement in a call and in its result.
     """
     return [_with_short_ids(message) for message in messages]
 
@@ -95,8 +96,8 @@ def _with_short_ids(message: Message) -> Message:
     return changed
 
 
-def _short_id(given: str) -> str:
-    return given if _SHORT_ID.fullmatch(given) else short_call_id(given)
+def _short_id(call_id: str) -> str:
+    return call_id if _SHORT_ID.fullmatch(call_id) else short_call_id(call_id)
 
 
 def has_ids(messages: Sequence[Message]) -> bool:
@@ -110,7 +111,7 @@ def has_calls(messages: Sequence[Message]) -> bool:
 def with_marks(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
     """Return the conversation with a mark for each called function's name, and the marks.
 
-    A template that shows the calls shows the marks; the names may also be somewhere else in a conversation.
+    A template that shows the calls shows the marks; the functions' names may also occur elsewhere in a conversation.
     """
     marks: list[str] = []
 
@@ -118,13 +119,13 @@ def with_marks(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
         marks.append(f"past_call_{len(marks)}_of_tokenmill")
         return _with_function(call, name=marks[-1])
 
-    shown = [
+    conversation = [
         {**message, "tool_calls": [marked(call) for call in message["tool_calls"]]}
         if "tool_calls" in message
         else message
         for message in messages
     ]
-    return shown, marks
+    return conversation, marks
 
 
 def _with_function(call: Mapping[str, Any], **fields: Any) -> Mapping[str, Any]:

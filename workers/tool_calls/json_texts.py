@@ -1,4 +1,4 @@
-"""JSON in a model's output: read it, write it again; whatever is wrong with it is a malformed call."""
+"""Reads and writes the JSON of a model's calls; any error in it is a MalformedCall."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
 def whole_json(text: str) -> Any:
-    """Read one value with nothing but white space beside it. Raises MalformedCall."""
-    found, rest = first_json(text.strip())
+    """Read one value with nothing but white space around it. Raise MalformedCall."""
+    value, rest = first_json(text.strip())
     if rest.strip():
         raise MalformedCall
-    return found
+    return value
 
 
 def first_json(text: str) -> tuple[Any, str]:
-    """Read one value at the beginning; return it and the rest. Raises MalformedCall."""
+    """Read one value at the beginning; return it and the rest. Raise MalformedCall."""
     try:
-        found, end = _decoder.raw_decode(text)
+        value, end = _decoder.raw_decode(text)
     except (ValueError, RecursionError):
         raise MalformedCall from None
-    return found, text[end:]
+    return value, text[end:]
 
 
 def as_json(arguments: dict[str, Any]) -> str:
-    """Write arguments as JSON that every reader takes: no NaN, no half of a surrogate pair, no bottomless nesting."""
+    """Write arguments as JSON that every reader accepts: no NaN, no lone surrogate, no unlimited nesting."""
     try:
         written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         written.encode()

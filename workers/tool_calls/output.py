@@ -1,4 +1,4 @@
-"""Find the tool calls of functions that may be called in a model's output. Knows no engine process and no SQL."""
+"""Finds the calls of allowed functions in a model's output."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class CallReader:
         return cls(form=form, names=names, is_parallel=tool_use.is_parallel, schemas=schemas)
 
     def read(self, text: str) -> tuple[str, list[ToolCall]] | None:
-        """Return the text beside the calls and the calls; None where there are none, or one is malformed.
+        """Return the text beside the calls and the calls; None if there are none or one is malformed.
 
         `text` is the output with its special tokens.
         """
         try:
             content, written = read_calls(self.form, text, self.schemas)
             calls = [self._call(one) for one in written]
-        except (MalformedCall, RecursionError):  # a schema may list values that are nested too deeply to write
+        except (MalformedCall, RecursionError):  # a schema may list values that are nested too deeply
             return None
         if not calls:
             return None

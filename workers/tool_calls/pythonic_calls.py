@@ -1,7 +1,7 @@
-"""Calls as a list in Python's words, `[name(argument=value, …), …]`: read them, and the grammar of their arguments.
+"""Calls as a list in Python's syntax, `[name(argument=value, …), …]`: their reader and the grammar of their arguments.
 
-Read by a parser of our own and not by Python's, which prints warnings and which deep nesting can bring down. Values may
-be in JSON's words as well, as the grammar has them.
+The parser is our own, because Python's prints warnings and can crash on deep nesting. Values may also be in JSON's
+syntax, as in the grammar.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""} | {
 
 
 def read_pythonic(text: str) -> list[Any]:
-    """Return the calls of an output that holds nothing else, each with `name` and `arguments`. Raises MalformedCall."""
-    written = text.strip().removeprefix("<|python_start|>").removesuffix("<|python_end|>")  # by Llama 4, at times
+    """Return the calls of an output that holds nothing else, each with `name` and `arguments`. Raise MalformedCall."""
+    written = text.strip().removeprefix("<|python_start|>").removesuffix("<|python_end|>")  # Llama 4 may write them
     try:
         return _Parser(written).calls()
     except (ValueError, OverflowError, RecursionError):
@@ -36,7 +36,7 @@ def read_pythonic(text: str) -> list[Any]:
 
 
 def pythonic_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
-    """Return the rules of a function's arguments, in the schema's order and values in JSON. Raises BodyError."""
+    """Return the rules of a function's arguments, in the schema's order with values in JSON. Raise BodyError."""
     arguments = arguments_of(function)
     rules = [f'{rule}_after_{len(arguments)}: ""']
     for index, argument in enumerate(arguments):
@@ -50,7 +50,7 @@ def pythonic_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
 
 
 class _Parser:
-    """Reads from left to right; a method raises MalformedCall where something else stands."""
+    """Reads from left to right; a method raises MalformedCall if the text does not match."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -58,10 +58,10 @@ class _Parser:
         self._skip_space()
 
     def calls(self) -> list[Any]:
-        found = self._listed("[", self._call, "]")
+        calls = self._listed("[", self._call, "]")
         if self._position < len(self._text):
             raise MalformedCall
-        return found
+        return calls
 
     def _call(self) -> dict[str, Any]:
         return {"name": self._match(_NAME), "arguments": self._paired("(", lambda: self._match(_NAME), "=", ")")}
@@ -81,7 +81,7 @@ class _Parser:
 
     def _string(self) -> str:
         written = _ESCAPE.sub(_unescaped, self._match(_STRING)[1:-1])
-        return written.encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs, and refuses halves
+        return written.encode("utf-16", "surrogatepass").decode("utf-16")  # joins pairs, and refuses lone surrogates
 
     def _word(self) -> bool | None:
         word = self._match(_WORD)
@@ -100,23 +100,23 @@ class _Parser:
             return name, self._value()
 
         pairs = self._listed(opening, pair, closing)
-        found = dict(pairs)
-        if len(found) < len(pairs):  # which of them is meant?
+        values = dict(pairs)
+        if len(values) < len(pairs):  # a key is repeated
             raise MalformedCall
-        return found
+        return values
 
     def _listed(self, opening: str, item: Callable[[], T], closing: str) -> list[T]:
-        """Read items between commas, with one more comma behind them or without."""
+        """Read items separated by commas, with an optional trailing comma."""
         self._expect(opening)
-        found: list[T] = []
+        items: list[T] = []
         while not self._has(closing):
-            if found:
+            if items:
                 self._expect(",")
                 if self._has(closing):
                     break
-            found.append(item())
+            items.append(item())
         self._expect(closing)
-        return found
+        return items
 
     def _has(self, sign: str) -> bool:
         return self._text.startswith(sign, self._position)
@@ -128,21 +128,21 @@ class _Parser:
         self._skip_space()
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._position)
-        if found is None:
+        match = pattern.match(self._text, self._position)
+        if match is None:
             raise MalformedCall
-        self._position = found.end()
+        self._position = match.end()
         self._skip_space()
-        return found[0]
+        return match[0]
 
     def _skip_space(self) -> None:
         space = _SPACE.match(self._text, self._position)
-        assert space is not None, "it matches nothing too"
+        assert space is not None, "it also matches the empty string"
         self._position = space.end()
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """Return what an escape in a string stands for; one that Python does not know stays as it is."""
+    """Return the character of an escape in a string; an escape that Python does not know stays unchanged."""
     *codes, letter = escape.groups()
     code = next((code for code in codes if code is not None), None)
     return _ESCAPED.get(letter, escape[0]) if code is None else chr(int(code, 16))

@@ -1,4 +1,4 @@
-"""Find the calls in an output, form by form. Knows which form it is, and no functions but their arguments' types."""
+"""Reads the calls in an output, with one reader for each form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Written = tuple[str, list[Any]]
 
 
 def read_calls(form: CallForm, text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Written:
-    """Return what was written, for most forms whatever JSON stands in a call's place. Raises MalformedCall.
+    """Return the text and the calls; in most forms a call may be any JSON. Raise MalformedCall.
 
-    `schemas` are the functions' parameters by name; they type the values of the one form that writes no types.
+    `schemas` are the functions' parameters by name; they give types to the values of the one form that writes none.
     """
     if form is CallForm.XML:
         return read_xml(text, schemas)
@@ -30,13 +30,13 @@ _PHI = re.compile(r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|\Z)", re.DOTALL)
 
 
 def _read_hermes(text: str) -> Written:
-    return _HERMES.sub("", text), [whole_json(found) for found in _HERMES.findall(text)]
+    return _HERMES.sub("", text), [whole_json(call) for call in _HERMES.findall(text)]
 
 
 def _read_phi(text: str) -> Written:
-    """One call in each pair of marks, or a list of them."""
-    found = [whole_json(one) for one in _PHI.findall(text)]
-    calls = [call for one in found for call in (one if isinstance(one, list) else [one])]
+    """Read one call, or a list of calls, in each pair of marks."""
+    values = [whole_json(one) for one in _PHI.findall(text)]
+    calls = [call for one in values for call in (one if isinstance(one, list) else [one])]
     return _PHI.sub("", text), calls
 
 
@@ -54,8 +54,8 @@ def _read_list(mark: str) -> Callable[[str], Written]:
     """Return a reader of one JSON list of calls after a mark."""
 
     def read(text: str) -> Written:
-        content, found, rest = text.partition(mark)
-        calls = whole_json(rest) if found else []
+        content, separator, rest = text.partition(mark)
+        calls = whole_json(rest) if separator else []
         if not isinstance(calls, list):
             raise MalformedCall
         return content, calls
@@ -91,7 +91,7 @@ def _read_deepseek_named(text: str) -> Written:
 
 
 def _deepseek_parts(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the text beside the calls, and of each call what stands before and after its separator."""
+    """Return the text beside the calls, and the parts of each call before and after its separator."""
     before, mark, rest = text.partition(DEEPSEEK_CALLS[0])
     section, _, after = rest.partition(DEEPSEEK_CALLS[1])
     gap, *written = section.split(DEEPSEEK_CALL[0])

@@ -1,4 +1,4 @@
-"""Constrain an output to calls: for each form the grammar of what its models write. Reads none; knows no tokenizer."""
+"""Grammars that constrain an output to tool calls, one for each form."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workers.tool_calls.xml_calls import xml_arguments
 
 
 def constraint(form: CallForm, tool_use: ToolUse, special_ids: Mapping[str, int]) -> StructuredOutput | None:
-    """Return the grammar of an output that calls tools, None where nothing is asked for.
+    """Return the grammar of an output that calls tools; None if none is needed.
 
-    Where a call is required the output is calls and nothing else. Where the model may choose and a function is
-    `strict`, it is text, or text with calls at its end. `special_ids` are the tokens that the tokenizer never makes of
-    plain text: a mark that is one of them is written as that token. Raises BodyError where a function's parameters
-    cannot be kept in this form.
+    If a call is required, the output is calls and nothing else. If the model may choose and a function is `strict`, it
+    is text, or text with calls at its end. `special_ids` are the tokens that the tokenizer never produces from plain
+    text: a mark that is one of them is written as that token. Raise BodyError if a function's parameters cannot be
+    enforced in this form.
     """
     if tool_use.choice is Choice.REQUIRED:
         start = _required_start
@@ -69,12 +69,12 @@ def _required_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str
 
 
 def _chosen_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str]:
-    """Write the rules of an output of text, of calls, or where marks tell them apart of text and then calls."""
+    """Return the rules of an output of text, of calls, or, if marks tell them apart, of text and then calls."""
     mark = _written(layout.mark, special_ids)
     if layout.opening is not None:  # an output that begins like a call is one
         return [f"start: TEXT | {mark} calls", rf"TEXT: /(\s*[^\s\{layout.opening}](.|\n)*)?/"]
     others = sorted({*special_ids.values()} - {special_ids.get(part) for part in layout.mark})
-    tokens = f" | <[{','.join(map(str, others))}]>" if others else ""  # of thinking, say: no text has them
+    tokens = f" | <[{','.join(map(str, others))}]>" if others else ""  # such as those of thinking, which are not text
     mark_tokens = f" | {mark}" if layout.mark[0] in special_ids else ""
     return [
         "start: free (mark calls)?",
@@ -86,7 +86,7 @@ def _chosen_start(layout: _Layout, special_ids: Mapping[str, int]) -> list[str]:
 
 
 def _calls(layout: _Layout, tool_use: ToolUse, special_ids: Mapping[str, int]) -> list[str]:
-    """Write the rules of all calls behind the first mark."""
+    """Return the rules of all calls after the first mark."""
     rest = ""
     if tool_use.is_parallel and layout.between is not None:
         rest = f"({_written((*layout.between, *layout.again), special_ids)} call)*"
@@ -108,7 +108,7 @@ def _literal(text: str, special_ids: Mapping[str, int]) -> str:
 
 
 def _json_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
-    """Write a function's schema, as a rule of its own so that its references stay right; without one, no arguments."""
+    """Return a function's schema as a separate rule, so that its references stay valid; no schema, no arguments."""
     return [f"{rule}: {json_rule(function.get('parameters') or {'type': 'object', 'additionalProperties': False})}"]
 
 
@@ -118,7 +118,7 @@ _JSON = '{"name": "{name}", "arguments": '
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What stands around the arguments of calls. Marks that may be tokens of their own are parts of their own."""
+    """The text around the arguments of calls. Marks that may be single tokens are separate parts."""
 
     before: tuple[str, ...]
     """Before the arguments of each call."""
@@ -127,26 +127,26 @@ class _Layout:
     begin: tuple[str, ...] = ()
     """Before all calls."""
     between: tuple[str, ...] | None = ()
-    """Between two calls; None where one call is all."""
+    """Between two calls; None if only one call is possible."""
     end: tuple[str, ...] = ()
     """After all calls."""
     opening: str | None = None
-    """The first character of calls that no mark tells from text."""
+    """The first character of calls, if no mark tells them from text."""
     arguments: Callable[[str, Mapping[str, Any]], list[str]] = _json_arguments
 
     @property
     def mark(self) -> tuple[str, ...]:
-        """Return what the first call is known by: what stands before all calls, or else before each."""
+        """Return the mark of the first call: that of all calls, or else of each call."""
         return self.begin or self.again
 
     @property
     def again(self) -> tuple[str, ...]:
-        """Return the mark that each call has for itself."""
+        """Return the mark of each single call."""
         return () if self.begin or self.opening else self.before[:1]
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Return what stands before a call's arguments and after its mark."""
+        """Return the parts between a call's mark and its arguments."""
         return self.before[len(self.again) :]
 
 

@@ -1,6 +1,6 @@
-"""Calls in Qwen3-Coder's tags: read them, and the grammar of their arguments.
+"""Calls in Qwen3-Coder's tags: their reader and the grammar of their arguments.
 
-A value stands between its tags as plain text, so that only the function's schema tells the number 5 from the text "5".
+Values are plain text between tags, so that only the function's schema tells the number 5 from the text "5".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>")
 _PARAMETER_END = re.compile(r"</parameter>\s*")
 _MARKS = ("<tool_call>", "</tool_call>", "<function=")
 _WORDS = {"True": True, "False": False, "None": None}
-"""As the chat template itself writes these in the calls of a history."""
+"""The way the chat template itself writes these values in past calls."""
 
 _OF_CHOICES = frozenset({"type", "enum", "const"})
 _OF_TEXTS = frozenset({"type", "minLength", "maxLength"})
@@ -41,7 +41,7 @@ _OF_TEXTS = frozenset({"type", "minLength", "maxLength"})
 
 
 def read_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[Any]]:
-    """Return the text beside the calls, and each call with `name` and `arguments`. Raises MalformedCall.
+    """Return the text beside the calls, and each call with `name` and `arguments`. Raise MalformedCall.
 
     `schemas` are the functions' parameters by name.
     """
@@ -57,7 +57,7 @@ def read_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, 
 
 
 def _read_arguments(text: str, position: int, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-    """Read parameters from `position` to the call's end; return them, and the position behind."""
+    """Read parameters from `position` to the call's end; return them and the position after it."""
     arguments: dict[str, Any] = {}
     while (start := _PARAMETER.match(text, position)) is not None:
         name = start[1].strip()
@@ -73,9 +73,9 @@ def _read_arguments(text: str, position: int, schemas: Mapping[str, Mapping[str,
 def _read_value(text: str, position: int, schema: Mapping[str, Any]) -> tuple[Any, int]:
     kinds = kinds_of(schema)
     if kinds is not None and "string" not in kinds:
-        found = _read_json(text[position:])  # texts within it may hold the tag that ends the parameter
-        if found is not None:
-            value, length = found
+        parsed = _read_json(text[position:])  # texts within it may hold the tag that ends the parameter
+        if parsed is not None:
+            value, length = parsed
             return value, position + length
     end = _PARAMETER_END.search(text, position)
     if end is None:
@@ -85,7 +85,7 @@ def _read_value(text: str, position: int, schema: Mapping[str, Any]) -> tuple[An
 
 
 def _read_json(text: str) -> tuple[Any, int] | None:
-    """Read a value in JSON and the tag behind it; return it and their length, None where there is something else."""
+    """Read a JSON value and the tag after it; return the value and their length, or None if they are not there."""
     try:
         value, rest = first_json(text.lstrip())
     except MalformedCall:
@@ -95,7 +95,7 @@ def _read_json(text: str) -> tuple[Any, int] | None:
 
 
 def _typed(written: str, schema: Mapping[str, Any], kinds: frozenset[str] | None) -> Any:
-    """Return the value that a text stands for, and the text itself where the schema allows texts and not that value."""
+    """Return the value of a text, or the text itself if the schema allows texts and not that value."""
     for choice in choices_of(schema) or ():
         if written == _as_text(choice):
             return choice
@@ -113,7 +113,7 @@ def _typed(written: str, schema: Mapping[str, Any], kinds: frozenset[str] | None
 
 
 def xml_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
-    """Return the rules of a function's arguments, in the schema's order. Raises BodyError."""
+    """Return the rules of a function's arguments, in the schema's order. Raise BodyError."""
     arguments = arguments_of(function)
     parts = [f"{rule}_{index}{'' if argument.is_required else '?'}" for index, argument in enumerate(arguments)]
     rules = [f"{rule}: {' '.join(parts)}" if parts else f'{rule}: ""']
@@ -125,7 +125,7 @@ def xml_arguments(rule: str, function: Mapping[str, Any]) -> list[str]:
 
 
 def _value_rules(rule: str, argument: Argument, function: Mapping[str, Any]) -> list[str]:
-    """Return the rules of a value and the tag behind it."""
+    """Return the rules of a value and the tag after it."""
     end = json.dumps("\n</parameter>\n")
     kinds = kinds_of(argument.schema)
     if kinds is not None and "string" not in kinds:
@@ -134,19 +134,19 @@ def _value_rules(rule: str, argument: Argument, function: Mapping[str, Any]) -> 
     if choices is not None:
         return [f"{rule}: ({' | '.join(json.dumps(_as_text(choice)) for choice in choices)}) {end}"]
     terminal = rule.upper()
-    # The rule ends with the first end tag, and the text before it may hold none: it would end there when it is read.
+    # The rule ends at the first end tag, so the text must not contain one: the reader would stop there.
     return [f"{rule}[suffix={end}]: {terminal}", rf"{terminal}: /(?s:.{limits})/ & ~/(?s:.*<\/parameter>.*)/"]
 
 
 def _text_limits(argument: Argument, kinds: frozenset[str] | None, function: Mapping[str, Any]) -> str:
-    """Return how often a text's character is repeated, in a regex. Raises BodyError for what a text cannot keep."""
+    """Return the repetition of a text's characters as a regex. Raise BodyError for what a text cannot satisfy."""
     schema, choices = resolved(argument.schema), choices_of(argument.schema)
     allowed = _OF_TEXTS if choices is None and kinds == frozenset({"string"}) else _OF_CHOICES
     excess = schema.keys() - allowed
     if "$ref" in argument.schema:
         excess |= argument.schema.keys() - {"$ref"}
     if "format" in excess:
-        excess -= {"allOf"}  # patterns that a format was written with; the user may not know them
+        excess -= {"allOf"}  # patterns derived from a format, which the user may not know
     if excess := excess - ANNOTATIONS - DEFINITIONS:
         raise not_kept(function, f"{', '.join(sorted(excess))} for {argument.name}, which may be a text")
     if any("</parameter>" in _as_text(choice) for choice in choices or ()):

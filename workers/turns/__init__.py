@@ -1,4 +1,1 @@
-"""What control workers take up in turns between tenants: batches, runs of pipelines, extractions and indexes.
-
-Knows not what is done with one.
-"""
+"""Fair turns between tenants for the work of control workers: batches, pipeline runs, extractions and indexes."""

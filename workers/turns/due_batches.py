@@ -1,6 +1,6 @@
-"""Takes up the batches that wait for a control worker: by class, then fair share between tenants, then age.
+"""Starts the batches that wait for a control worker: by class, then fair share between tenants, then age.
 
-Two at a time, and above them better ones than the worst of those, and newcomers. Knows not what is done with a batch.
+Two at a time, with extra slots for batches of a higher class and for newcomers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from workers.slots import MOST_ABOVE, Slots
 from workers.turns.looker import Looker
 
 NUM_SLOTS = 2
-"""Batches of any class that are taken up at once. Above them is room for better ones and for newcomers: see `Slots`."""
+"""Batches of any class that run at once. Extra slots are for higher classes and for newcomers: see `Slots`."""
 
 MAX_BATCHES = NUM_SLOTS + MOST_ABOVE
-"""At once."""
+"""Most batches at once."""
 
 
 class Turns:
-    """Whose batch is next: the best class, with ageing as for chunks; in it the tenant served least recently.
+    """Decides which batch is next: by class, with ageing as for chunks, then the least recently served tenant.
 
-    As for chunks, what ages is a tenant's work that is not served, not each batch: else the backlog of one, once it is
-    old, would go before every new batch of all others.
+    As for chunks, a tenant's unserved work ages, not each batch: otherwise the old backlog of one tenant would precede
+    every new batch of all others.
     """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class Turns:
         self._served_at: dict[tuple[str, Priority], float] = {}
 
     def first(self, due: Iterable[DueBatch], wanted: Wanted) -> DueBatch | None:
-        """Return the next batch of those that are wanted, and take its tenant for served."""
+        """Return the next batch that may be opened, and record its tenant as served."""
         by_age = sorted(due, key=lambda batch: (-batch.waited, batch.batch_id))
         self._queue.renew((batch.tenant_id, batch) for batch in by_age)
         in_order = sorted(self._queue, key=self._rank)
@@ -71,7 +71,7 @@ class Turns:
 
 
 class DueBatches:
-    """Takes up due batches as their turns come."""
+    """Starts due batches in their turns."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class DueBatches:
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`do` returns False where another worker is at the batch; that one, or one that fails, is left for a while."""
+        """`do` returns False if another worker has claimed the batch; that batch, or one that fails, waits a while."""
         self._do = do
         self._settings = settings
         self._monotonic = monotonic
@@ -98,15 +98,15 @@ class DueBatches:
         )
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._looker.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Poll now."""
         self._looker.wake()
 
     def stop(self) -> None:
-        """Take up no more, and wait for what is being done."""
+        """Start nothing more, and wait for what is in progress."""
         self._looker.stop()
 
     def _look(self, session: Session) -> None:
@@ -127,7 +127,7 @@ class DueBatches:
         return True
 
     def _left(self) -> list[tuple[str, BatchState]]:
-        """Return what is being done or was tried lately."""
+        """Return the batches that are in progress or were tried recently."""
         now = self._monotonic()
         with self._lock:
             self._left_until = {key: until for key, until in self._left_until.items() if until is None or until > now}

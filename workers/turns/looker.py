@@ -1,7 +1,4 @@
-"""A thread that looks for work that is due, when woken and now and then, and threads that do what it finds.
-
-Knows not what it is, and not whose turn it is.
-"""
+"""A thread that polls for due work, periodically and when woken, and threads that run it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Looker:
-    """`look` is called in one thread alone; what it begins goes on in others."""
+    """Polls for work: `look` is called in a single thread; the work that it begins runs in others."""
 
     def __init__(
         self,
@@ -31,7 +28,7 @@ class Looker:
         look_seconds: float,
         num_threads: int,
     ) -> None:
-        """`kind` names the work in logs. The session of a `look` is a `KeptSession`'s: each statement is alone."""
+        """`kind` names the work in logs. `look` gets the session of a `KeptSession`: each statement autocommits."""
         self._kind = kind
         self._look = look
         self._looks = KeptSession(sessions)
@@ -46,22 +43,22 @@ class Looker:
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Poll now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Take up no more, and wait for what goes on."""
+        """Start nothing more, and wait for what is in progress."""
         self._stop.set()
         self._wake.set()
         self._thread.join()
         self._executor.shutdown()
 
     def begin(self, what: str, do: Callable[[], bool], *, then: Callable[[bool], None]) -> None:
-        """Do something in a thread, then tell what it returned: False where it failed."""
+        """Run `do` in a thread, then call `then` with its result, or with False if it failed."""
         self._executor.submit(self._do, what, do, then)
 
     def _do(self, what: str, do: Callable[[], bool], then: Callable[[bool], None]) -> None:
@@ -77,12 +74,12 @@ class Looker:
 
     def _keep_looking(self) -> None:
         while not self._stop.is_set():
-            self._wake.clear()  # before looking: what comes meanwhile is looked for again
+            self._wake.clear()  # before polling, so that work that arrives meanwhile is polled for again
             try:
                 self._looks.ask(self._look)
             except ServiceError as error:
                 log.warning("looking for work failed kind=%s error=%s", self._kind, error)
             except Exception:
-                log.exception("looking for work failed kind=%s", self._kind)  # the thread must live on: no other looks
+                log.exception("looking for work failed kind=%s", self._kind)  # the thread must survive: no other polls
             self._wake.wait(self._look_seconds * random.uniform(0.5, 1.0))
         self._looks.close()

@@ -1,7 +1,4 @@
-"""Looks for work that is due and lets some go on at once, one of each tenant: a store that hangs is its tenant's.
-
-Knows not what it is: runs of pipelines, or extractions.
-"""
+"""Polls for due work and advances several items at once, one per tenant, so a hanging store blocks only its tenant."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from workers.control_work import ControlParts
 from workers.turns.looker import Looker
 
 MAX_AT_ONCE = 4
-"""Of a kind, in one control worker."""
+"""Items of one kind in progress in one control worker."""
 CONNECTIONS = 2
-"""Of a kind: the look for the next, and statements, which are short: between them is the store."""
+"""Connections per kind: one for polling, and one for statements, which are short: the store is called in between."""
 
 
 class TenantTurns:
-    """Goes on with what is due, of the tenants that were served least recently."""
+    """Advances due work, least recently served tenants first."""
 
     def __init__(
         self,
@@ -35,14 +32,14 @@ class TenantTurns:
         advance: Callable[[str], bool],
         look_seconds: float,
     ) -> None:
-        """`advance` returns False where another worker is at it; `kind` names the work in logs.
+        """`advance` returns False if another worker has claimed the item; `kind` names the work in logs.
 
-        `find` asks, each statement alone, and changes nothing.
+        `find` only reads, with each statement in autocommit.
         """
         self._find = find
         self._advance = advance
         self._lock = threading.Lock()
-        self._under_way: set[str] = set()  # tenants of whom something goes on here
+        self._under_way: set[str] = set()  # tenants with an item in progress here
         self._queue: TurnQueue[Due] = TurnQueue()
         self._looker = Looker(kind, self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
 
@@ -60,15 +57,15 @@ class TenantTurns:
         return cls(kind, sessions=parts.sessions, find=find, advance=advance, look_seconds=seconds)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._looker.start()
 
     def wake(self) -> None:
-        """Let it look at once."""
+        """Poll now."""
         self._looker.wake()
 
     def stop(self) -> None:
-        """Take up no more, and wait for what goes on: it is given up between two of its effects."""
+        """Start nothing more, and wait for what is in progress, which is given up between two of its effects."""
         self._looker.stop()
 
     def _look(self, session: Session) -> None:

@@ -21,7 +21,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, *layers: Layer) -> None:
 @pytest.mark.parametrize("layer", [Layer.CALLS, Layer.FILES, Layer.PARENT])
 def test_required_isolation_refuses_to_start_and_names_the_layer(monkeypatch: pytest.MonkeyPatch, layer: Layer) -> None:
     lacking(monkeypatch, layer, Layer.NAMESPACES)
-    with pytest.raises(ServiceError, match=rf"lack here .*\b{layer}: "):
+    with pytest.raises(ServiceError, match=rf"lack .*\b{layer}: "):
         check_isolation(is_required=True)
 
 
