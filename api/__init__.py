@@ -1,4 +1,4 @@
-"""The HTTP edge: parse a request, call `jobs`, answer in OpenAI's format.
+"""The HTTP edge: parses requests, calls `jobs`, answers in OpenAI's format.
 
-Knows nothing of Celery, engines or SQL; Redis counts rates, and nothing waits for it.
+Redis only counts rates; no request waits for it.
 """

@@ -1,4 +1,4 @@
-"""Build the HTTP application. Nothing is opened before its lifespan begins, nothing is global."""
+"""Builds the HTTP application. Nothing is opened before its lifespan begins, and nothing is global."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SPARE_CONNECTIONS = 3  # for /readyz and /metrics, and to look up keys
 
 
 def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
-    """Return the application; it connects to Postgres at the first request, so it starts while Postgres is away."""
+    """Return the application; it connects to Postgres at the first request, so it starts while Postgres is down."""
     meters = Meters((*API, *meters_of("api")))
     app = DescribedApp(
         title="Tokenmill",
@@ -62,7 +62,7 @@ def create_app(settings: Settings, *, traces: Traces = NO_TRACES) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(settings: Settings, meters: Meters, app: FastAPI) -> AsyncIterator[None]:
-    """Open what requests are answered with, look after it while the application runs, and close it."""
+    """Open the services, keep their background tasks running while the application runs, and close them."""
     services = app.state.services = _services(settings, meters)
     looks = app.state.looks = BatchLooks(services)
     open_pages = app.state.open_pages = OpenPages(services)

@@ -1,6 +1,6 @@
-"""Find who is behind a request's bearer key, or a browser's cookie, and whether the key may ask for this route.
+"""Authenticates requests by bearer key or browser cookie, and checks the key's scope for the route.
 
-Whose key it is, `jobs.accounts.keys` knows, and `api.scopes` what a route needs.
+`jobs.accounts.keys` finds the owner of a key; `api.scopes` has the scope of each route.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def read_bearer(authorization: str | None) -> str:
-    """Return the secret of `Authorization: Bearer <secret>`. Raises AuthenticationError saying what is wrong."""
+    """Return the secret of `Authorization: Bearer <secret>`. Raise AuthenticationError that says what is wrong."""
     if not authorization:
         raise AuthenticationError(
             "The request has no API key. Send it as 'Authorization: Bearer YOUR_KEY'.", code="missing_api_key"
@@ -48,14 +48,14 @@ def read_bearer(authorization: str | None) -> str:
 
 
 class BearerKey(SecurityBase):
-    """The key of a request, declared to the schema; unlike FastAPI's HTTPBearer it says what is wrong with a header."""
+    """The key of a request, declared in the schema; unlike FastAPI's HTTPBearer it explains a wrong header."""
 
     def __init__(self) -> None:
         self.model = HTTPBearer(description="A key, `tm-…`. Each operation names the scope that it has to have.")
         self.scheme_name = "key"
 
     async def __call__(self, request: HTTPConnection) -> str | None:
-        """Return the secret; None where a browser's cookie stands for it."""
+        """Return the secret; None if a browser's cookie takes its place."""
         authorization = request.headers.get("authorization")
         if authorization is None and COOKIE in request.cookies:
             return None
@@ -66,33 +66,33 @@ Secret = Annotated[str | None, Depends(BearerKey())]
 
 
 async def sign_in(request: Request, services: ServicesDep, *, secret: Secret) -> Caller:
-    """Return who asks, as the door found it, or whose cookie the request has.
+    """Return the caller that the door authenticated, or the one of the request's cookie.
 
-    Raises ForbiddenError where the key has not the scope that the route needs.
+    Raise ForbiddenError if the key lacks the scope that the route needs.
     """
     caller: Caller | None = getattr(request.state, "caller", None)
     if caller is None:
-        assert secret is None, "the door knows whose key it is"
+        assert secret is None, "the door authenticates keys"
         async with services.session_slots:
             caller = await anyio.to_thread.run_sync(_caller_of, services, request)
         announced = request.headers.get("content-length", "")
         num_bytes = int(announced) if announced.isdecimal() else 0
         await let_in(request.scope, services, caller, num_bytes=num_bytes)
     needed = scope_of(request.scope["route"])
-    assert needed is not None, "a route that asks for a key has a scope"
+    assert needed is not None, "a route that needs a key has a scope"
     caller.require(needed)
     return caller
 
 
 async def let_in(scope: Scope, services: Services, caller: Caller, *, num_bytes: int = 0) -> None:
-    """Note who asks, and take the request from its tenant's buckets. Raises RateLimitError."""
+    """Record the caller, and take the request from its tenant's buckets. Raise RateLimitError."""
     state = scope.setdefault("state", {})
     state["key_id"] = caller.key_id  # for the log
     if caller.tenant is None:
         return
     state["tenant_id"] = caller.tenant.id
-    limits, wanted = limits_of(caller.tenant, services.settings), Wanted(requests=1, bytes=num_bytes)
-    rates = state["rates"] = await services.rates.spend(caller.tenant.id, limits, wanted)
+    limits, cost = limits_of(caller.tenant, services.settings), Wanted(requests=1, bytes=num_bytes)
+    rates = state["rates"] = await services.rates.spend(caller.tenant.id, limits, cost)
     state["rate_headers"] = rates.headers()
     if not rates.passes:
         raise _too_fast(rates)
@@ -116,25 +116,25 @@ def _caller_of(services: Services, request: Request) -> Caller:
 
 
 def browser_caller(session: Session, request: Request) -> tuple[Caller, SignedIn]:
-    """Return whose cookie a request carries, and its session.
+    """Return the caller of a request's cookie, and its session.
 
-    Raises AuthenticationError where that has ended, or its key has; ForbiddenError where another site's page
-    sent it.
+    Raise AuthenticationError if the session or its key has ended; ForbiddenError if another site's page sent the
+    request.
     """
-    found = browser_sessions.read(session, request.cookies.get(COOKIE, ""))
-    if found is None:
+    signed_in = browser_sessions.read(session, request.cookies.get(COOKIE, ""))
+    if signed_in is None:
         raise AuthenticationError("You are not signed in, or no longer. Sign in with your key.", code="session_ended")
-    if not _is_from_our_pages(request, found):
+    if not _is_from_our_pages(request, signed_in):
         raise ForbiddenError("The request comes from another site's page, or lacks its token.", code="foreign_page")
-    return authenticate_hash(session, found.key_hash), found
+    return authenticate_hash(session, signed_in.key_hash), signed_in
 
 
 def _is_from_our_pages(request: Request, session: SignedIn) -> bool:
-    """Tell whether a request that carries the cookie was made by a page of ours, not by another site's.
+    """Tell whether a request with the cookie was made by one of our pages, not by another site's.
 
-    What only reads needs no token: the cookie is SameSite=Strict, and the answer is closed to other origins.
+    Reads need no token: the cookie is SameSite=Strict, and other origins cannot read the answer.
     """
-    if not is_sent_by(request.headers, "same-origin", "none"):  # none: an address that was typed, or a bookmark
+    if not is_sent_by(request.headers, "same-origin", "none"):  # none: a typed address or a bookmark
         return False
     if request.method in _SAFE_METHODS:
         return True
@@ -145,7 +145,7 @@ CallerDep = Annotated[Caller, Depends(sign_in)]
 
 
 async def tenant_of(caller: CallerDep) -> Tenant:
-    """Return whose key it is, for routes that act for a tenant."""
+    """Return the key's tenant, for routes that act for a tenant."""
     return caller.owner()
 
 

@@ -1,6 +1,6 @@
-"""Bodies of megabytes: read once the caller is signed in, and parsed beside the event loop.
+"""Bodies of megabytes: read after authentication, and parsed outside the event loop.
 
-FastAPI parses a body before it asks who sends it, and on the event loop.
+FastAPI parses a body before authentication, and on the event loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from api.services import ServicesDep
 
 
 def signed_in_body(model: type[Body]) -> Callable[..., Awaitable[Body]]:
-    """Return a dependency that reads a JSON body as `model`; `described` says so in the schema.
+    """Return a dependency that reads a JSON body as `model`; `described` documents it in the schema.
 
-    A tenant's large bodies are read and parsed one after the other: each takes megabytes, and the parser's time.
+    A tenant's large bodies are read and parsed one after another, as each takes megabytes and the parser's time.
     """
 
     async def read(request: Request, services: ServicesDep, *, tenant: TenantDep) -> Body:
@@ -36,7 +36,7 @@ def signed_in_body(model: type[Body]) -> Callable[..., Awaitable[Body]]:
 
 
 def described(model: type[StrictModel]) -> dict[str, Any]:
-    """Describe such a body, as `openapi_extra` of a route; the app's `body_models` must have the model."""
+    """Return the `openapi_extra` of a route with such a body; the app's `body_models` must include the model."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 

@@ -1,7 +1,7 @@
-"""Let requests in: whose key it is, whether its tenant's rates allow it, and when its tenant's turn comes.
+"""Admits requests: authenticates the key, applies the tenant's rates, and waits for the tenant's turn.
 
-All of this comes before routing, bodies and sessions, so that what one tenant sends at once waits for itself alone, and
-what strangers send costs a lookup of many keys in one query.
+This comes before routing, bodies and sessions, so that a tenant's burst delays only itself, and requests with unknown
+keys cost one lookup for many keys.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from jobs.accounts.secret_hashes import hash_secret
 from jobs.errors import AuthenticationError, RateLimitError, ServiceError
 
 TURNS = 4
-"""Requests of a tenant that one process answers at once, of those that take no longer than TURN_SECONDS."""
+"""Requests of a tenant that one process answers at once, not counting those that take longer than TURN_SECONDS."""
 TURN_SECONDS = 0.25
-"""What takes longer gives its turn up: it waits for something, and has bounds of its own."""
+"""Time after which a request gives up its turn: it waits for something, and is bounded otherwise."""
 BODIES = 250
-"""Bodies of a tenant that one process awaits at once: a quarter of the connections that it keeps."""
+"""Bodies of a tenant that one process receives at once: a quarter of the connections that it keeps."""
 REFUSAL_SECONDS = 0.05
-"""For which a refusal keeps its turn: one who asks again at once is refused 80 times a second, and not 1,000 times."""
+"""How long a refusal holds its turn: a client that retries at once gets 80 refusals a second instead of 1,000."""
 _MOST_REFUSALS = 1000
-"""Of strangers that wait; beyond them the answer comes at once, and memory stays bounded."""
+"""Refusals of unknown keys that wait; further ones are answered at once, which bounds memory."""
 _DOWNLOAD_PATHS = re.compile(r"/v1/files/[^/]+/content")
-"""What waits for the object store, and has bounds of its own."""
+"""Requests that wait for the object store, and are bounded otherwise."""
 _OPERATORS, _BROWSERS, _STRANGERS = "operators", "browsers", "strangers"
 _UNAVAILABLE = (ServiceError, OperationalError, InterfaceError, PoolTimeoutError)
 
 
 class Door:
-    """The innermost layer. Answers 401, 429, 408, 413 and 503 in place of the application."""
+    """The innermost middleware. Answers 401, 429, 408, 413 and 503 in place of the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -108,7 +108,7 @@ def _comes_from_browser(headers: Headers) -> bool:
 
 
 async def _wait_as_stranger(in_flight: InFlight) -> None:
-    """All strangers share a tenant's turns."""
+    """Wait for a turn: all requests with unknown keys share one tenant's turns."""
     with suppress(RateLimitError), in_flight.hold(_STRANGERS, "refusals", allowed=_MOST_REFUSALS):
         async with in_flight.turn(_STRANGERS, "requests", allowed=TURNS):
             await anyio.sleep(REFUSAL_SECONDS)
@@ -117,8 +117,8 @@ async def _wait_as_stranger(in_flight: InFlight) -> None:
 async def _charge_rest(services: Services, caller: Caller, body: _Body) -> None:
     """Take the bytes of a body whose length was not announced."""
     if caller.tenant is not None and body.num_received > body.num_charged:
-        wanted = Wanted(bytes=body.num_received - body.num_charged)
-        await services.rates.spend(caller.tenant.id, limits_of(caller.tenant, services.settings), wanted)
+        cost = Wanted(bytes=body.num_received - body.num_charged)
+        await services.rates.spend(caller.tenant.id, limits_of(caller.tenant, services.settings), cost)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class _Turn:
             self.end()
 
     async def take(self) -> None:
-        """Wait for the turn, unless it is held already."""
+        """Wait for the turn, unless it is already held."""
         if self._timer is not None:
             return
         await self.in_flight.take_turn(self.who, "requests", allowed=TURNS)
@@ -166,7 +166,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Body:
-    """A request's body: a small one is gathered before its tenant's turn, so that a slow sender holds none."""
+    """A request's body: a small one is read before its tenant's turn, so that a slow sender holds none."""
 
     _receive: Receive
     headers: Headers
@@ -177,19 +177,19 @@ class _Body:
 
     @property
     def _announced(self) -> int | None:
-        """None: not said; 0 for what has no body."""
+        """Return the announced length in bytes; None if it is unknown, 0 without a body."""
         announced = self.headers.get("content-length", "")
         if announced.isdecimal():
             return int(announced)
         return None if "transfer-encoding" in self.headers else 0
 
     def charge(self) -> int:
-        """Return what is to be taken from the tenant's bucket, before it is known how many bytes come."""
+        """Return the bytes to take from the tenant's bucket, before the actual number is known."""
         self.num_charged = self.num_received if self._announced is None else self._announced
         return self.num_charged
 
     async def gather(self, in_flight: InFlight, who: str) -> None:
-        """Take in what is small. Raises RateLimitError where too many are on their way, and ClientDisconnect."""
+        """Read a small body. Raise RateLimitError if too many are being received, and ClientDisconnect."""
         announced = self._announced
         if self.is_upload or announced == 0 or (announced is not None and announced > MAX_JSON_BYTES):
             return
@@ -203,7 +203,7 @@ class _Body:
                     return
 
     async def receive(self) -> Message:
-        """Return what was gathered, then what comes."""
+        """Return the messages that were read, then new ones."""
         return self._messages.pop(0) if self._messages else await self._next()
 
     async def _next(self) -> Message:

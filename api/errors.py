@@ -1,6 +1,6 @@
-"""Turn every failure into OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`, always all four keys.
+"""Turns every failure into OpenAI's envelope: `{"error": {"message", "type", "param", "code"}}`, always all four keys.
 
-Decides nothing about what is an error; the domain's errors carry their own status, code and sentence.
+The domain's errors carry their own status, code and message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 2
 
-# The client sends 409, 429 and 5xx again by itself. These answers, but for RateLimitError, are facts that a second try
-# does not change, or name another way.
+# The official client retries 409, 429 and 5xx. With these statuses, except RateLimitError, a retry does not help, or
+# the answer names another way.
 _FINAL_STATUSES = frozenset(
     {
         HTTPStatus.CONFLICT,
@@ -39,8 +39,8 @@ _FINAL_STATUSES = frozenset(
 )
 
 _STORAGE_FULL = (
-    "The server's object store is full, and nothing of this request was stored; send it again later, or tell whoever "
-    "runs the server."
+    "The server's object store is full, and nothing of this request was stored; send it again later, or tell the "
+    "operator of the server."
 )
 
 _HTTP_CODES = {
@@ -51,14 +51,14 @@ _HTTP_CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "too_large",
 }
 
-# What OpenAI answers at once, and this service in batches only, or not at all.
+# Paths that OpenAI answers online, and this service only in batches or not at all.
 _ONLINE_PATHS = frozenset({*ENDPOINTS, "/v1/responses"})
 
 
 def error_response(
     status: int, message: str, *, code: str | None, param: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Build the envelope. `type` follows from the status, as the official service does it."""
+    """Build the envelope. `type` follows from the status, as in the official service."""
     error = ErrorObject(message=message, type=_error_type(status, code), param=param, code=code)
     content = ErrorEnvelope(error=error).model_dump_json()
     return Response(content, status_code=status, headers=dict(headers or {}), media_type="application/json")
@@ -71,7 +71,7 @@ def _error_type(status: int, code: str | None) -> ErrorType:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every exception that an endpoint, a dependency or the router raises on purpose."""
+    """Install handlers for every exception that an endpoint, a dependency or the router raises on purpose."""
     app.add_exception_handler(InputError, _answer_input_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
@@ -85,7 +85,7 @@ async def _answer_input_error(request: Request, error: Exception) -> Response:
 
 
 def refusal(scope: Scope, error: InputError) -> Response:
-    """Answer what the caller did wrong, or may not do."""
+    """Answer an error of the caller."""
     if isinstance(error, AuthenticationError):
         scope.setdefault("state", {})["refusal"] = error.code  # for the log
     return error_response(error.status, error.message, code=error.code, param=error.param, headers=_headers_for(error))
@@ -96,13 +96,13 @@ def _headers_for(error: InputError) -> dict[str, str]:
         return _retry_after(error.retry_after_seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:
         return {"www-authenticate": "Bearer"}
-    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:  # people may try again; a client by itself would not help
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:  # people may retry; automatic retries would not help
         return {"x-should-retry": "false", **retry_later()}
     return {"x-should-retry": "false"} if error.status in _FINAL_STATUSES else {}
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """The official client goes by the milliseconds; others know whole seconds only."""
+    """Return the headers for a retry: the official client reads the milliseconds, others only whole seconds."""
     return {
         "x-should-retry": "true",
         "retry-after": str(max(1, math.ceil(seconds))),
@@ -115,8 +115,8 @@ async def _answer_unavailable(request: Request, error: Exception) -> Response:
 
 
 def unavailable(scope: Scope, error: Exception) -> Response:
-    """Answer that Postgres or the store is away, and note why."""
-    # The reason names hosts, users, statements: it is for the operator's log, not for the caller.
+    """Answer that Postgres or the store is unreachable, and log why."""
+    # The reason names hosts, users and statements: it is for the operator's log, not for the caller.
     logger.warning("service unavailable method=%s path=%s request_id=%s reason=%s", *shown_request(scope), error)
     if isinstance(error, StorageFullError):
         return error_response(error.status, _STORAGE_FULL, code=error.code, headers=retry_later())
@@ -126,7 +126,7 @@ def unavailable(scope: Scope, error: Exception) -> Response:
 
 
 def unavailable_response() -> Response:
-    """Answer 503 with the seconds after which another try makes sense."""
+    """Answer 503 with the seconds after which to retry."""
     return error_response(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "The server cannot use its database or object store right now; send the request again in a moment.",
@@ -136,7 +136,7 @@ def unavailable_response() -> Response:
 
 
 def retry_later() -> dict[str, str]:
-    """Return the header that tells a client when another try makes sense."""
+    """Return the header that tells a client when to retry."""
     return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
@@ -146,7 +146,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 def http_refusal(request: Request, error: HTTPException) -> Response:
-    """Answer what the framework, or the guard of bodies, refuses."""
+    """Answer a refusal of the framework or of the guard of bodies."""
     message, headers = error.detail, error.headers
     if error.status_code == HTTPStatus.NOT_FOUND:
         message = _unknown_url(request.method, request.url.path)
@@ -159,7 +159,7 @@ def http_refusal(request: Request, error: HTTPException) -> Response:
 
 
 def _allowed_methods(request: Request, error: HTTPException) -> str:
-    """Name every method of the path: the router knows only those of the first endpoint that it found there."""
+    """Return every method of the path: the router names only those of the path's first endpoint."""
     template = getattr(request.scope.get("route"), "path_format", None)
     methods = request.app.openapi()["paths"].get(template) or (error.headers or {})["Allow"].split(", ")
     served = {method.upper() for method in methods}
@@ -183,7 +183,7 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 
 
 def describe_problem(problem: Mapping[str, Any]) -> tuple[str, str | None, str]:
-    """Say one of pydantic's findings in words: (message, param, code)."""
+    """Describe one of pydantic's errors: (message, param, code)."""
     kind, param = problem["type"], _param_name(problem["loc"])
     if kind == "json_invalid":
         return "The request body is not valid JSON. Check it and send it again.", None, "invalid_json"
@@ -193,17 +193,17 @@ def describe_problem(problem: Mapping[str, Any]) -> tuple[str, str | None, str]:
         return "The request needs a JSON object as its body, sent as application/json.", None, "invalid_body"
     if kind == "missing":
         return f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
-    given, wish = _shortened(problem.get("input")), str(problem["msg"]).removeprefix("Value error, ")
-    return f"Invalid value for '{param}': {given}. {wish}.", param, "invalid_value"
+    value, rule = _shortened(problem.get("input")), str(problem["msg"]).removeprefix("Value error, ")
+    return f"Invalid value for '{param}': {value}. {rule}.", param, "invalid_value"
 
 
 def _unknown_parameters(location: Sequence[int | str], *, names: Sequence[str], total: int) -> tuple[str, str, str]:
-    listed = [".".join(cut(str(part)) for part in (*location, name)) for name in names]
-    shown = ", ".join(f"'{name}'" for name in listed)
-    more = f" and {total - len(listed):,} more" if total > len(listed) else ""
+    params = [".".join(cut(str(part)) for part in (*location, name)) for name in names]
+    quoted = ", ".join(f"'{name}'" for name in params)
+    more = f" and {total - len(params):,} more" if total > len(params) else ""
     what, them = ("parameter", "it") if total == 1 else ("parameters", "them")
-    message = f"Unknown {what}: {shown}{more}. Remove {them}; nothing is ignored silently."
-    return message, listed[0], "unknown_parameter"
+    message = f"Unknown {what}: {quoted}{more}. Remove {them}; nothing is ignored silently."
+    return message, params[0], "unknown_parameter"
 
 
 def _param_name(location: Sequence[int | str]) -> str | None:
@@ -216,11 +216,11 @@ def cut(text: str, *, most: int = 100) -> str:
 
 
 def _shortened(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 120 else shown[:117] + "…"
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "…"
 
 
 def shown_request(scope: Scope) -> tuple[str, str, str | None]:
-    """Name a request in the log: its method, path and id."""
+    """Return a request's method, path and id for the log."""
     request_id = scope.get("state", {}).get("request_id")
     return scope["method"], masked(scope["path"]), request_id

@@ -1,4 +1,4 @@
-"""The types of query and body fields that several endpoints share, with their limits."""
+"""Types of query and body fields that several endpoints share, with their limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
 
 
 def storable(text: str) -> str:
-    """Refuse what Postgres cannot store: NUL, and halves of surrogate pairs from JSON escapes."""
+    """Refuse what Postgres cannot store: NUL, and unpaired surrogates from JSON escapes."""
     if "\x00" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("Text must not hold NUL characters or unpaired surrogates")
     return text
@@ -24,9 +24,9 @@ Storable = Annotated[str, AfterValidator(storable), Field(json_schema_extra={"pa
 ObjectId = Annotated[Storable, Field(min_length=1, max_length=100)]
 
 
-def _whole(given: object) -> object:
-    """JSON has no integers of its own: 3600.0 is one for JSON Schema, and for clients whose numbers are floats."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def _whole(value: object) -> object:
+    """Turn 3600.0 into an integer, as it is one for JSON Schema and for clients whose numbers are floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 WHOLE = BeforeValidator(_whole)
@@ -42,28 +42,28 @@ _LISTED_UNKNOWN = 5
 
 
 class StrictModel(BaseModel):
-    """Fields of a query or body; unknown ones are refused, the first of them by name."""
+    """Fields of a query or body; unknown ones are refused, and the first of them named."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, given: Any) -> Any:
-        """Make one error of all unknown keys: pydantic's own of thousands would hold the event loop for a second."""
+    def _refuse_unknown(cls, value: Any) -> Any:
+        """Raise one error for all unknown keys: pydantic's errors for thousands would block the event loop for 1 s."""
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        if isinstance(given, dict) and not given.keys() <= known:
-            unknown = [key for key in given if key not in known]
-            found = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
-            raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", found)
-        return given
+        if isinstance(value, dict) and not value.keys() <= known:
+            unknown = [key for key in value if key not in known]
+            context = {"names": unknown[:_LISTED_UNKNOWN], "total": len(unknown)}
+            raise PydanticCustomError(UNKNOWN_PARAMETERS, "unknown parameters", context)
+        return value
 
     def prepared(self) -> Self:
-        """Return what the endpoint takes of a large body, made where the body is parsed. Raises InputError."""
+        """Return what the endpoint needs of a large body; called in the parsing process. Raise InputError."""
         return self
 
 
 class PageQuery(StrictModel):
-    """Where a page of a list begins, and how long it may be."""
+    """The start and the maximum length of a page of a list."""
 
     after: ObjectId | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20

@@ -1,4 +1,4 @@
-"""Tell supervisors and Prometheus how this process is: alive, able to serve, its numbers. Nothing here needs Redis."""
+"""Health checks and metrics of this process. Nothing here needs Redis."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", operation_id="isAlive", responses=failures(503))
 async def healthz() -> Liveness:
-    """Answer as long as the event loop turns; needs no thread and no database."""
+    """Answer 200 while the event loop runs; needs no thread and no database."""
     return Liveness()
 
 
 @router.get("/readyz", operation_id="isReady", response_model=Readiness, responses=failures(503))
 def readyz(services: ServicesDep) -> Readiness | Response:
-    """Answer 200 when Postgres answers, has a schema that this code runs on, and the object store lately was ours.
+    """Answer 200 if Postgres answers with a compatible schema, and the object store recently answered as ours.
 
-    A store without room is no reason to send requests elsewhere: `storage` says it.
+    A full store is no reason to send requests elsewhere; `storage` reports it.
     """
     store = services.store
     if not (store.is_answering and is_ready(services.engine)):
@@ -47,9 +47,9 @@ def readyz(services: ServicesDep) -> Readiness | Response:
     responses={200: text_of("Prometheus' text format."), **failures(401, 503)},
 )
 def metrics(services: ServicesDep) -> Response:
-    """Answer this process's counters and the queue's numbers in Prometheus' text format.
+    """Return this process's counters and the queue's numbers in Prometheus' text format.
 
-    Without Postgres the counters still come, with `tokenmill_database_up 0`.
+    Without Postgres there are only the counters, with `tokenmill_database_up 0`.
     """
     body = generate_latest(services.meters.registry) + generate_latest(_queue_registry(services))
     return Response(body, media_type=CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
-"""The API's log: one JSON object a line on stderr, whoever writes it. Never keys, queries or content.
+"""The API's log: one JSON object per line on stderr. Never keys, queries or content.
 
-Says how much peers may cause; `jobs.telemetry.logs` says how a record looks.
+It limits the lines that peers can cause; `jobs.telemetry.logs` defines the format of records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SERVER_LINES_A_SECOND = 1.0
 
 
 class WithinBudget(logging.Filter):
-    """Leave out records beyond a budget of lines."""
+    """Drops records beyond a budget of lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,9 +27,9 @@ class WithinBudget(logging.Filter):
 
 
 def configure(*, is_json: bool) -> None:
-    """Send all records of this process to stderr, as JSON in any case; with `is_json` also what is printed.
+    """Send all records of this process to stderr as JSON; with `is_json` also printed output.
 
-    The servers' own records, which peers cause, come no faster than a budget.
+    The servers' own records, which peers can cause, are limited by a budget.
     """
     logs.configure("api", is_json=True, has_relay=is_json)
     for caused_by_peers in ("asyncio", "uvicorn.error"):
@@ -37,7 +37,7 @@ def configure(*, is_json: bool) -> None:
 
 
 class LineBudget:
-    """Bound the lines that anybody may cause: `burst` at once, then `lines_a_second`."""
+    """A limit on lines that peers can cause: `burst` at once, then `lines_a_second`."""
 
     def __init__(self, *, burst: int, lines_a_second: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._lines_a_second, self._monotonic = burst, lines_a_second, monotonic
@@ -45,7 +45,7 @@ class LineBudget:
         self._num_left_out = 0
 
     def spend(self) -> int | None:
-        """Return how many lines were left out before this one; None where this one is to be left out too."""
+        """Return how many lines were dropped before this one; None if this one is to be dropped too."""
         now = self._monotonic()
         self._left = min(self._burst, self._left + (now - self._looked_at) * self._lines_a_second)
         self._looked_at = now

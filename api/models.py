@@ -1,4 +1,4 @@
-"""`/v1/models`: the models that batches may name: no worker has to run just now, but one has, or an operator looked."""
+"""`/v1/models`: the models that batches may name: a worker has served them once, or an operator has checked them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def list_all(session: SessionDep, *, _tenant: TenantDep, services: ServicesDep) 
     return ModelList(data=models)
 
 
-# The client sends `org/name` as `org%2Fname`, which the server decodes before routing: hence a path, not a segment.
+# The client sends `org/name` as `org%2Fname`, which the server decodes before routing, so this is a path.
 @router.get("/{name:path}", operation_id="retrieveModel", responses=failures(404))
 def retrieve(name: str, session: SessionDep, *, _tenant: TenantDep, services: ServicesDep) -> ModelObject:
     model = find_offered(session, name)

@@ -1,6 +1,6 @@
-"""Read the multipart form of one upload as its bytes arrive: small fields into memory, the file into a sink.
+"""Reads the multipart form of one upload as its bytes arrive: small fields into memory, the file into a sink.
 
-Never holds more than one field (FIELD_BYTES) and the piece of the file it was just given. Fields may come in any order.
+It never holds more than one field (FIELD_BYTES) and the current piece of the file. Fields may come in any order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FILENAME_PATTERN = (
     r"^[^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200c\u200e\u200f"
     r"\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]+$"
 )
-"""No control characters, ends of lines or marks that hide or turn text. Any other character may be one of a Unicode
-that is newer than ours."""
+"""No control characters, line ends or marks that hide or reorder text. Any other character is allowed, as it may be
+from a newer version of Unicode."""
 
 # Clients write these three as percent escapes in a form's filename (HTML living standard, multipart/form-data).
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}
@@ -35,24 +35,24 @@ FieldCheck = Callable[[str, str], None]
 
 
 class FileSink(Protocol):
-    """Where the content of the form's file goes."""
+    """The destination of the form's file content."""
 
     def write(self, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadForm:
-    """The form without its file's content; `fields` holds the values as they were sent."""
+    """The form without its file's content; `fields` holds the values as sent."""
 
     filename: str
     fields: dict[str, str]
 
 
 class UploadReader:
-    """Feed it the body in pieces of any size, then take the form.
+    """A parser: feed it the body in pieces of any size, then `finish` returns the form.
 
-    `checks` are the fields that may come beside the file: each check takes name and value as soon as the field is
-    complete, and may refuse it before the file comes. `file` is the name of the field with the file.
+    `checks` are the fields allowed beside the file: each check gets name and value as soon as the field is complete,
+    and may refuse it before the file comes. `file` is the name of the file's field.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class UploadReader:
         }
 
     def feed(self, data: bytes) -> None:
-        """Raise InputError when the form is malformed, or holds an unknown or refused field."""
+        """Parse a piece. Raise InputError if the form is malformed, or has an unknown or refused field."""
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -90,7 +90,7 @@ class UploadReader:
             ) from None
 
     def finish(self) -> UploadForm:
-        """Return the form. Raises InputError when it ended early or has no file."""
+        """Return the form. Raise InputError if it ended early or has no file."""
         if not self._is_complete:
             raise InputError(
                 "The multipart form ended before its last boundary. Send the whole file again.", code="invalid_form"
@@ -166,7 +166,7 @@ def _read_filename(raw: bytes | None, *, param: str) -> str:
 
 
 def check_filename(name: str, *, param: str) -> None:
-    """Raise InputError where a file may not be called so."""
+    """Raise InputError if a filename is not allowed."""
     if not 0 < len(name) <= MAX_FILENAME_CHARACTERS or not re.fullmatch(FILENAME_PATTERN, name):
         raise InputError(
             f"The filename {name[:100]!r} must have 1 to {MAX_FILENAME_CHARACTERS} printable characters. Rename it.",

@@ -1,6 +1,6 @@
-"""What /openapi.json says beyond FastAPI's reading of the endpoints: failures, and the id that every answer has.
+"""Additions to FastAPI's /openapi.json: error responses, and the request id of every response.
 
-Decides nothing: each route names the failures that it may answer.
+Each route names the errors that it may answer.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from api.schemas.wire import WireModel
 from api.scopes import SCOPES, scope_of
 
 Responses = dict[int | str, dict[str, Any]]
-"""By status, as FastAPI's `responses` of a route, a router or an app."""
+"""By status, in the form of FastAPI's `responses`."""
 
 _DESCRIPTIONS = {
-    400: "Something of the request is not allowed; `param` names it.",
+    400: "A value of the request is not allowed; `param` names it.",
     401: "The request has no key, or one that is not known here, was revoked or has expired.",
-    403: "The key has not the scope that this needs, or its tenant may not do it; its operator may allow it.",
+    403: "The key lacks the scope that this needs, or its tenant may not do it; an operator may allow it.",
     404: "There is no such object, or it is another tenant's.",
-    405: "The path does not serve this method.",
-    408: "The body did not come in time.",
+    405: "The path does not support this method.",
+    408: "The body did not arrive in time.",
     409: "The object's state does not allow this.",
-    410: "What is asked for is kept no longer.",
+    410: "The requested data has been deleted.",
     413: "The body, the file or one of its fields is too large.",
-    416: "The range begins behind the file's last byte.",
+    416: "The range begins after the file's last byte.",
     429: "Too many requests at a time, too much at once, or the tenant's token budget does not cover the work.",
     500: "A defect; the server's log has the cause under the request id.",
-    503: "Postgres or the object store is away, or what the request needs besides, or all connections are in use.",
-    504: "What the request waited for has not come in time.",
-    505: "The request is of a version of HTTP that this server does not speak.",
+    503: "Postgres, the object store or another service is unavailable, or all connections are in use.",
+    504: "The request timed out while it waited.",
+    505: "This server does not support the request's version of HTTP.",
 }
-_FINAL = {"x-should-retry": "`false`: a repetition changes nothing."}
+_FINAL = {"x-should-retry": "`false`: a retry does not help."}
 _HEADERS = {
     401: {"www-authenticate": "`Bearer`."},
-    405: {"allow": "The methods that the path serves."},
+    405: {"allow": "The methods that the path supports."},
     409: _FINAL,
     416: {"content-range": "`bytes */` and the file's size."},
-    429: {"x-should-retry": "`true` with a `retry-after` where the same request may pass later, else `false`."},
-    503: {"retry-after": "Seconds after which another try makes sense."},
+    429: {"x-should-retry": "`true` with a `retry-after` if the same request may pass later, else `false`."},
+    503: {"retry-after": "Seconds after which to retry."},
     504: _FINAL,
 }
 _REF = "#/components/schemas/{model}"
@@ -52,7 +52,7 @@ _REQUEST_ID = {"x-request-id": "The id of this request in the server's log."}
 
 
 def failures(*statuses: int) -> Responses:
-    """Describe answers in the error envelope."""
+    """Describe error responses with the envelope."""
     return {
         status: {
             "model": ErrorEnvelope,
@@ -64,7 +64,7 @@ def failures(*statuses: int) -> Responses:
 
 
 def bytes_of(description: str, headers_sent: Mapping[str, str]) -> dict[str, Any]:
-    """Describe the content of a file, or of a part of it."""
+    """Describe the content of a file or of a part of it."""
     media = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     return {"description": description, "headers": headers(headers_sent), "content": media}
 
@@ -74,12 +74,12 @@ def text_of(description: str) -> dict[str, Any]:
 
 
 def csv_of(description: str) -> dict[str, Any]:
-    """Describe an answer that is JSON, or comma-separated values where that is asked for."""
+    """Describe a response that is JSON or, on request, comma-separated values."""
     return {"description": description, "content": {"text/csv": {"schema": {"type": "string"}}}}
 
 
 def lines_of(model: type[WireModel], headers_sent: Mapping[str, str]) -> dict[str, Any]:
-    """Describe an answer with one object a line; the app's `line_models` must have the model."""
+    """Describe a response with one object per line; the app's `line_models` must include the model."""
     kind = "application/x-ndjson"
     text = {"type": "string", "contentMediaType": kind, "contentSchema": {"$ref": _REF.format(model=model.__name__)}}
     content = {kind: {"schema": text}}  # OpenAPI 3.1 has no `itemSchema` yet
@@ -94,9 +94,9 @@ def headers(descriptions: Mapping[str, str]) -> dict[str, Any]:
 
 
 class DescribedApp(FastAPI):
-    """An application whose schema has every failure in the envelope, and models that FastAPI does not see.
+    """An application whose schema has the error responses, and models that FastAPI does not see.
 
-    No endpoint returns `line_models`, and endpoints read `body_models` themselves.
+    No endpoint returns `line_models`, and endpoints parse `body_models` themselves.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class DescribedApp(FastAPI):
         self._line_models, self._body_models = line_models, body_models
 
     def include_router(self, router: APIRouter, *arguments: Any, **options: Any) -> None:
-        """Refuse to serve a route of which nobody has said which scope it needs."""
+        """Refuse a route that has no scope."""
         for route in router.routes:
             scope_of(route)
         super().include_router(router, *arguments, **options)
@@ -132,7 +132,7 @@ def _schemas_of(models: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> dict
 
 
 def _complete(operation: dict[str, Any]) -> None:
-    """FastAPI adds its 422 to every endpoint with a parameter: here that is a 400. It does not know our scopes."""
+    """Remove FastAPI's 422, which is a 400 here, and add the scope and the request id."""
     responses = operation["responses"]
     responses.pop("422", None)
     if (scope := SCOPES.get(operation["operationId"])) is not None:

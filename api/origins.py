@@ -1,4 +1,4 @@
-"""Whether a browser's request was made by a page of ours: by what the browser says of where it comes from."""
+"""Checks by its headers whether a browser's request was made by one of our pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _SITE = "sec-fetch-site"
 def is_sent_by(headers: Headers, *sites: str) -> bool:
     """Tell whether a request comes from one of `sites` (Fetch Metadata: `same-origin`, `none` …).
 
-    Of a browser that does not say so, `Origin` must name the host that was asked; its scheme may be that of a proxy.
-    What has neither is no page: no browser lets one leave out both.
+    If the browser does not send that header, `Origin` must name the request's host; its scheme may be that of a proxy.
+    A request with neither is not from a page, as no browser lets a page omit both.
     """
     site = headers.get(_SITE)
     if site is not None:

@@ -1,4 +1,4 @@
-"""`/v1/sessions`: browsers that are signed in with the caller's key."""
+"""`/v1/sessions`: the browser sessions of the caller's key."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def list_of_key(session: SessionDep, *, key_id: KeyIdDep) -> SessionList:
 
 @router.delete("", operation_id="endSessions")
 def end_all(session: SessionDep, *, key_id: KeyIdDep) -> EndedSessions:
-    """End all sessions of the key, that of the caller too."""
+    """End all sessions of the key, including the caller's."""
     return EndedSessions(num_deleted=browser_sessions.end_of_key(session, key_id))
 
 
 @router.delete("/{session_id}", operation_id="endSession", responses=failures(404))
 def end(session_id: str, session: SessionDep, *, key_id: KeyIdDep) -> EndedSession:
-    found, _ = browser_sessions.get_session(session, session_id, key_id=key_id)
-    browser_sessions.end(session, found.id)
-    return EndedSession(id=found.id)
+    browser_session, _ = browser_sessions.get_session(session, session_id, key_id=key_id)
+    browser_sessions.end(session, browser_session.id)
+    return EndedSession(id=browser_session.id)

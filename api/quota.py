@@ -1,4 +1,4 @@
-"""`/v1/quota`: what the caller's tenant may still use, and when there is more."""
+"""`/v1/quota`: what the caller's tenant may still use, and when its budgets reset."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ router = APIRouter(prefix="/v1/quota", tags=["usage"], responses=failures(401, 4
 
 @router.get("", operation_id="readQuota")
 def read(request: Request, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> QuotaObject:
-    """Answer the tenant's budgets and limits, with what is used of each where that is counted."""
+    """Return the tenant's budgets and limits, with the usage of those that are counted."""
     used = {**_used(session, tenant.id, services.settings), **_spent_rates(request.state.rates)}
     limits = asdict(limits_of(tenant, services.settings))
-    windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
+    windows = [BudgetObject.of_window(allowance) for allowance in window_budgets.allowances(session, tenant.id)]
     quota = budgets.quota(session, tenant.id)
     return QuotaObject(
         currency=services.settings.currency,
@@ -49,7 +49,7 @@ def _used(session: Session, tenant_id: str, settings: Settings) -> Mapping[str, 
 
 
 def _spent_rates(rates: Rates) -> Mapping[str, int]:
-    """Return what of a minute's tokens and bytes is spent; requests come back too fast for a number to say anything."""
+    """Return the tokens and bytes spent of a minute's; requests refill too fast for a useful number."""
     limits = rates.limits
     return {
         "tokens_per_minute": int(limits.tokens_per_minute - rates.tokens),

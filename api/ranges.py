@@ -1,4 +1,4 @@
-"""Understand the Range header of a download (RFC 9110 §14): pure arithmetic, no HTTP objects."""
+"""Parses the Range header of a download (RFC 9110 §14). Pure functions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ByteRange:
 
 
 class UnsatisfiableRangeError(ValueError):
-    """The range begins behind the last byte: status 416."""
+    """The range begins after the last byte: status 416."""
 
 
 _ONE_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*")
 
 
 def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the wanted part, or None for the whole object.
+    """Return the requested part, or None for the whole object.
 
-    None also answers several ranges, other units and malformed headers: RFC 9110 §14.2 has a server that does not
-    serve them send everything, with status 200. Raises UnsatisfiableRangeError.
+    None also for several ranges, other units and malformed headers: by RFC 9110 §14.2 a server that does not support
+    them sends everything with status 200. Raise UnsatisfiableRangeError.
     """
     match = _ONE_RANGE.fullmatch(header or "")
     if match is None or not any(match.groups()):

@@ -1,4 +1,4 @@
-"""Which scope a key needs for each operation, as the features say: for the door and for /openapi.json."""
+"""The scope that a key needs for each operation, from the features: for authentication and for /openapi.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from features import FEATURES
 from jobs.states import Scope
 
 OPEN = frozenset(name for feature in FEATURES for name in feature.scopes.open)
-"""Operations that ask for no key, but for TOKENMILL_API_OPERATOR_KEY where `api.middleware.guard` says so."""
+"""Operations that need no key; some need TOKENMILL_API_OPERATOR_KEY: see `api.middleware.guard`."""
 
 SCOPES: Mapping[str, Scope] = {
     name: scope
@@ -26,7 +26,7 @@ SCOPES: Mapping[str, Scope] = {
 
 
 def scope_of(route: BaseRoute) -> Scope | None:
-    """Return the scope that a route needs, None where it is open. Raises LookupError where its feature has none."""
+    """Return the scope that a route needs, None if it is open. Raise LookupError if its feature declares none."""
     name = str(getattr(route, "operation_id", None) or getattr(route, "name", ""))
     if name in OPEN:
         return None

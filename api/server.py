@@ -1,7 +1,6 @@
-"""Serve the application over HTTP/1.1 to peers that may be slow, many or hostile.
+"""Serves the application over HTTP/1.1 to peers that may be slow, many or hostile.
 
-Knows sockets, timers, descriptors, and which path takes uploads; no tenant. Why it is a protocol of uvicorn's:
-docs/adr/0013.
+Why it is a protocol of uvicorn: docs/adr/0013.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from api.middleware.guard import UPLOAD_PATHS
 from jobs.settings import Settings
 
 GRACEFUL_SECONDS = 5
-"""What open requests have to end once a signal asks to stop."""
+"""Time for open requests to end after a signal to stop."""
 CLOSING_SECONDS = 2
-"""What looks at Postgres and the store have after that, which a silent server would keep for minutes."""
+"""Time after that for polls of Postgres and the store, which a silent server would block for minutes."""
 TICK_SECONDS = 0.5
 MOST_DESCRIPTORS = 65_536
 RESERVED_DESCRIPTORS = 256
-"""For Postgres, the object store and what is accepted in one go."""
+"""For Postgres, the object store and connections accepted at once."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Connections:
-    """What the connections of one server share: its limits, and who of them waits for a request."""
+    """The state that the connections of one server share: its limits, and which of them wait for a request."""
 
     max_connections: int
     backlog: int
@@ -47,11 +46,11 @@ class Connections:
     idle_seconds: float
     stall_seconds: float
     waiting: dict[BoundedHttp, None] = field(default_factory=dict)
-    """Those that nothing is computed for, the longest wait first."""
+    """Connections without work in progress, longest wait first."""
     _lines: LineBudget = field(default_factory=lambda: LineBudget(burst=1, lines_a_second=0.1))
 
     def make_room(self, newcomer: BoundedHttp) -> bool:
-        """Close the connection that has waited longest for a request; False where there is none to close."""
+        """Close the connection that has waited longest for a request; return False if there is none."""
         num_unsaid = self._lines.spend()
         if num_unsaid is not None:
             logger.warning("connections full max_connections=%d num_unsaid=%d", self.max_connections, num_unsaid)
@@ -64,7 +63,7 @@ class Connections:
 
 
 def connections_of(settings: Settings) -> Connections:
-    """Return the limits that the settings ask for and that this process's descriptors allow."""
+    """Return the limits of the settings, reduced to what this process's descriptors allow."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     reserved = min(RESERVED_DESCRIPTORS, allowed // 2)
     affordable = allowed - reserved
@@ -80,7 +79,7 @@ def connections_of(settings: Settings) -> Connections:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration with our protocol, and what its connections share."""
+    """uvicorn's configuration with our protocol and its shared state."""
 
     def __init__(self, app: ASGIApp, connections: Connections, *, host: str = "127.0.0.1", port: int) -> None:
         self.shared = connections
@@ -91,20 +90,20 @@ class ServerConfig(uvicorn.Config):
             http=BoundedHttp,
             ws="none",
             lifespan="on",
-            log_config=None,  # its loggers pass their records on to ours
+            log_config=None,  # its loggers propagate to ours
             access_log=False,
-            backlog=connections.backlog,  # also what asyncio accepts before it looks at anything else
-            timeout_keep_alive=connections.idle_seconds,  # type: ignore[arg-type]  # a timer takes fractions, too
+            backlog=connections.backlog,  # also how many asyncio accepts before it does anything else
+            timeout_keep_alive=connections.idle_seconds,  # type: ignore[arg-type]  # a timer takes fractions too
             timeout_graceful_shutdown=GRACEFUL_SECONDS,
         )
 
 
 class BoundedHttp(H11Protocol):
-    """uvicorn's protocol with an end to every wait for a peer.
+    """uvicorn's protocol with a time limit on every wait for a peer.
 
-    A request's head must come within `header_seconds`, an answer must be taken without a pause of `stall_seconds`, and
-    what is left of a body once its request is answered within as much. Where there are too many connections, the one
-    that has waited longest for a request gives way.
+    A request's head must arrive within `header_seconds`; the peer must read an answer without a pause of
+    `stall_seconds`, and send the rest of a body within the same time once its request is answered. With too many
+    connections, the one that has waited longest for a request is closed.
     """
 
     def __init__(
@@ -137,28 +136,28 @@ class BoundedHttp(H11Protocol):
             self._stop_read_timer()
             if not self._awaits_body():
                 self._shared.waiting.pop(self, None)
-        elif self._read_timer is None:  # not extended by more of the same head
+        elif self._read_timer is None:  # more of the same head does not extend the timer
             self._await_request(self._shared.header_seconds)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_after_stall()
-        elif self._is_answering():  # the next request, which came before this answer's end
+        elif self._is_answering():  # the next request, which arrived before this answer's end
             if self._awaits_body():
                 self._shared.waiting[self] = None
         else:
             self._shared.waiting[self] = None
             self._watch_the_rest()
-            if self.conn.their_state is not h11.IDLE:  # the rest of a body that nobody reads
+            if self.conn.their_state is not h11.IDLE:  # the rest of an unread body
                 self._await_request(self._shared.stall_seconds)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; once an answer has begun, or its request is answered, only close the connection.
+        """Answer invalid HTTP; once an answer has begun, or its request is answered, only close the connection.
 
-        h11 refuses a second answer: not asked here, it would say so in a traceback.
+        h11 refuses a second answer with a traceback, so its state is checked here.
         """
-        if self._is_answering():  # its application hears that the peer is gone, and what it sends goes nowhere
+        if self._is_answering():  # the application sees a disconnect, and its output is discarded
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -181,20 +180,20 @@ class BoundedHttp(H11Protocol):
             self._watch_the_rest()
 
     def is_sending(self) -> bool:
-        """Tell whether the peer has yet to take a part of its answer."""
+        """Tell whether the peer has not yet read all of its answer."""
         return self.transport.get_write_buffer_size() > 0
 
     def drop(self) -> None:
-        """End this connection at once; its peer has asked for nothing, or has not finished asking."""
+        """End this connection at once; its peer has not sent a complete request."""
         self._stop_awaiting()
-        self.connections.discard(self)  # counted out now, and not when the loop gets to it
+        self.connections.discard(self)  # now, not only when the loop gets to it
         self.transport.abort()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _awaits_body(self) -> bool:
-        """Tell whether nothing is computed yet: all but an upload are first read to the end."""
+        """Tell whether the work has not begun: all bodies except uploads are read to the end first."""
         return bool(self.cycle.more_body) and UPLOAD_PATHS.fullmatch(self.cycle.scope["path"]) is None
 
     def _await_request(self, seconds: float) -> None:
@@ -216,7 +215,7 @@ class BoundedHttp(H11Protocol):
         self._watch_writing(self.transport.get_write_buffer_size())
 
     def _watch_the_rest(self) -> None:
-        """Watch what is left of an answer that is complete, where it is too little for writing to be paused."""
+        """Watch the unread rest of a complete answer, if it is too small to pause writing."""
         if self._write_timer is None and self.is_sending():
             self._abort_after_stall()
 
@@ -224,7 +223,7 @@ class BoundedHttp(H11Protocol):
         self._write_timer = self.loop.call_later(self._shared.stall_seconds, self._abort_unless_read, num_bytes)
 
     def _abort_unless_read(self, num_bytes: int) -> None:
-        """A slow reader may take as long as it likes, as long as it reads."""
+        """Abort a peer that has read nothing since the last check; a slow reader may take any time."""
         left = self.transport.get_write_buffer_size()
         if left == 0 and not self.transport.is_closing():
             self._stop_write_timer()
@@ -248,18 +247,18 @@ class BoundedHttp(H11Protocol):
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many descriptors as it is allowed to."""
+    """Raise this process's limit of descriptors as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 class CalmServer(uvicorn.Server):
-    """uvicorn's server, which looks less often whether it is to stop, and has an end to every wait once it is."""
+    """uvicorn's server with a longer poll interval for the stop signal, and a time limit on shutdown."""
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # 0: as at every tenth of uvicorn's, the date of the answers is set
+        while not await self.on_tick(0):  # 0: sets the date of answers, as every tenth tick of uvicorn does
             await asyncio.sleep(TICK_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -268,6 +267,6 @@ class CalmServer(uvicorn.Server):
 
 
 def serve(app: ASGIApp, settings: Settings, *, host: str, port: int) -> None:
-    """Serve until a signal asks to stop; uvicorn raises that signal again once all is closed."""
+    """Serve until a signal to stop; uvicorn raises that signal again once everything is closed."""
     raise_descriptor_limit()
     CalmServer(ServerConfig(app, connections_of(settings), host=host, port=port)).run()

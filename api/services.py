@@ -1,6 +1,6 @@
-"""What the endpoints are handed: settings, the sessions of Postgres, the object store and the counters.
+"""The services that endpoints get: settings, sessions of Postgres, the object store, counters.
 
-Made once in the app's lifespan; nothing here is global.
+Created once in the app's lifespan; nothing here is global.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from jobs.settings import Settings
 from jobs.telemetry.meters import Meters
 
 _MADE_AT_ONCE = 2
-"""What one tenant has under way at once in one API process of all that uses `making_threads`: half of them."""
+"""Calls in `making_threads` that one tenant has in progress in one API process: half of the threads."""
 _PREVIEWED_AT_ONCE = 2
-"""The same of `preview_threads`."""
+"""The same for `preview_threads`."""
 
 
 class FeatureService(Protocol):
-    """What an API process keeps open for one feature."""
+    """A resource that an API process keeps open for one feature."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """`session_slots` admits as many requests as the pool has connections.
+    """The services of one API process. `session_slots` admits as many requests as the pool has connections.
 
-    Without it the requests that wait for a connection could hold every thread that the requests owning one need.
+    Without it, requests waiting for a connection could hold every thread that requests with a connection need.
     """
 
     settings: Settings
@@ -53,19 +53,19 @@ class Services:
     rates: RateLimiter
     in_flight: InFlight
     of_features: Mapping[str, FeatureService]
-    """What the endpoints of one feature share, by its name in `Feature.services`."""
+    """Services of features, by their name in `Feature.services`."""
 
     def making_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
-        """Wait for a tenant's turn in `making_threads`, whatever it is for, and hold it; turns do not nest."""
+        """Wait for a tenant's turn in `making_threads`, and hold it; turns do not nest."""
         return self.in_flight.turn(tenant_id, "making", allowed=_MADE_AT_ONCE)
 
     def preview_turn(self, tenant_id: str) -> AbstractAsyncContextManager[None]:
-        """As `making_turn`, in `preview_threads`."""
+        """Like `making_turn`, for `preview_threads`."""
         return self.in_flight.turn(tenant_id, "previewing", allowed=_PREVIEWED_AT_ONCE)
 
 
 async def get_services(request: Request) -> Services:
-    """Return what the app was started with. Async, as FastAPI calls all others in a thread, for each request."""
+    """Return the app's services. Async, as FastAPI runs other dependencies in a thread, at each request."""
     services = request.app.state.services
     assert isinstance(services, Services)
     return services

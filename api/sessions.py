@@ -1,4 +1,4 @@
-"""The transaction of a request that has a key: begun once it is known who asks, committed before the answer."""
+"""The transaction of an authenticated request: begun after authentication, committed before the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.database import transaction
 
 
 async def hold_session_slot(services: ServicesDep, _caller: CallerDep) -> AsyncIterator[None]:
-    """Wait for a slot after signing in, which takes one of its own: else all could wait for a second one."""
+    """Wait for a slot only after authentication, which needs one itself: otherwise all could wait for a second one."""
     async with services.session_slots:
         yield
 
@@ -28,5 +28,5 @@ def open_session(services: ServicesDep, _slot: SlotDep) -> Iterator[Session]:
         yield session
 
 
-# scope="function": the commit comes before the answer. FastAPI's default runs it after, and "created" would be a guess.
+# scope="function" commits before the answer. FastAPI's default commits after it, so that "created" could be wrong.
 SessionDep = Annotated[Session, Depends(open_session, scope="function")]

@@ -1,7 +1,4 @@
-"""What a request takes beside being one: tokens of its tenant's rate, and a place among what is done at once.
-
-Knows no batch and no file; endpoints say what they accepted.
-"""
+"""Charges of a request beyond the request itself: tokens of its tenant's rate, and limits on concurrent calls."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from jobs.accounts.limits import limits_of
 from jobs.errors import RateLimitError
 
 AT_ONCE = 2
-"""Sums, estimates and tests of webhooks that one tenant may have under way in one API process: each may take long."""
+"""Sums, estimates and tests of webhooks that one tenant may have in progress in one API process: each may take long."""
 
 STREAMS = 32
-"""Of events, that one tenant may read at once in one API process."""
+"""Event streams that one tenant may read at once in one API process."""
 
 
 @dataclass(slots=True)
 class Spending:
-    """The estimated tokens that the endpoint accepts, of a tenant whose rates were these when it asked."""
+    """The estimated tokens that the endpoint accepts, with the tenant's rates at the time of the request."""
 
     rates: Rates
     tokens: int = 0
@@ -44,14 +41,14 @@ class Spending:
 
 
 async def spend_tokens(request: Request, services: ServicesDep, *, tenant: TenantDep) -> AsyncIterator[Spending]:
-    """Take what the endpoint has accepted once that is committed."""
+    """Charge the accepted tokens after the commit."""
     spending = Spending(request.state.rates)
     yield spending
     if spending.tokens:
         await services.rates.spend(tenant.id, limits_of(tenant, services.settings), Wanted(tokens=spending.tokens))
 
 
-# Before the session among an endpoint's parameters: then it ends after the commit.
+# An endpoint's parameters must have it before the session, so that it ends after the commit.
 SpendingDep = Annotated[Spending, Depends(spend_tokens, scope="function")]
 
 
@@ -61,7 +58,7 @@ async def hold_upload(services: ServicesDep, tenant: TenantDep) -> AsyncIterator
 
 
 async def hold_download(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    """Until the answer is sent, or its reader has gone."""
+    """Hold a download until the answer is sent or its reader disconnects."""
     with services.in_flight.hold(tenant.id, "downloads", allowed=limits_of(tenant, services.settings).downloads):
         yield
 
@@ -87,7 +84,7 @@ async def hold_listing(services: ServicesDep, tenant: TenantDep) -> AsyncIterato
 
 
 async def wait_for_item_change(services: ServicesDep, tenant: TenantDep) -> AsyncIterator[None]:
-    """Reviewers of a tenant change items at once: each waits for their turn, and none is refused for it."""
+    """Wait for a turn: reviewers of a tenant change items concurrently, and none is refused."""
     async with services.in_flight.turn(tenant.id, "item changes", allowed=AT_ONCE):
         yield
 
@@ -105,7 +102,7 @@ async def hold_stream(services: ServicesDep, tenant: TenantDep) -> AsyncIterator
 ONE_UPLOAD = Depends(hold_upload)
 ONE_DOWNLOAD = Depends(hold_download)
 ONE_STREAM = Depends(hold_stream)
-# Until the answer is made. They come before the session, since an endpoint's `dependencies` are resolved first.
+# Held until the answer is made. They precede the session, as an endpoint's `dependencies` are resolved first.
 ONE_SUM = Depends(hold_sum, scope="function")
 ONE_ESTIMATE = Depends(hold_estimate, scope="function")
 ONE_PREVIEW = Depends(hold_preview, scope="function")

@@ -1,6 +1,6 @@
-"""The object store as requests use it: a bounded number of calls at once, none of them in a thread of the shared pool.
+"""The object store for requests: a bounded number of concurrent calls, none in a thread of the shared pool.
 
-Knows no table and no session: whoever calls holds none, since a store may hang.
+Callers hold no session, since a store may hang.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from jobs.storage import Storage, store_marker
 log = logging.getLogger(__name__)
 
 _CALLS = 64
-"""Pieces under way at once, of 1 MiB each."""
+"""Concurrent calls, each for a piece of 1 MiB."""
 _UPLOAD_THREADS = 32
-"""What parses and writes uploads; the pool of all other endpoints has 40 more."""
+"""Threads that parse and write uploads; the pool of all other endpoints has 40 more."""
 _MAKING_THREADS = 4
-"""What makes files of what the store has, which may be gigabytes: parts of an upload, lines of a batch to retry."""
+"""Threads that make files from stored objects, which may be gigabytes: parts of an upload, lines to retry."""
 _ESTIMATE_THREADS = 4
-"""What checks the first lines of an input while its owner waits, which is all CPU: more would be no faster."""
+"""Threads that check the first lines of an input while its owner waits: CPU-bound, so more would be no faster."""
 _PREVIEW_THREADS = 4
-"""What reads a tenant's own store, which may be slow or hang: estimates and checks never wait for it."""
+"""Threads that read a tenant's own store, which may hang: estimates and checks never wait for them."""
 _LOOK_SECONDS = 2.0
-"""A store that is silent for longer does not count as ready; also the pause between two looks."""
+"""Timeout after which a store is not ready; also the pause between two polls."""
 
 
 class RequestStore:
-    """What one API process does with the object store."""
+    """The object store of one API process."""
 
     def __init__(self, settings: Settings, sessions: sessionmaker[Session]) -> None:
         self.storage = Storage.of(settings)
@@ -43,17 +43,17 @@ class RequestStore:
         self.making_threads = CapacityLimiter(_MAKING_THREADS)
         self.estimate_threads = CapacityLimiter(_ESTIMATE_THREADS)
         self.preview_threads = CapacityLimiter(_PREVIEW_THREADS)
-        self.is_answering = True  # as the first look finds it, before any request
+        self.is_answering = True  # the first poll sets it, before any request
         self._calls = Semaphore(_CALLS)
         self._wait_seconds = settings.storage_timeout_seconds
 
     async def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Return bytes start … end − 1. Raises NotFoundError, and ServiceError also where too many calls wait."""
+        """Return bytes start … end − 1. Raise NotFoundError, and ServiceError also if too many calls wait."""
         async with self._turn():
             return await self.storage.read_range_async(key, start, end)
 
     async def delete(self, key: str) -> None:
-        """Delete an object that no row needs any more; where that fails the purge does it later."""
+        """Delete an object that no row needs any more; if that fails, the purge deletes it later."""
         try:
             async with self._turn():
                 await self.storage.delete_async(key)
@@ -61,13 +61,13 @@ class RequestStore:
             log.warning("object could not be deleted object_key=%s reason=%s", key, error)
 
     async def watch(self) -> None:
-        """Look at the store for as long as this runs, so that nobody who asks whether it answers waits for it."""
+        """Poll the store until cancelled, so that readiness checks need not wait for it."""
         while True:
             await anyio.sleep(_LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Note whether the store answers now."""
+        """Record whether the store answers now."""
         reason: str | None = f"silent for {_LOOK_SECONDS:g} s"
         with anyio.move_on_after(_LOOK_SECONDS):
             try:
@@ -83,7 +83,7 @@ class RequestStore:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the store has no room for what is written; what it has can be read and deleted."""
+        """Tell whether the store has no room for writes; its objects can still be read and deleted."""
         return self.is_answering and self.storage.access.is_full
 
     def _bind(self) -> None:
@@ -95,7 +95,7 @@ class RequestStore:
             with anyio.fail_after(self._wait_seconds):
                 await self._calls.acquire()
         except TimeoutError:
-            raise ServiceError(f"{_CALLS} calls of the object store are under way and none ends") from None
+            raise ServiceError(f"{_CALLS} calls of the object store are in progress and none ends") from None
         try:
             yield
         finally:

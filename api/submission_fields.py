@@ -1,4 +1,4 @@
-"""Fields and headers of calls that submit work, of any kind."""
+"""Fields and headers of calls that submit any kind of work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from api.fields import STORABLE_PATTERN, Storable
 from jobs.batches.submission import MAX_METADATA_KEY, MAX_METADATA_PAIRS, MAX_METADATA_VALUE, check_metadata
 
-# For the schema; what is refused, and how, `jobs.batches.submission` decides.
+# Only for the schema; `jobs.batches.submission` does the checks.
 WINDOW_PATTERN = (
     "^(([1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[01][0-9]{2}|43200)m"  # 1m … 30d in minutes,
     "|([1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720)h"  # in hours,
@@ -24,11 +24,11 @@ METADATA_SCHEMA = {
 }
 
 
-def _few_pairs(given: object) -> object:
-    """Refuse too many pairs before each of them gets an error of its own."""
-    if isinstance(given, dict) and len(given) > MAX_METADATA_PAIRS:
-        check_metadata(given)
-    return given
+def _few_pairs(value: object) -> object:
+    """Refuse too many pairs before each of them gets its own error."""
+    if isinstance(value, dict) and len(value) > MAX_METADATA_PAIRS:
+        check_metadata(value)
+    return value
 
 
 CompletionWindow = Annotated[Storable, Field(max_length=20, json_schema_extra={"pattern": WINDOW_PATTERN})]

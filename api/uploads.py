@@ -1,7 +1,7 @@
-"""Stream an upload from the socket into the object store, counting and estimating its requests on the way.
+"""Streams an upload from the socket into the object store, counting and estimating its requests on the way.
 
-Memory is bounded by one piece of the body and the store's own parts, whatever the size of the file. The row that names
-the object is made afterwards, so an upload that breaks off leaves neither.
+Memory is bounded by one piece of the body and the store's own parts, for any size of file. The row of the object is
+created afterwards, so an interrupted upload leaves neither.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """A field beside the file: its schema, which values it may have, and the wish said to one that it may not."""
+    """A field beside the file: its schema, the check of its values, and the advice for a wrong value."""
 
     schema: Mapping[str, Any]
     is_allowed: Callable[[str], bool]
     wish: str
 
     def check(self, name: str, value: str) -> None:
-        """Raise InputError where the field, called `name`, has a value that is not allowed."""
+        """Raise InputError if the field `name` has a value that is not allowed."""
         if not self.is_allowed(value):
             raise InputError(
                 f"Invalid value for '{name}': {value[:100]!r}. {self.wish}.", param=name, code="invalid_value"
@@ -69,7 +69,7 @@ FORM_FIELDS = {
         wish=f"Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS} seconds",
     ),
 }
-FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
+FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json, as the form is parsed by hand
     "required": True,
     "content": {
         "multipart/form-data": {
@@ -92,7 +92,7 @@ FORM_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
 
 
 class Upload:
-    """One file that is being uploaded: a `Receiver` of its form."""
+    """One file in upload: a `Receiver` of its form."""
 
     def __init__(self, content_type: str, object_key: str, *, storage: Storage, settings: Settings) -> None:
         self.object_key = object_key
@@ -108,7 +108,7 @@ class Upload:
         self._reader.feed(piece)
 
     def write(self, data: bytes) -> None:
-        """Take content of the file, as the form's reader finds it. Raises TooLargeError at the first byte too many."""
+        """Write content of the file from the form's reader. Raise TooLargeError at the first byte too many."""
         self._size_bytes += len(data)
         if self._size_bytes > self._max_file_bytes:
             raise too_large(self._size_bytes, self._max_file_bytes)
@@ -121,7 +121,7 @@ class Upload:
         return self._writer
 
     def finish(self) -> NewFile:
-        """Check the form and make the object appear. Raises InputError for a form that is incomplete."""
+        """Check the form and commit the object. Raise InputError if the form is incomplete."""
         form = self._reader.finish()
         purpose, expires_after_seconds = read_fields(form.fields)
         self._open_writer()  # an empty file is an object too
@@ -136,14 +136,14 @@ class Upload:
         )
 
     def abort(self, error: BaseException) -> None:
-        """Let nothing appear in the store."""
+        """Discard the object."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
 async def receive_upload(request: Request, object_key: str, *, store: RequestStore, settings: Settings) -> NewFile:
-    """Take in the whole body of `request`.
+    """Receive the whole body of `request`.
 
-    Raises InputError or TooLargeError as soon as the bytes show it, ClientDisconnect when the client goes away.
+    Raise InputError or TooLargeError as soon as the bytes show it, ClientDisconnect if the client disconnects.
     """
     announced = announced_bytes(request)
     if announced > settings.max_file_bytes + FORM_OVERHEAD_BYTES:
@@ -153,7 +153,7 @@ async def receive_upload(request: Request, object_key: str, *, store: RequestSto
 
 
 class Receiver(Protocol[T_co]):
-    """What a body is handed to; its methods block, so they run in worker threads, one after the other."""
+    """The receiver of a body; its methods block, so they run in worker threads, one after another."""
 
     def feed(self, piece: bytes) -> None: ...
     def finish(self) -> T_co: ...
@@ -161,7 +161,7 @@ class Receiver(Protocol[T_co]):
 
 
 async def receive(request: Request, receiver: Receiver[T], *, store: RequestStore) -> T:
-    """Hand over the whole body, in pieces, and return what is made of it; `abort` where it does not come to that."""
+    """Feed the whole body in pieces and return the receiver's result; on any error call `abort`."""
     threads = store.upload_threads
     try:
         async for piece in _pieces(request):
@@ -174,7 +174,7 @@ async def receive(request: Request, receiver: Receiver[T], *, store: RequestStor
 
 
 def announced_bytes(request: Request) -> int:
-    """Return how long the body is said to be, 0 where that is not said."""
+    """Return the announced length of the body, 0 if there is none."""
     announced = request.headers.get("content-length", "")
     return int(announced) if announced.isdecimal() else 0
 
@@ -194,10 +194,10 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
 
 
 def read_fields(fields: dict[str, str]) -> tuple[str, int | None]:
-    """Return (purpose, expires_after_seconds) of checked fields. Raises InputError naming the one that is missing."""
+    """Return (purpose, expires_after_seconds) of checked fields. Raise InputError naming a missing one."""
     expiry = FORM_FIELDS.keys() - {"purpose"}
-    wanted = FORM_FIELDS.keys() if expiry & fields.keys() else {"purpose"}
-    for name in sorted(wanted - fields.keys()):
+    required = FORM_FIELDS.keys() if expiry & fields.keys() else {"purpose"}
+    for name in sorted(required - fields.keys()):
         raise InputError(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     seconds = fields.get("expires_after[seconds]")
     return fields["purpose"], None if seconds is None else int(seconds)

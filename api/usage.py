@@ -1,4 +1,4 @@
-"""`/v1/usage`: what a tenant has used and what it cost, added up."""
+"""`/v1/usage`: sums of a tenant's usage and cost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Form(StrEnum):
     CSV = "csv"
 
 
-def _written_as_day(given: object) -> object:
-    """Refuse what pydantic would take for seconds since 1970."""
-    if isinstance(given, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", given):
+def _written_as_day(value: object) -> object:
+    """Refuse values that pydantic would read as seconds since 1970."""
+    if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
         raise ValueError("Give a day such as 2026-05-01")
-    return given
+    return value
 
 
 Day = Annotated[date, BeforeValidator(_written_as_day)]
@@ -39,11 +39,11 @@ Day = Annotated[date, BeforeValidator(_written_as_day)]
 
 class UsageQuery(StrictModel):
     since: Day | None = None
-    """The first day of UTC; without it the 30 days up to `until`."""
+    """The first day in UTC; by default, 30 days up to `until`."""
     until: Day | None = None
-    """The last day; without it today."""
+    """The last day; today by default."""
     group_by: Annotated[Storable, Field(max_length=80)] = "day"
-    """One or more of day, model, key and batch, with commas between them."""
+    """One or more of day, model, key and batch, separated by commas."""
     page: Annotated[Storable | None, Field(max_length=4000)] = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 1000
     format: Form = Form.JSON
@@ -59,20 +59,20 @@ class UsageQuery(StrictModel):
 def read(
     session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[UsageQuery, Query()]
 ) -> UsagePageObject | Response:
-    """Answer the tenant's own usage by day, model, key and batch, in the order of what it is grouped by."""
-    asked = period(query.since, query.until)
+    """Return the tenant's usage by day, model, key and batch, in the order of the groups."""
+    days = period(query.since, query.until)
     group_by = parse_group_by(query.group_by)
-    found = read_usage(session, tenant.id, asked, group_by=group_by, page=query.page, limit=query.limit)
-    data = [UsageObject.of(usage) for usage in found.data]
+    sums = read_usage(session, tenant.id, days, group_by=group_by, page=query.page, limit=query.limit)
+    data = [UsageObject.of(usage) for usage in sums.data]
     currency = services.settings.currency
     if query.format is Form.CSV:
-        headers = {} if found.next_page is None else {"x-next-page": found.next_page}
+        headers = {} if sums.next_page is None else {"x-next-page": sums.next_page}
         return Response(as_csv(data, currency=currency), media_type="text/csv", headers=headers)
     return UsagePageObject(
-        since=asked.since.isoformat(),
-        until=asked.until.isoformat(),
+        since=days.since.isoformat(),
+        until=days.until.isoformat(),
         currency=currency,
         data=data,
-        has_more=found.next_page is not None,
-        next_page=found.next_page,
+        has_more=sums.next_page is not None,
+        next_page=sums.next_page,
     )

@@ -1,4 +1,1 @@
-"""Who may come in, how fast, and how much of it at once: what `api.door` asks.
-
-Knows no request and no endpoint.
-"""
+"""Admission for `api.door`: known keys, rates, and limits on requests in flight."""

@@ -1,7 +1,4 @@
-"""How much a tenant does at once in this process: counts, and refuses one too many or has it wait its turn.
-
-Knows neither what is counted nor the other processes.
-"""
+"""Counts what each tenant has in flight in this process; one too many is refused or waits for its turn."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ RETRY_SECONDS = 1.0
 
 
 class InFlight:
-    """For use on the event loop alone."""
+    """Counters by tenant. Use it only on the event loop."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -25,7 +22,7 @@ class InFlight:
 
     @contextmanager
     def hold(self, tenant_id: str, what: str, *, allowed: int) -> Iterator[None]:
-        """Count one of `what` for the block. Raises RateLimitError where `allowed` are counted already."""
+        """Count one of `what` for the block. Raise RateLimitError if `allowed` are counted already."""
         key = (tenant_id, what)
         if self._counts[key] >= allowed:
             raise RateLimitError(
@@ -41,7 +38,7 @@ class InFlight:
 
     @asynccontextmanager
     async def turn(self, tenant_id: str, what: str, *, allowed: int) -> AsyncIterator[None]:
-        """As `hold`, and wait for one of `allowed` to end; how many wait, the caller bounds."""
+        """Count like `hold`, but wait until one of `allowed` ends; the caller bounds how many wait."""
         await self.take_turn(tenant_id, what, allowed=allowed)
         try:
             yield
@@ -60,14 +57,14 @@ class InFlight:
         try:
             await has_turn.wait()
         except BaseException:
-            if has_turn.is_set():  # it was handed over meanwhile
+            if has_turn.is_set():  # the turn was passed on meanwhile
                 self.end_turn(tenant_id, what)
             else:
                 waiting.remove(has_turn)
             raise
 
     def end_turn(self, tenant_id: str, what: str) -> None:
-        """Count one less, or let whoever waits longest be counted in its place."""
+        """Count one less, or pass the turn to the one that has waited longest."""
         key = (tenant_id, what)
         waiting = self._waiting.get(key)
         if waiting:

@@ -1,6 +1,6 @@
-"""How fast a tenant may ask: three buckets a tenant in Redis or Valkey, shared by all API processes.
+"""Rate limits: three buckets per tenant in Redis or Valkey, shared by all API processes.
 
-Without its broker each process counts for itself, at once, and says so in the log. Knows no request and no batch.
+While the broker is down each process counts for itself, and logs it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jobs.accounts.limits import Limits
 TIMEOUT_SECONDS = 0.25
 PAUSE_SECONDS = 5.0
 BURST_SECONDS = 10.0
-"""Of requests, that may come at once; of tokens a minute's may."""
+"""Size of the bucket of requests, in seconds of the rate; that of tokens holds a minute."""
 _CONNECTIONS = 10
 
 _MOST_LOCAL = 10_000
-"""Tenants whose buckets one process keeps while the broker is away; the longest silent one has full ones again."""
+"""Tenants whose buckets one process keeps while the broker is down; the longest idle one is dropped, so full again."""
 
-# A bucket that took more than it had is in debt: it refills from below zero. Time is the server's. `refilled` below is
-# the same for one process.
+# A bucket that gave more than it had is in debt: it refills from below zero. Time is the server's. `refilled` below
+# does the same for one process.
 _SCRIPT = """
 local rpm, tpm, bpm, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local requests, tokens, bytes = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a tenant's buckets hold after a request was taken from them, or refused."""
+    """The contents of a tenant's buckets after a request was taken from them or refused."""
 
     limits: Limits
     passes: bool
@@ -78,7 +78,7 @@ class Rates:
         return _seconds(1 - self.bytes, self.limits.bytes_per_minute)
 
     def headers(self) -> Mapping[str, str]:
-        """Return what OpenAI calls them; `reset` is when a bucket is full again."""
+        """Return OpenAI's headers; `reset` is the time until a bucket is full again."""
         per_minute = {"requests": self.limits.requests_per_minute, "tokens": self.limits.tokens_per_minute}
         full = _full(self.limits)
         burst = {"requests": full.requests, "tokens": full.tokens}
@@ -93,7 +93,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is to be taken from a tenant's buckets."""
+    """The amounts to take from a tenant's buckets."""
 
     requests: int = 0
     tokens: int = 0
@@ -107,14 +107,14 @@ class LocalBuckets:
         self._monotonic = monotonic
         self._kept: OrderedDict[str, tuple[Rates, float]] = OrderedDict()
 
-    def spend(self, tenant_id: str, limits: Limits, wanted: Wanted) -> Rates:
+    def spend(self, tenant_id: str, limits: Limits, cost: Wanted) -> Rates:
         now = self._monotonic()
         rates, at = self._kept.pop(tenant_id, (_full(limits), now))
-        found = taken(refilled(rates, limits, seconds=now - at), wanted)
-        self._kept[tenant_id] = found, now
+        left = taken(refilled(rates, limits, seconds=now - at), cost)
+        self._kept[tenant_id] = left, now
         if len(self._kept) > _MOST_LOCAL:
             self._kept.popitem(last=False)
-        return found
+        return left
 
 
 def refilled(rates: Rates, limits: Limits, *, seconds: float) -> Rates:
@@ -127,16 +127,16 @@ def refilled(rates: Rates, limits: Limits, *, seconds: float) -> Rates:
     )
 
 
-def taken(rates: Rates, wanted: Wanted) -> Rates:
-    """Take a request, with its bytes, if those of before are paid; what comes without one in any case."""
-    has_bytes = not wanted.requests or not wanted.bytes or rates.bytes > 0
-    passes = rates.limits.requests_per_minute > 0 and rates.requests >= wanted.requests and has_bytes
+def taken(rates: Rates, cost: Wanted) -> Rates:
+    """Take a request with its bytes if the buckets allow it; amounts without a request are always taken."""
+    has_bytes = not cost.requests or not cost.bytes or rates.bytes > 0
+    passes = rates.limits.requests_per_minute > 0 and rates.requests >= cost.requests and has_bytes
     return replace(
         rates,
         passes=passes,
-        requests=rates.requests - (wanted.requests if passes else 0),
-        tokens=rates.tokens - wanted.tokens,
-        bytes=rates.bytes - (wanted.bytes if passes else 0),
+        requests=rates.requests - (cost.requests if passes else 0),
+        tokens=rates.tokens - cost.tokens,
+        bytes=rates.bytes - (cost.bytes if passes else 0),
     )
 
 
@@ -151,7 +151,7 @@ def _full(limits: Limits) -> Rates:
 
 
 class RateLimiter:
-    """Asks the broker of `redis_url` once a request; while it is away, does not even try for PAUSE_SECONDS."""
+    """Calls the broker of `redis_url` once per request; after a failure, not for PAUSE_SECONDS."""
 
     def __init__(self, redis_url: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
@@ -163,19 +163,19 @@ class RateLimiter:
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
         )
-        self._redis: Any = Redis.from_pool(pool)  # which it closes, too
+        self._redis: Any = Redis.from_pool(pool)  # closes the pool as well
         self._script = self._redis.register_script(_SCRIPT)
         self._monotonic = monotonic
         self._paused_until = 0.0
         self._local = LocalBuckets(monotonic)
 
-    async def spend(self, tenant_id: str, limits: Limits, wanted: Wanted) -> Rates:
-        """Spend a request, with its bytes, if those of before are paid; what comes without one in any case."""
+    async def spend(self, tenant_id: str, limits: Limits, cost: Wanted) -> Rates:
+        """Take a request with its bytes if the buckets allow it; amounts without a request are always taken."""
         if self._monotonic() < self._paused_until:
-            return self._local.spend(tenant_id, limits, wanted)
+            return self._local.spend(tenant_id, limits, cost)
         burst = _full(limits).requests
         rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.bytes_per_minute, burst)
-        arguments = [*rates, wanted.requests, wanted.tokens, wanted.bytes]
+        arguments = [*rates, cost.requests, cost.tokens, cost.bytes]
         try:
             passes, requests, tokens, num_bytes = await self._script(
                 keys=[f"tokenmill:rate:{tenant_id}"], args=arguments
@@ -185,7 +185,7 @@ class RateLimiter:
             logger.warning(
                 "broker unreachable, rates are of one process pause_seconds=%g reason=%s", PAUSE_SECONDS, error
             )
-            return self._local.spend(tenant_id, limits, wanted)
+            return self._local.spend(tenant_id, limits, cost)
         return Rates(
             limits=limits, passes=bool(passes), requests=float(requests), tokens=float(tokens), bytes=float(num_bytes)
         )

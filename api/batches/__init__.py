@@ -1,4 +1,1 @@
-"""`/v1/batches` and what belongs to a batch: submitting in every way, looking, changing, and results.
-
-Knows no file but those that it makes, and no SQL.
-"""
+"""`/v1/batches` and everything of a batch: submission, reading, changes, results, estimates and events."""

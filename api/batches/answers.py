@@ -1,4 +1,4 @@
-"""Batches as the wire has them, with what is to be expected of each: a few queries for a page of them."""
+"""Batches as API objects with their forecasts, in a few queries for a page of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jobs.tables import Batch
 
 
 def shown(session: Session, batch: Batch, settings: Settings) -> BatchObject:
-    """Return a batch as the wire has it."""
+    """Return a batch as an API object."""
     return all_shown(session, [batch], settings)[0]
 
 
-def all_shown(session: Session, found: Sequence[Batch], settings: Settings) -> list[BatchObject]:
-    return with_outlooks(found, outlooks(session, found, currency=settings.currency), settings)
+def all_shown(session: Session, batches: Sequence[Batch], settings: Settings) -> list[BatchObject]:
+    return with_outlooks(batches, outlooks(session, batches, currency=settings.currency), settings)
 
 
-def with_outlooks(found: Sequence[Batch], told: Mapping[str, Outlook], settings: Settings) -> list[BatchObject]:
-    return [BatchObject.of(batch, told[batch.id], currency=settings.currency) for batch in found]
+def with_outlooks(batches: Sequence[Batch], by_batch: Mapping[str, Outlook], settings: Settings) -> list[BatchObject]:
+    return [BatchObject.of(batch, by_batch[batch.id], currency=settings.currency) for batch in batches]

@@ -20,19 +20,19 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 
 
 class ChangeBatchBody(StrictModel):
-    """What is left out stays."""
+    """The fields to change; those left out stay as they are."""
 
     priority: AskedPriority | None = None
     completion_window: CompletionWindow | None = None
-    """From the batch's creation on, as at its submit."""
+    """Counted from the batch's creation, as at its submission."""
 
 
 @router.post("/{batch_id}", operation_id="changeBatch", responses=failures(404, 408, 409, 413))
 def change(
     batch_id: str, body: ChangeBatchBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> BatchObject:
-    """Change a batch that is validating or in progress; lines that run already keep what they were started with."""
+    """Change a batch that is validating or in progress; running lines keep the values they were started with."""
     if body.priority is None and body.completion_window is None:
-        raise InputError("Nothing to change is given. Give priority, completion_window or both.", code="invalid_body")
+        raise InputError("There is nothing to change. Give priority, completion_window or both.", code="invalid_body")
     batch = change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
     return shown(session, batch, services.settings)

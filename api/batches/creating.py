@@ -1,4 +1,4 @@
-"""`POST /v1/batches`: a batch of an uploaded file, or of requests that come with the call."""
+"""`POST /v1/batches`: creates a batch from an uploaded file, or from requests in the body."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 REQUESTS_SCHEMA = {"type": ["array", "null"], "items": {"type": "object"}, "minItems": 1, "maxItems": MAX_LINES}
 
 
-def _few_requests(given: object) -> object:
-    """Refuse too many requests before they are looked at."""
-    if isinstance(given, list) and len(given) > MAX_LINES:
+def _few_requests(value: object) -> object:
+    """Refuse too many requests before they are parsed."""
+    if isinstance(value, list) and len(value) > MAX_LINES:
         raise TooLargeError(
-            f"You give {len(given):,} requests and {MAX_LINES:,} are allowed in a create call. Write them into a file, "
+            f"You give {len(value):,} requests and {MAX_LINES:,} are allowed in a create call. Write them into a file, "
             "upload it, and give its id as input_file_id.",
             param="requests",
             code="too_many_tasks",
         )
-    return given
+    return value
 
 
 Requests = Annotated[
@@ -68,22 +68,22 @@ class CreateBatchBody(StrictModel):
     priority: AskedPriority = AskedPriority.NORMAL
     invalid_lines: InvalidLines = InvalidLines.FAIL
     uncovered_lines: UncoveredLines = UncoveredLines.WAIT
-    """Those that the tenant's token budget does not cover when their turn comes."""
+    """What to do with lines that the tenant's token budget does not cover when their turn comes."""
     after: ObjectId | None = None
     """The id of the batch that has to be completed before this one starts."""
     input_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Of the file, with an `Idempotency-Key`: the same request may then give another file of the same content."""
+    """Hash of the file, with an `Idempotency-Key`: the repeated request may then name another file of equal content."""
     requests: Requests = None
-    """Lines in place of a file. Without them `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
+    """Lines in place of a file. Defaults: `custom_id` is `request-1` …, `method` is `POST`, `url` the endpoint."""
     _lines: list[bytes] = PrivateAttr(default_factory=list)
 
     @property
     def lines(self) -> list[bytes]:
-        """The requests as lines, once it is prepared."""
+        """The requests as lines, once the body is prepared."""
         return self._lines
 
     def prepared(self) -> Self:
-        """Return it with lines in place of its requests: all that is needed of them, and quick to hand on."""
+        """Return a copy with lines in place of its requests, which is quick to pass on."""
         if self.requests is None:
             return self
         made = self.model_copy(update={"requests": []})
@@ -109,17 +109,17 @@ async def create(
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
 ) -> BatchObject:
-    """Accept a batch; sent again after a lost answer, it returns the batch that the first try made."""
+    """Accept a batch; a repeated request after a lost answer returns the batch that the first one made."""
     check_source(body)
     if body.input_sha256 is not None and (idempotency_key is None or body.requests is not None):
         raise InputError(
-            "input_sha256 says which request an Idempotency-Key is for. Give it with that header and an input_file_id, "
+            "input_sha256 identifies the request of an Idempotency-Key. Give it with that header and an input_file_id, "
             "or leave it out.",
             param="input_sha256",
             code="invalid_value",
         )
     expiry = body.output_expires_after
-    wanted = CreateBatch(
+    submission = CreateBatch(
         input_file_id=body.input_file_id or "",
         endpoint=body.endpoint,
         completion_window=body.completion_window,
@@ -137,17 +137,17 @@ async def create(
     if body.requests is not None:
         name, threads = "requests.jsonl", services.store.upload_threads
         lines = body.lines
-        wanted = replace(wanted, made_from=await run_sync(inline_lines.digest, lines, limiter=threads))
+        submission = replace(submission, made_from=await run_sync(inline_lines.digest, lines, limiter=threads))
         return await make_batch(
-            services, tenant, wanted, lines, filename=name, key_id=key_id, spending=spending, threads=threads
+            services, tenant, submission, lines, filename=name, key_id=key_id, spending=spending, threads=threads
         )
-    create_one = partial(_create, services, tenant, wanted, key_id=key_id, spending=spending)
+    create_one = partial(_create, services, tenant, submission, key_id=key_id, spending=spending)
     async with services.session_slots:
         return await run_sync(create_one)
 
 
 def check_source(body: CreateBatchBody) -> None:
-    """Raise InputError unless a file or requests are given, and not both."""
+    """Raise InputError unless either a file or requests are given."""
     if body.input_file_id is None and body.requests is None:
         raise InputError(
             "Missing required parameter: 'input_file_id', or 'requests' in its place.",
@@ -162,8 +162,10 @@ def check_source(body: CreateBatchBody) -> None:
         )
 
 
-def _create(services: Services, tenant: Tenant, wanted: CreateBatch, *, key_id: str, spending: Spending) -> BatchObject:
+def _create(
+    services: Services, tenant: Tenant, submission: CreateBatch, *, key_id: str, spending: Spending
+) -> BatchObject:
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
-        batch = lifecycle.create_batch(session, tenant, wanted, settings, key_id=key_id, spend=spend)
+        batch = lifecycle.create_batch(session, tenant, submission, settings, key_id=key_id, spend=spend)
         return shown(session, batch, settings)

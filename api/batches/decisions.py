@@ -1,4 +1,4 @@
-"""`GET /v1/batches/{id}/decisions`: what was decided about a batch, and by whom."""
+"""`GET /v1/batches/{id}/decisions`: the scheduler's decisions about a batch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 
 
 class DecisionObject(WireModel):
-    """One kind of decision about a batch, however often it was made."""
+    """One kind of decision about a batch, with the number of times it was made."""
 
     kind: Kind | str
-    """One that is none of these was written by a newer release."""
+    """Another value was written by a newer release."""
     worker: str | None
-    """Whom it concerns, where that is a worker."""
+    """The worker that it concerns, if any."""
     count: int
-    """Chunks, or times; tokens, of `prefix_found`."""
+    """Number of chunks or times; for `prefix_found`, of tokens."""
     first_at: int
     last_at: int
     message: str
-    """The same as a sentence."""
+    """The decision as a sentence."""
 
     @classmethod
     def of(cls, decision: Decision) -> Self:
@@ -45,7 +45,7 @@ class DecisionObject(WireModel):
 
 
 class DecisionList(WireModel):
-    """The latest first, 200 at most; each is kept for a day after its last time."""
+    """At most 200, the latest first; each is kept for a day after its last time."""
 
     object: Literal["list"] = "list"
     data: list[DecisionObject]
@@ -54,4 +54,4 @@ class DecisionList(WireModel):
 @router.get("/{batch_id}/decisions", operation_id="listDecisions", responses=failures(404))
 def list_decisions(batch_id: str, session: SessionDep, *, tenant: TenantDep) -> DecisionList:
     batch = lifecycle.get_batch(session, tenant.id, batch_id)
-    return DecisionList(data=[DecisionObject.of(found) for found in decisions.read(session, batch.id)])
+    return DecisionList(data=[DecisionObject.of(decision) for decision in decisions.read(session, batch.id)])

@@ -1,4 +1,4 @@
-"""`POST /v1/estimates`: what a batch would take, from what its create call would say."""
+"""`/v1/estimates`: the tokens, cost and time that a batch would take, from the body of its create call."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ from jobs.tables import File, InputCount, Tenant
 router = APIRouter(prefix="/v1/estimates", tags=["batches"], responses=failures(401, 403, 429, 503))
 
 TOKENS_BASIS = (
-    "By bytes, as a submit reserves them: prompts are within ±40 % on prose and code with a large vocabulary, and up "
-    "to four times as many with a small one or a script of few bytes a token; answers count with their max_tokens, the "
-    "most that they may have."
+    "By bytes, as a submission reserves them: prompts are within ±40 % on prose and code with a large vocabulary, and "
+    "up to four times as many with a small one or a script of few bytes a token; answers count with their max_tokens, "
+    "the most that they may have."
 )
 
 
 EXACT_BASIS = (
-    "Exact: a worker of the model has counted every prompt; lines that it would refuse are not in it. Answers count "
-    "with their max_tokens, or with what is usual where a line gives none, and at most until the context ends."
+    "Exact: a worker of the model has counted every prompt; lines that it would refuse are not included. Answers count "
+    "with their max_tokens, or with the default if a line gives none, limited by the context."
 )
 
 
 class EstimateBody(CreateBatchBody):
-    """A create call; what has no influence here may stand in it, too."""
+    """The body of a create call; fields that have no effect here are allowed too."""
 
     endpoint: Annotated[Storable, Field(max_length=200, json_schema_extra={"enum": list(ENDPOINTS)})] = CHAT_ENDPOINT
     completion_window: CompletionWindow = "24h"
     exact: StrictBool = False
-    """Have a worker of the model count all lines of the file, too: `GET /v1/estimates/{id}` has what it found."""
+    """Also have a worker of the model count all lines of the file: `GET /v1/estimates/{id}` returns its counts."""
 
 
 @router.post(
@@ -80,7 +80,7 @@ async def estimate(
     key_id: KeyIdDep,
     services: ServicesDep,
 ) -> EstimateObject:
-    """Say at once what a batch would take; nothing is reserved, and nothing stored but that it is to be counted."""
+    """Estimate a batch at once; nothing is reserved, and nothing is stored except the request for an exact count."""
     check_source(body)
     require_endpoint(body.endpoint)
     _check_exact(body)
@@ -99,7 +99,7 @@ async def estimate(
         is_cut = size_bytes > estimating.CHECKED_BYTES
     check = partial(
         estimating.check_lines,
-        _found(pieces),
+        _stored(pieces),
         endpoint=body.endpoint,
         models=[name for name, kind in kinds.items() if kind is kind_of(body.endpoint)],
         kinds=kinds,
@@ -121,14 +121,14 @@ def retrieve(
     key_id: KeyIdDep,
     services: ServicesDep,
 ) -> EstimateObject:
-    """Say what a worker has counted: all of it once `status` is `counted`; before, tokens are those by bytes.
+    """Return a worker's count: complete once `status` is `counted`; before, tokens are estimated by bytes.
 
-    Lines that the worker would refuse fail alone: what validation finds, the answer to the POST has said.
+    Lines that the worker would refuse fail alone; errors of validation are in the answer to the POST.
     """
     count = exact_counts.get(session, tenant.id, estimate_id)
     is_counted = count.state == CountState.COUNTED
     tokens = _counted(count) if is_counted else _estimated(exact_counts.file_of(session, count))
-    wanted = CreateBatch(
+    submission = CreateBatch(
         input_file_id=count.input_file_id,
         endpoint=count.endpoint,
         completion_window=count.completion_window,
@@ -138,7 +138,9 @@ def retrieve(
     checked = Checked(
         num_lines=count.num_requests, num_invalid=count.num_invalid, listed=count.listed, model=count.model
     )
-    return _described(session, tenant, wanted, tokens, checked, key_id=key_id, count=count, settings=services.settings)
+    return _described(
+        session, tenant, submission, tokens, checked, key_id=key_id, count=count, settings=services.settings
+    )
 
 
 def _counted(count: InputCount) -> InputEstimate:
@@ -160,13 +162,13 @@ def _basis_of(count: InputCount | None) -> str:
 
 
 def _known_models(services: Services) -> tuple[dict[str, LineKind], dict[str, int]]:
-    """Return what all models answer, and the contexts of those that a worker serves now."""
+    """Return the kind of lines of each model, and the contexts of the models that a worker serves now."""
     with transaction(services.sessions) as session:
         return served_models.kinds_by_name(session), fleet.contexts(session)
 
 
 def _of_file(services: Services, tenant: Tenant, file_id: str) -> tuple[InputEstimate, str, int]:
-    """Return what was counted of a file, its key and its size in bytes."""
+    """Return the estimate of a file, its key and its size in bytes."""
     with transaction(services.sessions) as session:
         file = get_file(session, tenant.id, file_id)
         check_file(file, services.settings)
@@ -187,8 +189,8 @@ def _count(content: bytes, default_max_tokens: int) -> InputEstimate:
     return estimator.finish()
 
 
-def _found(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield an object's pieces; one that the store has lost is the tenant's to know."""
+def _stored(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield an object's pieces; raise a NotFoundError for the tenant if the store has lost it."""
     try:
         yield from pieces
     except NotFoundError:
@@ -196,7 +198,7 @@ def _found(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise NotFoundError(message, param="input_file_id") from None
 
 
-def _wanted(body: EstimateBody) -> CreateBatch:
+def _submission(body: EstimateBody) -> CreateBatch:
     return CreateBatch(
         input_file_id=body.input_file_id or "",
         endpoint=body.endpoint,
@@ -210,11 +212,11 @@ def _wanted(body: EstimateBody) -> CreateBatch:
 def _answer(
     services: Services, tenant: Tenant, body: EstimateBody, tokens: InputEstimate, checked: Checked, *, key_id: str
 ) -> EstimateObject:
-    wanted = _wanted(body)
+    submission = _submission(body)
     with transaction(services.sessions) as session:
-        count = _ask(session, tenant, wanted, checked.model) if body.exact else None
+        count = _ask(session, tenant, submission, checked.model) if body.exact else None
         return _described(
-            session, tenant, wanted, tokens, checked, key_id=key_id, count=count, settings=services.settings
+            session, tenant, submission, tokens, checked, key_id=key_id, count=count, settings=services.settings
         )
 
 
@@ -227,17 +229,17 @@ def _check_exact(body: EstimateBody) -> None:
         raise InputError(message, param="exact", code="invalid_value")
 
 
-def _ask(session: Session, tenant: Tenant, wanted: CreateBatch, model: str | None) -> InputCount:
-    """Have the input counted. Raises InputError where nobody knows by which model, LimitError."""
+def _ask(session: Session, tenant: Tenant, submission: CreateBatch, model: str | None) -> InputCount:
+    """Request an exact count of the input. Raise InputError if its model is unknown, and LimitError."""
     if model is None:
-        message = "No line among the first names a model that is known, so nobody can count. Correct the lines."
+        message = "None of the first lines names a known model, so they cannot be counted. Correct the lines."
         raise InputError(message, param="exact", code="model_not_found")
     new = NewCount(
-        file_id=wanted.input_file_id,
-        endpoint=wanted.endpoint,
+        file_id=submission.input_file_id,
+        endpoint=submission.endpoint,
         model=model,
-        priority=wanted.priority,
-        completion_window=wanted.completion_window,
+        priority=submission.priority,
+        completion_window=submission.completion_window,
     )
     return exact_counts.ask(session, tenant.id, new)
 
@@ -245,7 +247,7 @@ def _ask(session: Session, tenant: Tenant, wanted: CreateBatch, model: str | Non
 def _described(
     session: Session,
     tenant: Tenant,
-    wanted: CreateBatch,
+    submission: CreateBatch,
     tokens: InputEstimate,
     checked: Checked,
     *,
@@ -254,12 +256,12 @@ def _described(
     settings: Settings,
 ) -> EstimateObject:
     model = None if checked.model is None else served_models.known_model(session, checked.model)
-    window = parse_window(wanted.completion_window)
+    window = parse_window(submission.completion_window)
     is_exact = count is not None and count.state == CountState.COUNTED
-    found = estimating.outcome(
-        session, tenant, tokens, model=model, priority=wanted.priority, window=window, is_exact=is_exact
+    outcome = estimating.outcome(
+        session, tenant, tokens, model=model, priority=submission.priority, window=window, is_exact=is_exact
     )
-    told = estimating.foretell(session, tenant, wanted, settings, tokens=tokens, checked=checked, key_id=key_id)
+    forecast = estimating.foretell(session, tenant, submission, settings, tokens=tokens, checked=checked, key_id=key_id)
     total = tokens.estimated_input_tokens + tokens.estimated_output_tokens
     return EstimateObject(
         id=None if count is None else count.id,
@@ -273,13 +275,13 @@ def _described(
         checked_lines=checked.num_lines,
         invalid_lines=checked.num_invalid,
         errors=BatchErrors.of(checked.listed, num_unlisted=checked.num_invalid - len(checked.listed)),
-        cost_micros=-(-found.cost_picos // PICOS_A_MICRO),
+        cost_micros=-(-outcome.cost_picos // PICOS_A_MICRO),
         currency=settings.currency,
-        worker_seconds=found.worker_seconds,
-        eta=unix_seconds_up(found.ends_at),
-        basis=found.basis,
+        worker_seconds=outcome.worker_seconds,
+        eta=unix_seconds_up(outcome.ends_at),
+        basis=outcome.basis,
         available_tokens=budgets.quota(session, tenant.id).available,
-        verdict=told.verdict,
-        reason=told.reason,
+        verdict=forecast.verdict,
+        reason=forecast.reason,
         fits_budget=budgets.has_room(session, tenant.id, total, key_id=key_id),
     )

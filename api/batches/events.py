@@ -1,4 +1,4 @@
-"""`GET /v1/batches/{id}/events`: a batch as it goes on, as server-sent events, until it has ended."""
+"""`GET /v1/batches/{id}/events`: a batch's changes as server-sent events, until it has ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 
 KIND = "text/event-stream"
 MAX_SECONDS = 600.0
-"""Then the reader connects again and says which key it has: one that was revoked meanwhile reads no more."""
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would gather events
+"""Then the client must reconnect and authenticate again, so that a revoked key stops reading."""
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would buffer events
 _EVENTS = {
     "description": "Events `batch`, whose data is a BatchObject in one line; comments while nothing changes.",
     "headers": headers({"cache-control": "`no-store`."}),
@@ -45,9 +45,9 @@ async def stream(
     services: ServicesDep,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
-    """Answer the batch now and whenever it has changed, each time as a whole, and end with the batch.
+    """Send the whole batch now and at each change, and end when the batch has ended.
 
-    An event's id names its content: asked again with it as `last-event-id`, what has not changed is not repeated.
+    An event's id identifies its content: with it as `last-event-id`, an unchanged batch is not sent again.
     """
     async with services.session_slots:
         first = await run_sync(look_at, services, tenant.id, batch_id)
@@ -60,7 +60,7 @@ async def stream(
 
 
 async def _written(looks: AsyncIterator[BatchLook | None]) -> AsyncIterator[str]:
-    yield "retry: 2000\n\n"  # what a client waits before it connects again, in milliseconds
+    yield "retry: 2000\n\n"  # milliseconds that a client waits before it reconnects
     end = anyio.current_time() + MAX_SECONDS
     async for look in looks:
         yield ": nothing has changed\n\n" if look is None else f"id: {look.id}\nevent: batch\ndata: {look.content}\n\n"

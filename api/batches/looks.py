@@ -1,6 +1,6 @@
-"""Looks at batches that somebody watches: one for all watchers of this process, in one transaction now and then.
+"""Polls the batches that clients watch, once for all watchers of this process, in one transaction.
 
-Between two looks nobody holds a thread or a connection to Postgres. Knows no HTTP.
+Between two polls no watcher holds a thread or a connection to Postgres.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ HEARTBEAT_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLook:
-    """A batch as it was when it was looked at."""
+    """The state of a batch at one poll."""
 
     id: str
-    """Names the content: the same where nothing has changed."""
+    """Identifies the content: the same if nothing has changed."""
     content: str
-    """The batch as the wire has it, JSON in one line."""
+    """The API object as JSON in one line."""
     has_ended: bool
 
     @classmethod
@@ -58,7 +58,7 @@ class _Watched:
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def show(self, look: BatchLook | None) -> None:
-        """Let watchers see another look; None: the batch was deleted."""
+        """Publish a new look to the watchers; None if the batch was deleted."""
         if look is None:
             self.is_gone = True
         elif look.id == self.latest.id:
@@ -70,7 +70,7 @@ class _Watched:
 
 
 class BatchLooks:
-    """For use on the event loop alone."""
+    """The looks at watched batches. Use it only on the event loop."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -80,7 +80,7 @@ class BatchLooks:
     async def watch(self, batch_id: str, first: BatchLook, *, seen: str | None) -> AsyncIterator[BatchLook | None]:
         """Yield the batch whenever it has changed since the look `seen`, until it has ended or is gone.
 
-        A reader who is slower gets the latest look and misses those between. None: nothing has changed for a while.
+        A slow reader gets the latest look and misses those in between. None: nothing has changed for a while.
         """
         with self._watching(batch_id, first) as watched:
             while not watched.is_gone:
@@ -113,7 +113,7 @@ class BatchLooks:
                 del self._watched[batch_id]
 
     async def keep_looking(self) -> None:
-        """Look for as long as this runs; while nobody watches it sleeps."""
+        """Poll until cancelled; sleep while there are no watchers."""
         while True:
             await self._begun.wait()
             if not self._watched:
@@ -124,7 +124,7 @@ class BatchLooks:
             except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
                 log.warning("watched batches were not looked at reason=%s", error)
             except Exception:
-                log.exception("watched batches were not looked at")  # the task must live on
+                log.exception("watched batches were not looked at")  # the task must survive
             await anyio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
@@ -132,10 +132,10 @@ class BatchLooks:
         if not batch_ids:
             return
         async with self._services.session_slots:
-            found = await run_sync(partial(_looks_at, self._services, batch_ids))
+            looks = await run_sync(partial(_looks_at, self._services, batch_ids))
         for batch_id in batch_ids:
             if batch_id in self._watched:
-                self._watched[batch_id].show(found.get(batch_id))
+                self._watched[batch_id].show(looks.get(batch_id))
 
 
 def _looks_at(services: Services, batch_ids: Sequence[str]) -> Mapping[str, BatchLook]:
@@ -143,12 +143,12 @@ def _looks_at(services: Services, batch_ids: Sequence[str]) -> Mapping[str, Batc
         by_tenant: dict[str, list[Batch]] = defaultdict(list)
         for batch in lifecycle.find_batches(session, batch_ids):
             by_tenant[batch.tenant_id].append(batch)
-        shown = [one for own in by_tenant.values() for one in all_shown(session, own, services.settings)]
-    return {one.id: BatchLook.of(one) for one in shown}
+        batches = [one for own in by_tenant.values() for one in all_shown(session, own, services.settings)]
+    return {one.id: BatchLook.of(one) for one in batches}
 
 
 def look_at(services: Services, tenant_id: str, batch_id: str) -> BatchLook:
-    """Look at one batch of a tenant now. Raises NotFoundError."""
+    """Read one batch of a tenant now. Raise NotFoundError."""
     with transaction(services.sessions) as session:
         batch = lifecycle.get_batch(session, tenant_id, batch_id)
         return BatchLook.of(all_shown(session, [batch], services.settings)[0])

@@ -1,7 +1,4 @@
-"""Batches whose input is made by a request: the object is written while no session is held, then named with its batch.
-
-Knows not what is in it.
-"""
+"""Batches whose input file the request makes: the object is written without a session, then recorded with its batch."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from jobs.tables import Tenant
 async def make_batch(
     services: Services,
     tenant: Tenant,
-    wanted: CreateBatch,
+    submission: CreateBatch,
     lines: Iterable[bytes],
     *,
     filename: str,
@@ -35,14 +32,14 @@ async def make_batch(
     spending: Spending,
     threads: CapacityLimiter,
 ) -> BatchObject:
-    """Write an input file, in one of `threads`, and create its batch; an object that no row needs is deleted again."""
+    """Write an input file in one of `threads` and create its batch; an object without a row is deleted again."""
     key = files.new_object_key(tenant.id)
     new = await run_sync(_write, services, key, lines, filename, limiter=threads)
-    submit = partial(_submit, services, tenant, wanted, new, key_id=key_id, spending=spending)
+    submit = partial(_submit, services, tenant, submission, new, key_id=key_id, spending=spending)
     try:
         async with services.session_slots:
             answer, is_new = await run_sync(submit)
-    except InputError:  # before the commit: another failure may have come after it
+    except InputError:  # raised before the commit, unlike other failures, which may come after it
         await services.store.delete(key)
         raise
     if not is_new:
@@ -56,9 +53,9 @@ def _write(services: Services, key: str, lines: Iterable[bytes], filename: str) 
 
 
 def _submit(
-    services: Services, tenant: Tenant, wanted: CreateBatch, new: NewFile, *, key_id: str, spending: Spending
+    services: Services, tenant: Tenant, submission: CreateBatch, new: NewFile, *, key_id: str, spending: Spending
 ) -> tuple[BatchObject, bool]:
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
-        made = made_inputs.submit(session, tenant, wanted, new, settings, key_id=key_id, spend=spend)
+        made = made_inputs.submit(session, tenant, submission, new, settings, key_id=key_id, spend=spend)
         return shown(session, made.batch, settings), made.is_new

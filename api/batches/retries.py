@@ -1,4 +1,4 @@
-"""`/v1/batches/{id}/retry`: the failed lines of a batch once more, as a batch of their own."""
+"""`/v1/batches/{id}/retry`: runs the failed lines of a batch again as a new batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/batches", tags=["batches"], responses=failures(40
 
 
 class RetryBatchBody(StrictModel):
-    """What the retry has otherwise than the batch that it retries; all may be left out, and the body too."""
+    """The values that differ from the retried batch; all are optional, and so is the body."""
 
     completion_window: CompletionWindow | None = None
     priority: AskedPriority | None = None
@@ -51,26 +51,26 @@ async def retry(
     idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = 0,
 ) -> BatchObject:
-    """Make a batch of the failed lines of one that has ended; lines that validation refused are left out.
+    """Make a batch from the failed lines of one that has ended; lines that validation refused are left out.
 
-    The new batch names the old one in `retry_of`, and its input file, which is kept for 30 days, is yours as if you had
-    uploaded it. Sent again after a lost answer, it returns the batch that the first try made.
+    The new batch names the old one in `retry_of`; its input file, which is kept for 30 days, is yours as if you had
+    uploaded it. A repeated request after a lost answer returns the batch that the first one made.
     """
-    given = body or RetryBatchBody()
+    changes = body or RetryBatchBody()
     trace_context = getattr(request.state, "trace_context", None)
     begin = partial(_begin, idempotency_key=idempotency_key, trace_context=trace_context, retry_count=retry_count)
     async with services.session_slots:
-        found = await run_sync(begin, services, tenant, batch_id, given)
-    if isinstance(found, BatchObject):
-        return found
-    wanted, source = found
+        begun = await run_sync(begin, services, tenant, batch_id, changes)
+    if isinstance(begun, BatchObject):
+        return begun
+    submission, source = begun
     lines = retrying.failed_lines(services.store.storage, source)
     filename = f"{batch_id}_retry.jsonl"
     async with services.making_turn(tenant.id):
         return await make_batch(
             services,
             tenant,
-            wanted,
+            submission,
             lines,
             filename=filename,
             key_id=key_id,
@@ -83,24 +83,24 @@ def _begin(
     services: Services,
     tenant: Tenant,
     batch_id: str,
-    given: RetryBatchBody,
+    changes: RetryBatchBody,
     *,
     idempotency_key: str | None,
     trace_context: str | None,
     retry_count: int,
 ) -> BatchObject | tuple[CreateBatch, RetrySource]:
-    """Return what is to be made of what, or the batch that an earlier try made."""
+    """Return the batch to create and the source of its lines, or the batch that an earlier request made."""
     with transaction(services.sessions) as session:
         batch = lifecycle.get_batch(session, tenant.id, batch_id)
-        wanted = retrying.wish(
+        submission = retrying.wish(
             batch,
-            completion_window=given.completion_window,
-            priority=given.priority,
+            completion_window=changes.completion_window,
+            priority=changes.priority,
             idempotency_key=idempotency_key,
             trace_context=trace_context,
             retry_count=retry_count,
         )
-        earlier = lifecycle.find_repeated(session, tenant, wanted)
+        earlier = lifecycle.find_repeated(session, tenant, submission)
         if earlier is not None:
             return shown(session, earlier, services.settings)
-        return wanted, retrying.begin(session, tenant, batch, wanted, services.settings)
+        return submission, retrying.begin(session, tenant, batch, submission, services.settings)

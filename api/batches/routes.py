@@ -1,4 +1,4 @@
-"""`/v1/batches`: look at, list, cancel and delete batches, and read finished lines while one runs."""
+"""`/v1/batches`: read, list, cancel and delete batches, and read finished lines while one runs."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def delete(
     services: ServicesDep,
     after_commit: BackgroundTasks,
 ) -> DeletedBatch:
-    """Delete a batch that has ended, its results and its output and error file; its input file stays.
+    """Delete a batch that has ended, with its results, output and error file; its input file stays.
 
-    What was billed stays on the bill.
+    Billed usage stays on the bill.
     """
     for key in deletion.delete_batch(session, tenant.id, batch_id, by=key_id):
         after_commit.add_task(services.store.delete, key)
@@ -69,8 +69,8 @@ _RESULTS = lines_of(
     ResultLine,
     {
         "x-next-after": "The `after` of the next page.",
-        "x-has-more": "`true` where the next page has lines already, else `false`.",
-        "x-batch-status": "The status that the batch had before the page was read.",
+        "x-has-more": "`true` if the next page already has lines, else `false`.",
+        "x-batch-status": "The status of the batch before the page was read.",
     },
 )
 
@@ -85,10 +85,11 @@ _RESULTS = lines_of(
 def results(
     batch_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ResultsQuery, Query()]
 ) -> Response:
-    """Answer finished lines as NDJSON, in the order of their arrival, while the batch runs and after it.
+    """Return finished lines as NDJSON, in order of arrival, while the batch runs and afterwards.
 
-    `x-next-after` is the `after` of the next page, `x-has-more` tells whether there is one already, and
-    `x-batch-status` is the state the batch had before the page was read: ended and nothing more means read to the end.
+    `x-next-after` is the `after` of the next page, `x-has-more` tells whether there already is one, and
+    `x-batch-status` is the batch's state before the page was read: if it had ended and there is no more, you have read
+    everything.
     """
     batch = lifecycle.get_batch(session, tenant.id, batch_id)
     status = batch.state

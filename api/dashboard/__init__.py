@@ -1,4 +1,4 @@
-"""What the queue knows, seen in a browser: pages that read, rendered here, whose buttons call `/v1` as any client does.
+"""The dashboard: server-rendered pages that only read; their buttons call `/v1` like any client.
 
-Adds no truth of its own: numbers come from `jobs`, actions go through the API's own routes. Knows no engine.
+It keeps no state: numbers come from `jobs`, and actions go through the API's routes.
 """

@@ -1,4 +1,4 @@
-"""The bar of lines that are done: one part of it for those that are completed, one for those that failed. Pure."""
+"""The progress bar of finished lines: one part for completed and one for failed ones. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from api.dashboard.live import Shown
 
 _WHOLE = 1000
 _SHORTEST = 10
-"""Of the part that failed, so that one line of a million is seen."""
+"""Minimum length of the failed part, so that one line of a million is visible."""
 
 
 def bar(prefix: str, *, completed: int, failed: int, total: int) -> dict[str, Shown]:
-    """Return where the two parts end, in thousandths, by the names of their places; 0: there is no such part."""
+    """Return where the two parts end, in thousandths, by the names of their places; 0 means no such part."""
     if not total:
         return _ends(prefix, completed=0, failed=0)
     ends = round(_WHOLE * (completed + failed) / total)
@@ -21,7 +21,7 @@ def bar(prefix: str, *, completed: int, failed: int, total: int) -> dict[str, Sh
 
 
 def full_bar(prefix: str) -> dict[str, Shown]:
-    """Return the bar of what is done and has no lines."""
+    """Return the bar of a finished object without lines."""
     return _ends(prefix, completed=_WHOLE, failed=0)
 
 

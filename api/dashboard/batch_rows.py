@@ -1,4 +1,4 @@
-"""A batch as a row of a table: what of it changes while one looks. Pure but for the clock of `formats`."""
+"""A batch as a row of a table: the values that change while the page is open."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jobs.settings import Settings
 from jobs.tables import Batch, Tenant
 
 _OUTLOOK_SECONDS = 5.0
-"""As often as forecasts are made."""
+"""The interval of forecasts."""
 
 
 def all_shown_lately(
-    session: Session, found: Sequence[Batch], settings: Settings, *, recent: Recent
+    session: Session, batches: Sequence[Batch], settings: Settings, *, recent: Recent
 ) -> list[BatchObject]:
-    """Return the same as `all_shown`; what a batch waits for, and until when, is asked anew as often as it is found."""
-    batches = {("outlook", batch.id, batch.state): batch for batch in found}
+    """Return the same as `all_shown`, with outlooks cached for as long as the interval of forecasts."""
+    by_key = {("outlook", batch.id, batch.state): batch for batch in batches}
 
     def read(unknown: Sequence[tuple[str, str, str]]) -> list[Outlook]:
-        asked = [batches[key] for key in unknown]
-        told = outlooks(session, asked, currency=settings.currency)
-        return [told[batch.id] for batch in asked]
+        missing = [by_key[key] for key in unknown]
+        read_outlooks = outlooks(session, missing, currency=settings.currency)
+        return [read_outlooks[batch.id] for batch in missing]
 
-    known = recent.get_all(list(batches), read, seconds=_OUTLOOK_SECONDS)
-    told = dict(zip((batch.id for batch in found), known, strict=True))
-    return with_outlooks(found, told, settings)
+    known = recent.get_all(list(by_key), read, seconds=_OUTLOOK_SECONDS)
+    by_batch = dict(zip((batch.id for batch in batches), known, strict=True))
+    return with_outlooks(batches, by_batch, settings)
 
 
 def tenant_names(session: Session, batch_ids: Collection[str]) -> dict[str, str]:
@@ -45,7 +45,7 @@ def tenant_names(session: Session, batch_ids: Collection[str]) -> dict[str, str]
 
 
 def places(prefix: str, batch: BatchObject) -> dict[str, Shown]:
-    """Return what of a batch changes, by the name of its place on the page."""
+    """Return the changing values of a batch, by the name of their place on the page."""
     counts = batch.request_counts
     done = counts.completed + counts.failed
     stands = standing(batch.status, completed=counts.completed, failed=counts.failed)
@@ -62,7 +62,7 @@ def places(prefix: str, batch: BatchObject) -> dict[str, Shown]:
 
 
 def ending(batch: BatchObject) -> str:
-    """Say when a batch ended, or when it is expected to."""
+    """Return when a batch ended or is expected to end, as text."""
     ended_at = batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at
     if ended_at is not None:
         return formats.ago(ended_at)

@@ -1,4 +1,4 @@
-"""Numbers, moments and states as a page writes them. Pure."""
+"""Formats of numbers, times and states on pages. Pure except for the clock."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _TONES: dict[str, str] = {
 
 
 def number(value: float | None) -> str:
-    """Write a count in at most five characters: 9,312 as it is, then 41.2k, 3.1M."""
+    """Write a count in at most five characters: 9,312 in full, then 41.2k, 3.1M."""
     if value is None:
         return NOTHING
     if abs(value) < _EXACT_BELOW:
         return f"{value:,.0f}"
     for size, unit in _UNITS:
         if abs(value) >= size:
-            shown = float(value) / size
-            return f"{shown:.1f}{unit}" if shown < 100 else f"{shown:,.0f}{unit}"
+            scaled = float(value) / size
+            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:,.0f}{unit}"
     raise AssertionError(value)
 
 
 def counted(value: int, one: str, several: str) -> str:
-    """Write a count with what is counted."""
+    """Write a count with its noun."""
     return f"{number(value)} {one if value == 1 else several}"
 
 
@@ -43,14 +43,14 @@ def exact(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Write something a second, with a decimal where it is slow."""
+    """Write a rate per second, with a decimal below 10."""
     if value is None:
         return NOTHING
     return f"{value:.1f}" if 0 < value < 10 else number(value)
 
 
 def share(part: float, whole: float) -> str:
-    """Write a part as whole per cent; what is not all is never called 100 %."""
+    """Write a part as whole per cent; only the whole is 100 %."""
     if not whole:
         return NOTHING
     percent = 100 * part / whole
@@ -58,12 +58,12 @@ def share(part: float, whole: float) -> str:
 
 
 def percent(part: float | None) -> str:
-    """Write a share, 0 to 1, with a decimal, as measures are compared."""
+    """Write a share, 0 to 1, as per cent with a decimal."""
     return NOTHING if part is None else f"{100 * part:.1f} %"
 
 
 def span(seconds: float | None) -> str:
-    """Write a length of time with its two largest units."""
+    """Write a duration with its two largest units."""
     if seconds is None:
         return NOTHING
     whole = max(0, round(seconds))
@@ -77,25 +77,25 @@ def span(seconds: float | None) -> str:
 
 
 def ago(moment: datetime | int | None) -> str:
-    """Write how long ago something was; what comes round every two seconds is just now, all the time."""
-    found = _moment(moment)
-    if found is None:
+    """Write how long ago something was; up to 5 s are `just now`, so that heartbeats do not flicker."""
+    at = _moment(moment)
+    if at is None:
         return NOTHING
-    seconds = (datetime.now(UTC) - found).total_seconds()
+    seconds = (datetime.now(UTC) - at).total_seconds()
     return "just now" if seconds < _JUST_NOW else f"{span(seconds)} ago"
 
 
 def until(moment: datetime | int | None) -> str:
     """Write when something is due: `in 2 h 5 min`, `4 min ago`."""
-    found = _moment(moment)
-    if found is None:
+    at = _moment(moment)
+    if at is None:
         return NOTHING
-    left = found - datetime.now(UTC)
-    return f"in {span(left.total_seconds())}" if left > timedelta(0) else ago(found)
+    left = at - datetime.now(UTC)
+    return f"in {span(left.total_seconds())}" if left > timedelta(0) else ago(at)
 
 
 def between(expected: int, earliest: int | None, latest: int | None) -> str:
-    """Write when something is expected, and between which moments: `in 12 min (9 min to 20 min)`; never in the past."""
+    """Write an expected time with its range: `in 12 min (9 min to 20 min)`; never in the past."""
     now = datetime.now(UTC).timestamp()
     left = f"in {span(expected - now)}"
     if earliest is None or latest is None:
@@ -104,8 +104,8 @@ def between(expected: int, earliest: int | None, latest: int | None) -> str:
 
 
 def stamp(moment: datetime | int | None) -> str:
-    found = _moment(moment)
-    return NOTHING if found is None else f"{found:%Y-%m-%d %H:%M} UTC"
+    at = _moment(moment)
+    return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def state_name(state: str) -> str:
@@ -113,12 +113,12 @@ def state_name(state: str) -> str:
 
 
 def model_name(model: str | None) -> str:
-    """Name what a batch, a worker or a sum of usage is of; None: of documents, which are read by no model."""
+    """Return the model's name for a batch, a worker or usage; None stands for documents, which need no model."""
     return DOCUMENTS if model is None else shown_model(model)
 
 
 def tone(state: str) -> str:
-    """Return the colour of a batch's, a run's or an extraction's state: good, warn, bad or none."""
+    """Return the tone of a batch's, a run's or an extraction's state: good, warn, bad or none."""
     return _TONES.get(state, "")
 
 

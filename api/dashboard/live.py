@@ -1,6 +1,6 @@
-"""Pages that are open: one look a second at all of a kind, and for each who has one before them what has changed.
+"""Live updates of open pages: one poll a second for all pages of a kind, and the changes for each browser.
 
-Between two looks nobody holds a thread or a connection to Postgres.
+Between two polls no page holds a thread or a connection to Postgres.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 RESTS = 3
-"""Times the processor time of its looks it rests at least: with very many pages open, they become rarer."""
+"""Minimum pause, as a multiple of the processor time of a poll: with very many pages open, polls become rarer."""
 MAX_BYTES = 2000
-"""Of a message, and so of what a page is sent in a second."""
+"""Size of a message, and so of the data that a page gets per second."""
 LAYOUT_LENGTH = 12
 HEARTBEAT_SECONDS = 15.0
 MOST_PAGES = 60
-"""Different ones that a tenant, or all operators, may have open here: each look at one makes all others wait."""
+"""Different pages that a tenant, or all operators, may have open in this process: polling one delays the others."""
 MOST_STREAMS = 120
-"""Of pages, equal ones too, that a tenant, or all operators, may have here: each is compared with what it was told."""
+"""Streams that a tenant, or all operators, may have in this process: each look is compared with what was sent."""
 MAX_SECONDS = 600.0
-"""Then the browser connects again, with its cookie: one whose session has ended sees no more."""
+"""Then the browser reconnects with its cookie, so that an ended session gets no more updates."""
 
 S = TypeVar("S", bound=Hashable)
 Shown = str | tuple[str, str]
-"""What stands at one place of a page: a text, or a text and its tone."""
+"""The value at one place of a page: a text, or a text and its tone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A page as it was at one moment."""
+    """The values of a page at one moment."""
 
     values: Mapping[str, Shown]
-    """What changes in place, by the name of its place."""
+    """The values that change in place, by the name of their place."""
     layout: str = ""
-    """Names which rows the page has: where it has others, the browser asks for the page anew."""
+    """Identifies the rows of the page: if it changes, the browser reloads the page."""
 
     @classmethod
     def of(cls, values: Mapping[str, Shown], *rows: Hashable) -> Look:
@@ -64,25 +64,25 @@ class Look:
 
 
 GONE = Look(values={}, layout="gone")
-"""What a page shows is there no more: the browser finds out when it asks again."""
+"""The page's object no longer exists: the browser sees that when it reloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[S]):
-    """A page as somebody has it before them: equal ones, equal looks."""
+    """An open page: equal views get equal looks."""
 
     page: str
     """Its kind."""
     subject: S
-    """All that a look at it has to know: whose it is, too, unless everybody sees the same."""
+    """Everything that a look depends on, including the tenant, unless all see the same."""
 
 
 Looking = Callable[[Session, Sequence[S]], Sequence[Look]]
-"""Looks at all open pages of a kind at once."""
+"""Reads all open pages of a kind at once."""
 
 
 def one_by_one(look: Callable[[Session, S], Look]) -> Looking[S]:
-    """Return how pages are looked at of which few are open. One whose look raises InputError is gone."""
+    """Return a `Looking` that reads one page at a time, for kinds with few open pages; an InputError means GONE."""
 
     def look_at(session: Session, subject: S) -> Look:
         try:
@@ -94,18 +94,18 @@ def one_by_one(look: Callable[[Session, S], Look]) -> Looking[S]:
 
 
 class Told:
-    """What one browser has been told of a page; no message is longer than MAX_BYTES."""
+    """The values that one browser has been sent for a page; no message is longer than MAX_BYTES."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Shown] = {}  # what was told last stands last
+        self._values: dict[str, Shown] = {}  # the latest sent value is last
         self._layout: str | None = None
 
     def news(self, look: Look) -> str | None:
-        """Return as JSON what is new in a look, as much as one message holds; None where nothing is.
+        """Return the changes of a look as JSON, as many as fit in one message; None if there are none.
 
-        What was never told comes first, then what was told longest ago. What has no room comes with the next look.
+        Values that were never sent come first, then those sent longest ago. The rest comes with the next look.
         """
-        if self._layout not in (None, look.layout):  # the browser had the other rows' values, or asks for the page anew
+        if self._layout not in (None, look.layout):  # the browser has the values of other rows, or reloads the page
             self._values = {}
         changed = self._changes(look.values)
         if not changed and self._layout == look.layout:
@@ -143,16 +143,16 @@ class _Open:
     looking: Looking[Any]
     latest: Look | None = None
     viewers: Counter[str | None] = field(default_factory=Counter)
-    """Streams by tenant; None: operators'."""
+    """Number of streams by tenant; None for operators."""
     looked: anyio.Event = field(default_factory=anyio.Event)
 
 
 _Pages = list[tuple[View[Any], _Open]]
-"""Open ones of a kind."""
+"""Open pages of a kind."""
 
 
 class OpenPages:
-    """For use on the event loop alone."""
+    """The open pages. Use it only on the event loop."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -160,21 +160,21 @@ class OpenPages:
         self._begun = anyio.Event()
         self._num_looks = 0
         self.recent = Recent(now=lambda: self._num_looks * LOOK_SECONDS)
-        """For looks, which come one after the other. Where they come more rarely, what they ask lately does, too."""
+        """A cache for polls, which run one after another. Its clock counts polls, so rarer polls also read rarely."""
 
     def require_room(self, view: View[Any], viewer_id: str | None) -> None:
-        """Raise RateLimitError where whoever looks has MOST_PAGES other pages open, or MOST_STREAMS of any."""
+        """Raise RateLimitError if the viewer has MOST_PAGES other pages open, or MOST_STREAMS streams."""
         theirs = {other: page.viewers[viewer_id] for other, page in self._open.items() if page.viewers[viewer_id]}
         if (view not in theirs and len(theirs) >= MOST_PAGES) or sum(theirs.values()) >= MOST_STREAMS:
             most = f"{MOST_PAGES} different pages, or {MOST_STREAMS} in all"
             raise RateLimitError(
-                f"{most}, are open already, as many as may be. Close some.",
+                f"{most}, are open already; no more are allowed. Close some.",
                 code="pages_exceeded",
                 retry_after_seconds=HEARTBEAT_SECONDS,
             )
 
     async def watch(self, view: View[S], looking: Looking[S], viewer_id: str | None) -> AsyncIterator[str | None]:
-        """Yield what has changed, whenever something has, until the page is gone; None: nothing has for a while."""
+        """Yield the changes of a page until it is gone; None if nothing has changed for a while."""
         with self._viewing(view, looking, viewer_id) as page:
             told = Told()
             quiet_since = anyio.current_time()
@@ -202,11 +202,11 @@ class OpenPages:
                 del self._open[view]
 
     async def keep_looking(self) -> None:
-        """Look for as long as this runs; while no page is open it sleeps."""
+        """Poll until cancelled; sleep while no page is open."""
         while True:
             await self._begun.wait()
             if not self._open:
-                self.recent.clear()  # looks, which it counts by, stand still
+                self.recent.clear()  # polls, which are its clock, stop
                 self._begun = anyio.Event()
                 continue
             next_at = anyio.current_time() + LOOK_SECONDS
@@ -226,9 +226,9 @@ class OpenPages:
 
 
 def _look_at_all(services: Services, pages: Mapping[View[Any], _Open]) -> float:
-    """Look at pages in one transaction, and after what failed in another; return the processor time that it took.
+    """Read pages in one transaction, with a new one after a failure; return the processor time that it took.
 
-    Where the database is away, the others are left for the next second.
+    If the database is down, the others wait for the next poll.
     """
     began_at = time.thread_time()
     left = deque(_by_kind(pages))
@@ -239,16 +239,16 @@ def _look_at_all(services: Services, pages: Mapping[View[Any], _Open]) -> float:
                 _look_at(session, looked_at)
                 while left:
                     looked_at = left.popleft()
-                    session.expunge_all()  # these are to see rows as they are now
+                    session.expunge_all()  # the next pages must read current rows
                     _look_at(session, looked_at)
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
             log.warning("open pages were not looked at kinds=%d reason=%s", len(left) + 1, error)
             break
         except Exception:
             if len(looked_at) > 1:
-                left.extend([one] for one in looked_at)  # one of them is at fault
+                left.extend([one] for one in looked_at)  # find the page that fails
             else:
-                log.exception("an open page was not looked at page=%s", looked_at[0][0])  # the others must be
+                log.exception("an open page was not looked at page=%s", looked_at[0][0])  # the others must be read
     return time.thread_time() - began_at
 
 
@@ -267,7 +267,7 @@ def _look_at(session: Session, pages: _Pages) -> None:
 
 
 def stream(pages: OpenPages, view: View[S], looking: Looking[S], *, viewer_id: str | None) -> StreamingResponse:
-    """Answer a page's changes as server-sent events, to a tenant or, with None, an operator. Raises RateLimitError."""
+    """Send a page's changes as server-sent events to a tenant or, with None, an operator. Raise RateLimitError."""
     pages.require_room(view, viewer_id)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(
@@ -278,7 +278,7 @@ def stream(pages: OpenPages, view: View[S], looking: Looking[S], *, viewer_id: s
 async def _written(changes: AsyncIterator[str | None]) -> AsyncIterator[str]:
     yield "retry: 2000\n\n"
     end = anyio.current_time() + MAX_SECONDS
-    async for told in changes:
-        yield ": nothing has changed\n\n" if told is None else f"data: {told}\n\n"
+    async for change in changes:
+        yield ": nothing has changed\n\n" if change is None else f"data: {change}\n\n"
         if anyio.current_time() >= end:
             return

@@ -1,4 +1,4 @@
-"""What a page offers to do with a batch: what the API would do now, by the rules that its endpoints go by."""
+"""The actions that a page offers for a batch: those that the API would allow now, by the same rules."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jobs.tables import Batch, Tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffers:
-    """What its tenant may do with a batch."""
+    """The actions that a tenant may take on a batch."""
 
     cancel: bool = False
     change: bool = False
     priorities: Sequence[AskedPriority] = ()
-    """Classes that it may be given; none: it keeps its own."""
+    """Classes that it may change to; empty if it must keep its own."""
     delete: bool = False
     retry: bool = False
     no_retry: str | None = None
-    """Why a batch with failed lines is not retried, as the API would say it."""
+    """The API's reason why a batch with failed lines cannot be retried."""
 
 
 def offers_of(session: Session, tenant: Tenant, batch: Batch, settings: Settings) -> BatchOffers:
-    """Return what the API would do with a batch of this tenant."""
+    """Return the actions that the API would allow on a batch of this tenant."""
     has_ended = batch.state in TERMINAL_BATCH_STATES
     has_failed_lines = has_ended and batch.num_failed > 0
     no_retry = _no_retry(session, tenant, batch, settings) if has_failed_lines else None

@@ -1,4 +1,4 @@
-"""Turn values into a page: the templates, what they may call, and the headers that every page has."""
+"""Renders pages: the templates, their filters, and the headers of every page."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ _MENU = tuple(entry for feature in FEATURES for entry in feature.menu)
 def render(
     request: Request, viewer: Viewer | None, template: str, *, status: int = HTTPStatus.OK, **values: Any
 ) -> HTMLResponse:
-    """Answer a page; `values` are what its template names, each of them.
+    """Render a page; `values` are all variables of its template.
 
-    `path` is that of the page which is marked as the current one, where it is another. The viewer is None before
-    signing in.
+    `path` is that of the menu entry to mark as current, if it is another page's. The viewer is None before signing in.
     """
-    shown = {"path": request.url.path, **values, "viewer": viewer, "pages": _pages_for(viewer)}
-    content = _environment().get_template(template).render(shown)
+    variables = {"path": request.url.path, **values, "viewer": viewer, "pages": _pages_for(viewer)}
+    content = _environment().get_template(template).render(variables)
     return HTMLResponse(content, status_code=status, headers=PAGE_HEADERS)
 
 

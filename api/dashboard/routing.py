@@ -1,4 +1,4 @@
-"""Routes whose failures are pages, not envelopes: what an API call answers as JSON, a reader sees as a sentence."""
+"""Routes whose errors are HTML pages instead of the API's JSON envelopes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _AWAY = "The database or the object store does not answer right now. Try again i
 
 
 class PageRoute(APIRoute):
-    """A page, or what a page asks for."""
+    """A page, or a request of a page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap FastAPI's own handler, which resolves the dependencies, too."""
+        """Wrap FastAPI's handler, which also resolves the dependencies."""
         handle = super().get_route_handler()
 
         async def handle_as_page(request: Request) -> Response:
-            if "authorization" in request.headers:  # a program that left out /v1: it is told so by the API
+            if "authorization" in request.headers:  # a program that left out /v1: it gets the API's error
                 raise HTTPException(HTTPStatus.NOT_FOUND)
             try:
                 return await handle(request)
@@ -53,10 +53,10 @@ def page_router() -> APIRouter:
 
 
 def _to_sign_in(request: Request, error: SignInNeededError) -> Response:
-    if request.url.path.startswith(("/live/", "/plots")):  # asked for by a page, which must not be led to a form
+    if request.url.path.startswith(("/live/", "/plots")):  # requested by a page's script, which needs no redirect
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers=PAGE_HEADERS)
-    asked = {"asked": error.path} | ({"reason": error.reason} if error.reason else {})
-    return RedirectResponse(f"{SIGN_IN}?{urlencode(asked)}", status_code=HTTPStatus.SEE_OTHER, headers=PAGE_HEADERS)
+    query = {"asked": error.path} | ({"reason": error.reason} if error.reason else {})
+    return RedirectResponse(f"{SIGN_IN}?{urlencode(query)}", status_code=HTTPStatus.SEE_OTHER, headers=PAGE_HEADERS)
 
 
 def _failed(request: Request, status: int, message: str) -> Response:

@@ -1,4 +1,4 @@
-"""A schedule as a row of a table: what of it changes while one looks. Pure but for the clock of `formats`."""
+"""A schedule as a row of a table: the values that change while the page is open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from api.dashboard.live import Shown
 from jobs.overview.scheduled import NextRun
 
 
-def schedule_places(found: Sequence[NextRun]) -> dict[str, Shown]:
-    """Return when each runs next and how it ran last, by the name of its place."""
+def schedule_places(schedules: Sequence[NextRun]) -> dict[str, Shown]:
+    """Return the next run and the last result of each schedule, by the name of its place."""
     values: dict[str, Shown] = {}
-    for n, one in enumerate(found):
+    for n, one in enumerate(schedules):
         last = (formats.NOTHING, "") if one.last_state is None else _state(one.last_state)
         values |= {
             f"s{n}.next": "paused" if one.paused_at else formats.until(one.next_at),
@@ -23,7 +23,7 @@ def schedule_places(found: Sequence[NextRun]) -> dict[str, Shown]:
 
 
 def schedule_row(one: NextRun) -> tuple[Hashable, ...]:
-    """Return what of a schedule does not change in place: where it is other, the page is asked for anew."""
+    """Return the values of a schedule that do not change in place: if they change, the page is reloaded."""
     trouble = one.num_failures, one.num_skipped, one.pause_reason, one.last_reason
     return one.schedule_id, one.paused_at, one.last_run_id, *trouble
 

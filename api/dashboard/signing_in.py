@@ -1,4 +1,4 @@
-"""`/sign-in` and `/sign-out`: a key once, then the cookie of a session."""
+"""`/sign-in` and `/sign-out`: exchange a key for a session cookie, and end the session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def sign_in(
     key: Annotated[str, Form(max_length=_LONGEST_KEY)] = "",
     asked: Annotated[str, Form()] = "/",
 ) -> Response:
-    """Exchange a key for the cookie of a session; it ends the session whose cookie the browser had."""
+    """Exchange a key for a session cookie; the session of the browser's previous cookie ends."""
     if not is_sent_by(request.headers, "same-origin"):
         return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
     try:
@@ -64,7 +64,7 @@ async def sign_in(
 
 @router.post("/sign-out", name="signOut")
 async def sign_out(request: Request, services: ServicesDep) -> Response:
-    """End the session of the browser's cookie. It needs no token: with the cookie, no other site's page sends it."""
+    """End the session of the browser's cookie. It needs no token, as other sites' pages cannot send the cookie."""
     if not is_sent_by(request.headers, "same-origin"):
         return render(request, None, "sign_in.html", status=HTTPStatus.FORBIDDEN, asked="/", problem=_FOREIGN)
     async with services.session_slots:

@@ -1,4 +1,4 @@
-"""The pages, and the files that they are styled and moved with."""
+"""Adds the pages and their static files to the application."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import Scope
 from features import parts
 
 _STATIC = Path(__file__).parent / "static"
-_ASKED_AGAIN = "no-cache"  # answered with 304 where nothing has changed: an upgrade is seen at once
+_REVALIDATE = "no-cache"  # answered with 304 if nothing has changed, so that an upgrade takes effect at once
 
 
 class _Static(StaticFiles):
@@ -19,7 +19,7 @@ class _Static(StaticFiles):
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
-        answer.headers["cache-control"] = _ASKED_AGAIN
+        answer.headers["cache-control"] = _REVALIDATE
         answer.headers["x-content-type-options"] = "nosniff"
         return answer
 
@@ -27,5 +27,5 @@ class _Static(StaticFiles):
 def install_dashboard(app: FastAPI) -> None:
     """Add the pages to the application; `app.state.open_pages` must keep looking while it serves."""
     for router in parts("pages"):
-        app.router.include_router(router)  # past the table of scopes: a page asks who looks at it
+        app.router.include_router(router)  # bypasses the table of scopes: pages check their viewer
     app.mount("/static", _Static(directory=_STATIC), name="static")

@@ -1,4 +1,4 @@
-"""What of an extraction or an index changes while one looks: its state, and its stages as rows of a table. Pure."""
+"""The changing values of an extraction's or an index's page: its state, and its stages as rows of a table."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Staged(Protocol):
     def stages(self) -> Sequence[CourseStage[Any]]: ...
 
 
-def staged_look(shown: Staged) -> Look:
-    """Return the page of what comes by stages: its state, and how far each of them is."""
-    values: dict[str, Shown] = {"state": (formats.state_name(shown.status), formats.tone(shown.status))}
-    return Look.of(values | _places(shown.stages), shown.status, len(shown.stages), shown.reason)
+def staged_look(staged: Staged) -> Look:
+    """Return the look of an object with stages: its state, and the progress of each stage."""
+    values: dict[str, Shown] = {"state": (formats.state_name(staged.status), formats.tone(staged.status))}
+    return Look.of(values | _places(staged.stages), staged.status, len(staged.stages), staged.reason)
 
 
 def _places(stages: Sequence[CourseStage[Any]]) -> dict[str, Shown]:
-    """Return how far each is, by the name of its place."""
+    """Return the progress of each stage, by the name of its place."""
     values: dict[str, Shown] = {}
     for n, stage in enumerate(stages):
         counts = stage.request_counts

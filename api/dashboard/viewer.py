@@ -1,4 +1,4 @@
-"""Who looks at a page: the key behind the browser's cookie, and a transaction that only reads for it."""
+"""The viewer of a page: the key of the browser's cookie, and a read-only transaction for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGN_IN = "/sign-in"
 
 
 class SignInNeededError(Exception):
-    """Nobody is signed in; the browser is sent to the form and comes back to `path`."""
+    """The browser is not signed in; it is sent to the form and returns to `path` afterwards."""
 
     def __init__(self, path: str, reason: str | None = None) -> None:
         super().__init__(reason or "nobody is signed in")
@@ -33,16 +33,16 @@ class SignInNeededError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A key, as far as pages ask: whose things it sees, and what it may do."""
+    """A signed-in key: the tenant it sees, and what it may do."""
 
     caller: Caller
     session_id: str
     token: str
-    """What its pages send with whatever changes something."""
+    """The CSRF token that its pages send with each change."""
 
     @property
     def tenant(self) -> Tenant | None:
-        """None: an operator, who sees all tenants."""
+        """The key's tenant; None for an operator, who sees all tenants."""
         return self.caller.tenant
 
     @property
@@ -59,7 +59,7 @@ class Viewer:
 
     @property
     def no_submit(self) -> str | None:
-        """Why the API would refuse whatever changes something, as it would say it."""
+        """The API's reason to refuse changes; None if it allows them."""
         try:
             self.caller.require(Scope.SUBMIT)
         except ForbiddenError as error:
@@ -72,7 +72,7 @@ class Viewer:
 
 
 async def view(request: Request, services: ServicesDep) -> Viewer:
-    """Return who looks at a page. Raises SignInNeededError without a cookie that holds."""
+    """Return the viewer of a page. Raise SignInNeededError without a valid cookie."""
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if COOKIE not in request.cookies:
         raise SignInNeededError(path)
@@ -87,10 +87,10 @@ async def view(request: Request, services: ServicesDep) -> Viewer:
 
 def _viewer_of(services: Services, request: Request) -> Viewer:
     with transaction(services.sessions) as session:
-        caller, found = browser_caller(session, request)
+        caller, signed_in = browser_caller(session, request)
         if caller.tenant is not None:
             caller.require(Scope.READ)
-        return Viewer(caller=caller, session_id=found.session_id, token=found.page_token)
+        return Viewer(caller=caller, session_id=signed_in.session_id, token=signed_in.page_token)
 
 
 ViewerDep = Annotated[Viewer, Depends(view)]
@@ -109,11 +109,11 @@ def _open_reading(
 
 
 ReadingDep = Annotated[Session, Depends(_open_reading, scope="function")]
-"""The one transaction of a page."""
+"""The single transaction of a page."""
 
 
 def own_path(asked: str) -> str:
-    """Return where to go after signing in: a path of this site, the first page for anything else."""
+    """Return where to go after signing in: a path of this site, or the first page for anything else."""
     parts = urlsplit(asked)
     is_ours = not parts.scheme and not parts.netloc and asked.startswith("/") and not asked.startswith(("//", "/\\"))
     return asked if is_ours else "/"

@@ -1,4 +1,4 @@
-"""An object that a request has written gets its row; one that will never have a row is deleted again."""
+"""Creates the row of an object that a request has written; an object that gets no row is deleted again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from jobs.tables import Tenant
 
 
 class _UnnamedError(Exception):
-    """An object has no row, for sure."""
+    """The object certainly has no row."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
 
 
 async def name_object(services: Services, tenant: Tenant, new: NewFile) -> FileObject:
-    """Make the row of an object. Where that fails the object goes; where only the commit fails it stays.
+    """Create the row of an object. If that fails, delete the object; if only the commit fails, keep it.
 
-    A lost connection leaves open whether the commit happened, and an object without a row is better than the reverse.
-    Raises TooLargeError where the tenant keeps as much as it may.
+    After a lost connection the commit may have happened, and an object without a row is better than the reverse.
+    Raise TooLargeError if the tenant's storage is full.
     """
     try:
         async with services.session_slots:

@@ -1,4 +1,4 @@
-"""`/v1/files`: upload, list, look at, delete and download files."""
+"""`/v1/files`: upload, list, read, delete and download files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONTENT_PIECE_BYTES = 1024 * 1024
 router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 403, 429, 503))
 
 
-# All that OpenAI documents: a client that asks for a kind that is never stored here gets an empty list.
+# All that OpenAI documents: the list of a purpose that is never stored here is empty.
 ListedPurpose = Literal[
     "assistants",
     "assistants_output",
@@ -65,8 +65,8 @@ class ListQuery(StrictModel):
     dependencies=[ONE_UPLOAD],
 )
 async def upload(request: Request, tenant: TenantDep, *, services: ServicesDep) -> FileObject:
-    """Take a multipart form with `purpose`, `file` and, if wanted, `expires_after[anchor]` and `[seconds]`."""
-    async with services.session_slots:  # now, before it is read; what comes beside it meanwhile is counted at its end
+    """Upload a file: a multipart form with `purpose`, `file` and optional `expires_after[anchor]` and `[seconds]`."""
+    async with services.session_slots:  # before the body is read; concurrent uploads are counted at the end
         await run_sync(_check_room, services, tenant)
     key = files.new_object_key(tenant.id)
     received = await receive_upload(request, key, store=services.store, settings=services.settings)
@@ -102,10 +102,10 @@ def delete(
     services: ServicesDep,
     after_commit: BackgroundTasks,
 ) -> DeletedFile:
-    """Mark the file as deleted; its object goes after the commit, for a row must never name a missing object.
+    """Mark the file as deleted; its object is deleted after the commit, as a row must never name a missing object.
 
-    With an output or error file go the lines of `/v1/batches/{batch_id}/results`.
-    Where this process dies in between, the purge of the control worker deletes the object.
+    Deleting an output or error file also deletes the lines of `/v1/batches/{batch_id}/results`.
+    If this process dies in between, the purge of the control worker deletes the object.
     """
     file = files.delete_file(session, tenant.id, file_id, by=key_id)
     after_commit.add_task(services.store.delete, file.object_key)
@@ -120,7 +120,7 @@ _SENT = {
 }
 _CONTENT: Responses = {
     200: bytes_of("The whole file.", _SENT),
-    206: bytes_of("The part that Range asks for.", {**_SENT, "content-range": "Which bytes of how many."}),
+    206: bytes_of("The part of the Range header.", {**_SENT, "content-range": "The range and the file's size."}),
 }
 
 
@@ -136,29 +136,29 @@ async def content(
     tenant: TenantDep,
     *,
     services: ServicesDep,
-    wanted: Annotated[str | None, Header(alias="range")] = None,
+    range_header: Annotated[str | None, Header(alias="range")] = None,
     only_if: Annotated[str | None, Header(alias="if-range")] = None,
 ) -> Response:
-    """Stream the file, or the part that a Range header asks for."""
+    """Stream the file, or the part of a Range header."""
     async with services.session_slots:
         file = await run_sync(_find, services, tenant.id, file_id)
     if only_if is not None and only_if != _etag(file):
-        wanted = None  # the caller's part is of another object: RFC 9110 §13.1.5 has it get the whole
+        range_header = None  # the caller's part is of another object: RFC 9110 §13.1.5 requires the whole
     try:
-        part = parse_range(wanted, file.size_bytes)
+        part = parse_range(range_header, file.size_bytes)
     except UnsatisfiableRangeError:
-        return _unsatisfiable(file, str(wanted))
+        return _unsatisfiable(file, str(range_header))
     return await _stream(services.store, file, part=part)
 
 
 def _find(services: Services, tenant_id: str, file_id: str) -> File:
-    """Look the file up in a transaction of its own: no connection is held while the content is read."""
+    """Look up the file in a separate transaction, so that no connection is held while the content is read."""
     with transaction(services.sessions) as session:
         return files.get_file(session, tenant_id, file_id)
 
 
 def _etag(file: File) -> str:
-    """Files are immutable, so the id names the content."""
+    """Return the ETag: files are immutable, so the id identifies the content."""
     return f'"{file.id}"'
 
 
@@ -182,7 +182,7 @@ async def _stream(store: RequestStore, file: File, *, part: ByteRange | None) ->
 
 
 async def _read(store: RequestStore, file: File, *, part: ByteRange) -> AsyncIterator[bytes]:
-    """Fetch the first piece at once, so that a store that fails is a 503 and not a 200 that breaks off."""
+    """Fetch the first piece at once, so that a failing store gives 503 and not a truncated 200."""
     pieces = _pieces(store, file, part=part)
     try:
         first = await anext(pieces, b"")
@@ -192,7 +192,7 @@ async def _read(store: RequestStore, file: File, *, part: ByteRange) -> AsyncIte
 
 
 async def _pieces(store: RequestStore, file: File, *, part: ByteRange) -> AsyncIterator[bytes]:
-    """Each piece is its own request, so a slow reader holds none of the store's, and meets no time limit of one."""
+    """Read each piece with its own request to the store, so that a slow reader holds none and hits no time limit."""
     for start in range(part.start, part.end, CONTENT_PIECE_BYTES):
         yield await store.read_range(file.object_key, start, min(start + CONTENT_PIECE_BYTES, part.end))
 
@@ -203,7 +203,7 @@ async def _chain(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-def _unsatisfiable(file: File, wanted: str) -> Response:
-    message = f"The range {wanted[:100]!r} begins behind the file's last byte; it has {file.size_bytes} bytes."
+def _unsatisfiable(file: File, range_header: str) -> Response:
+    message = f"The range {range_header[:100]!r} begins after the file's last byte; it has {file.size_bytes} bytes."
     headers = {"content-range": f"bytes */{file.size_bytes}"}
     return error_response(416, message, code="invalid_range", param="range", headers=headers)

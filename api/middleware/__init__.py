@@ -1,4 +1,1 @@
-"""What every request passes: guard, request id, metrics, unexpected errors.
-
-Knows no endpoint.
-"""
+"""Middleware of every request: guard, request id, log, metrics, unexpected errors."""

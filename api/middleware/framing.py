@@ -1,6 +1,6 @@
-"""Refuse requests that two readers would delimit differently, and versions of HTTP that this server does not speak.
+"""Refuses requests with ambiguous framing, and versions of HTTP that this server does not support.
 
-The connection closes behind the answer: where one request ends and the next begins is not known.
+The connection closes after the answer, as it is unknown where the next request begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLOSE = {"connection": "close"}
 
 
 class RequestFraming:
-    """Answer 400 to Content-Length beside Transfer-Encoding (RFC 9112, 6.3), 505 to other versions than 1.0 and 1.1."""
+    """Answers 400 to Content-Length with Transfer-Encoding (RFC 9112, 6.3), 505 to versions other than 1.0 and 1.1."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Refuse at the door what no endpoint can use: NUL characters, huge or unending bodies, strangers among operators."""
+"""Refuses what no endpoint accepts: NUL characters, huge or endless bodies, operators' paths without their key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import error_response
 
 MAX_JSON_BYTES = 64 * 1024  # 16 metadata pairs at their longest are half of it
-MAX_INLINE_BYTES = 8 * 1024 * 1024  # of a create with its requests
-MAX_DEFINITION_BYTES = 2 * 1024 * 1024  # a pipeline may have 1 MiB, and JSON escapes some of it
+MAX_INLINE_BYTES = 8 * 1024 * 1024  # for a batch with its requests in the body
+MAX_DEFINITION_BYTES = 2 * 1024 * 1024  # a pipeline may have 1 MiB, and JSON escapes add to it
 INLINE_PATHS = frozenset({"/v1/batches", "/v1/estimates"})
 PIPELINE_PATHS = re.compile("/v1/pipelines(/[^/]+)?")
 UPLOAD_PATHS = re.compile("/v1/files|/v1/uploads/[^/]+/parts")  # bound their own bodies
@@ -24,10 +24,10 @@ OPERATOR_PATHS = frozenset({"/metrics", "/openapi.json"})
 
 
 class RequestGuard:
-    """Answer 400 to NUL in path or query, and 401 to strangers where there is an `operator_key`.
+    """Answers 400 to NUL in path or query, and 401 on operators' paths without the `operator_key`, if there is one.
 
-    Bound every body but an upload's to MAX_JSON_BYTES, those with requests to MAX_INLINE_BYTES, with a pipeline to
-    MAX_DEFINITION_BYTES, and `stall_seconds`; an upload may only not pause for as long.
+    Limits every body except an upload's to MAX_JSON_BYTES (with requests MAX_INLINE_BYTES, with a pipeline
+    MAX_DEFINITION_BYTES) and to `stall_seconds`; for an upload `stall_seconds` limits only each pause.
     """
 
     def __init__(self, app: ASGIApp, *, stall_seconds: float, operator_key: str) -> None:
@@ -49,8 +49,8 @@ class RequestGuard:
             await self.app(scope, bounded if is_upload else _short(bounded, headers, _allowed(scope["path"])), send)
 
     def _is_operator(self, scope: Scope) -> bool:
-        given = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(given.encode(), f"Bearer {self._operator_key}".encode())
+        authorization = Headers(scope=scope).get("authorization", "")
+        return hmac.compare_digest(authorization.encode(), f"Bearer {self._operator_key}".encode())
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         code = "invalid_api_key" if "authorization" in Headers(scope=scope) else "missing_api_key"
@@ -61,14 +61,14 @@ class RequestGuard:
 
 
 def _allowed(path: str) -> int:
-    """What is more than MAX_JSON_BYTES is for endpoints that read it once the caller is signed in."""
+    """Return the limit of a body; more than MAX_JSON_BYTES is only for endpoints that read it after signing in."""
     if path in INLINE_PATHS:
         return MAX_INLINE_BYTES
     return MAX_DEFINITION_BYTES if PIPELINE_PATHS.fullmatch(path) else MAX_JSON_BYTES
 
 
 def _timely(receive: Receive, seconds: float, *, is_extended: bool) -> Receive:
-    """Bound the time for the whole body, or with `is_extended` for each piece; what comes after it is not timed."""
+    """Limit the time for the whole body, or with `is_extended` for each piece; later messages are not timed."""
     deadline, is_complete = math.inf, False
 
     async def receive_timely() -> Message:
@@ -104,11 +104,11 @@ def _short(receive: Receive, headers: Headers, allowed: int) -> Receive:
     return receive_bounded
 
 
-# FastAPI lets only HTTPException through while it reads a body; the handler makes the envelope of it.
+# FastAPI lets only HTTPException through while it reads a body; its handler builds the envelope.
 
 
 def _too_slow(seconds: float) -> HTTPException:
-    message = f"The request body did not come for {seconds:g} s. Send it again, without a pause."
+    message = f"The request body did not arrive within {seconds:g} s. Send it again, without a pause."
     return HTTPException(HTTPStatus.REQUEST_TIMEOUT, message, headers={"connection": "close"})
 
 

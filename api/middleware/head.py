@@ -1,6 +1,6 @@
-"""Answer HEAD wherever GET is answered: the same status and headers, and no content.
+"""Answers HEAD wherever GET is answered: the same status and headers without content.
 
-Knows no endpoint; what a GET would read after its first bytes is not read.
+What a GET would read after its first bytes is not read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadRequests:
-    """Ask the application for GET, pass the beginning of its answer on, and stop it there."""
+    """Calls the application with GET, passes on the start of its answer, and stops it there."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -19,7 +19,7 @@ class HeadRequests:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return
-        asked = {**scope, "method": "GET"}  # a copy: the server goes by its own that no content belongs to the answer
+        get_scope = {**scope, "method": "GET"}  # a copy: the server needs the original to expect no content
         with anyio.CancelScope() as stop:
 
             async def send_head(message: Message) -> None:
@@ -30,7 +30,7 @@ class HeadRequests:
                     stop.cancel()
 
             try:
-                await self.app(asked, receive, send_head)
+                await self.app(get_scope, receive, send_head)
             finally:
-                if "route" in asked:
-                    scope["route"] = asked["route"]  # for the log and the metrics
+                if "route" in get_scope:
+                    scope["route"] = get_scope["route"]  # for the log and the metrics

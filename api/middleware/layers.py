@@ -1,4 +1,4 @@
-"""The order of the layers around every endpoint."""
+"""The order of the middleware around every endpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.telemetry.meters import Meters
 
 
 def install_layers(app: FastAPI, meters: Meters, *, stall_seconds: float, operator_key: str) -> None:
-    """Innermost first: what is added last sees a request first, and the answer last."""
+    """Add the middleware, innermost first: the last one added sees a request first, and the answer last."""
     app.add_middleware(HeadRequests)
     app.add_middleware(RequestGuard, stall_seconds=stall_seconds, operator_key=operator_key)
     app.add_middleware(UnexpectedErrors)

@@ -1,4 +1,4 @@
-"""Count and time requests, by route pattern: it keeps the number of label values bounded."""
+"""Counts and times requests by route pattern, which bounds the number of label values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.telemetry.meters import Meters
 
 
 class MeasureRequests:
-    """Record each request once it is answered; one that got no answer counts as 499, the client went away."""
+    """Records each request once it is answered; one without an answer counts as 499, client disconnected."""
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
         self.app, self._meters = app, meters
@@ -37,7 +37,7 @@ class MeasureRequests:
 
 
 def _method(scope: Scope) -> str:
-    """A made-up method must not make a new label value."""
+    """Return the method as a label; an unknown method must not create a new label value."""
     known = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
     return str(scope["method"]) if scope["method"] in known else "other"
 

@@ -1,6 +1,6 @@
-"""Tell a tenant on each answer what its rates allow, under OpenAI's names.
+"""Adds the tenant's rate limits to each answer, under OpenAI's header names.
 
-Knows no limit: what it says lies in `scope["state"]`, where signing in has put it.
+The values are in `scope["state"]`, where authentication has put them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class RateHeaders:
-    """Add the `x-ratelimit-…` headers; there are none where nobody signed in, or no broker answered."""
+    """Adds the `x-ratelimit-…` headers; there are none for unauthenticated requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,6 +1,6 @@
-"""Give every request an id: in `scope["state"]` for the log, in `x-request-id` for the client.
+"""Gives every request an id: in `scope["state"]` for the log, in `x-request-id` for the client.
 
-Every answer also tells browsers to take it for what its content type says: a tenant's file is no page of ours.
+Every answer also forbids browsers to guess its content type, so that a tenant's file is not shown as our page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jobs.ids import new_id
 
 
 class RequestIds:
-    """The outermost layer, so that no answer leaves without them."""
+    """The outermost middleware, so that every answer has the headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

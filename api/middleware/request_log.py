@@ -1,6 +1,6 @@
-"""Write one entry a request to the log: who asked for what, and how it went.
+"""Writes one log entry per request: who requested what, and the result.
 
-Knows no key and no content: of a key at most the hint that lists show, of a URL only its path.
+It logs no content, of a key at most the hint that lists show, and of a URL only the path.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CLIENT_WENT_AWAY = 499
 
 _STRANGERS_BURST = 100
 _STRANGERS_LINES_A_SECOND = 1.0
-_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: not worth a line each
+_PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds: not worth a line each
 
 logger = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """Write an entry once a request is answered; one that got no answer counts as 499, the client went away.
+    """Writes an entry once a request is answered; one without an answer counts as 499, client disconnected.
 
-    Requests without a known key, and those that are refused for their number, share a budget of lines: else whoever
-    reaches the port could fill the disk.
+    Requests without a known key, and those refused by rate limits, share a budget of lines: otherwise anyone who can
+    reach the port could fill the disk.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,7 +1,4 @@
-"""Begin the trace of a batch with the request that creates it. Only there is it installed where spans go somewhere.
-
-Knows no endpoint but its path.
-"""
+"""Begins the trace of a batch with the request that creates it; installed only if spans are exported."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ _PATH = re.compile(r"/v1/batches(/[^/]+/retry)?")
 
 
 class TraceCreation:
-    """Span what makes a batch; its context is `trace_context` of the request's state. A caller's own trace goes on."""
+    """Spans requests that create a batch, within the caller's trace; the context is `trace_context` of their state."""
 
     def __init__(self, app: ASGIApp, traces: Traces) -> None:
         self.app, self._traces = app, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is None:
+        match = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if match is None:
             await self.app(scope, receive, send)
             return
-        name = "POST /v1/batches/{batch_id}/retry" if found[1] else "POST /v1/batches"
+        name = "POST /v1/batches/{batch_id}/retry" if match[1] else "POST /v1/batches"
         span = self._traces.begin_root(name, parent=Headers(scope=scope).get("traceparent"))
         scope.setdefault("state", {})["trace_context"] = span.context
 

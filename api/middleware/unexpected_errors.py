@@ -1,4 +1,4 @@
-"""Turn what nobody expected into a 500 of the envelope, and let a client go that went away."""
+"""Turns unexpected errors into a 500 with the envelope, and ignores disconnected clients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class UnexpectedErrors:
-    """Answer 500 in the envelope for what nobody expected, and record it; the text never leaves the process.
+    """Answers 500 with the envelope to unexpected errors and logs them; their text never leaves the process.
 
-    Sits inside the request id, which Starlette's own handler for `Exception` would not.
+    It runs inside the request id middleware, unlike Starlette's own handler for `Exception`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -36,10 +36,10 @@ class UnexpectedErrors:
         try:
             await self.app(scope, receive, watch)
         except ClientDisconnect:
-            return  # the request's entry in the log says so, with 499
+            return  # the request's log entry has 499
         except Exception:
             if has_started:
-                raise  # the server cuts the connection, so the client sees a broken answer and not a short one
+                raise  # the server closes the connection, so that the client sees a broken answer, not a short one
             logger.exception("unexpected error method=%s path=%s request_id=%s", *shown_request(scope))
             message = "The server met an unexpected error; it is in the server's log under this request id."
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")

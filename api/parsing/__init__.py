@@ -1,4 +1,1 @@
-"""Bodies of megabytes, parsed by a process of their own: in this one each would hold the event loop while it is read.
-
-Knows no tenant and no request.
-"""
+"""Parses bodies of megabytes in a separate process, as parsing would block the event loop of this one."""

@@ -1,4 +1,4 @@
-"""The process that parses: it is asked on standard input, and answers on standard output until that ends."""
+"""The parsing process: reads questions from standard input and answers on standard output until end of input."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from api.parsing.parsed import parsed
 from jobs.errors import InputError
 
 _NICENESS = 5
-"""Whoever waits for a large body waits longer, rather than everybody else."""
+"""Lowers the priority, so that a large body delays its own request and not others."""
 
 
 def answer(question: Question) -> Answer:
-    """Return the body as its model, or what is wrong with it."""
+    """Return the body as its model, or the error."""
     model: type[StrictModel] = getattr(import_module(question.module), question.name)
     try:
         return parsed(model, question.content, question.kind)
@@ -28,9 +28,9 @@ def answer(question: Question) -> Answer:
 def main() -> None:
     os.nice(_NICENESS)
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-    while (asked := read_message(source)) is not None:
-        write_message(sink, pickle.dumps(answer(pickle.loads(asked))))
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library's output must not pass for an answer
+    while (message := read_message(source)) is not None:
+        write_message(sink, pickle.dumps(answer(pickle.loads(message))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What goes to and fro between an API process and the one that parses for it."""
+"""The messages between an API process and its parsing process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jobs.errors import InputError
 
 _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = 2**30
-"""More is no message, but something that was printed in its place."""
+"""A longer message is other output that was taken for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A body, and the model that it has to be."""
+    """A body and the model to parse it as."""
 
     module: str
     name: str
@@ -27,7 +27,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An InputError, which does not survive being pickled."""
+    """The parts of an InputError, which cannot be pickled."""
 
     kind: type[InputError]
     message: str
@@ -45,7 +45,7 @@ def write_message(sink: IO[bytes], content: bytes) -> None:
 
 
 def read_message(source: IO[bytes]) -> bytes | None:
-    """Return the next message, None where the other side has ended."""
+    """Return the next message; None if the other side has ended."""
     head = source.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None

@@ -1,4 +1,4 @@
-"""What a JSON body is as a model, or why it is refused."""
+"""Parses a JSON body into its model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Body = TypeVar("Body", bound=StrictModel)
 
 
 def parsed(model: type[Body], content: bytes, kind: str) -> Body:
-    """Raises InputError, which says what FastAPI's own reading of bodies would."""
+    """Return a body as its model. Raise InputError with the message that FastAPI's own parsing would give."""
     try:
-        given = json.loads(content) if content and _is_json(kind) else None
+        value = json.loads(content) if content and _is_json(kind) else None
     except (ValueError, RecursionError):
         raise _refused({"type": "json_invalid", "loc": ("body",)}) from None
     try:
-        return model.model_validate(given).prepared()
+        return model.model_validate(value).prepared()
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _refused({**first, "loc": ("body", *first["loc"])}) from None

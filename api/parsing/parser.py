@@ -1,4 +1,4 @@
-"""The parser of large bodies, as requests use it: one process, started at the first of them, for one at a time."""
+"""The parser of large bodies: one process, started for the first body, which parses one at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jobs.errors import ServiceError
 
 _COMMAND = (sys.executable, "-P", "-m", "api.parsing.child")
 _MOST_SECONDS = 30.0
-"""For one body, and for the start of the process before the first one; then it is ended."""
+"""Time limit for one body, including the start of the process for the first one; then it is killed."""
 
 
 class BodyParser:
-    """For use on the event loop; bodies are parsed in the order in which they came."""
+    """Parses bodies in order of arrival. Use it on the event loop."""
 
     def __init__(self, command: tuple[str, ...] = _COMMAND, *, most_seconds: float = _MOST_SECONDS) -> None:
         self._command = command
@@ -30,7 +30,7 @@ class BodyParser:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def parsed(self, model: type[Body], content: bytes, kind: str) -> Body:
-        """Return a body as its model. Raises InputError, and ServiceError where the process ends or takes too long."""
+        """Return a body as its model. Raise InputError, and ServiceError if the process ends or takes too long."""
         question = Question(module=model.__module__, name=model.__qualname__, content=content, kind=kind)
         answer = await run_sync(self._answer, question, limiter=self._thread)
         if isinstance(answer, Refusal):
@@ -40,11 +40,11 @@ class BodyParser:
 
     @property
     def process_id(self) -> int | None:
-        """Return that of the process, where there is one."""
+        """Return the process's id, if it runs."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """End the process; another is started when it is needed."""
+        """Kill the process; another is started when needed."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,4 +1,4 @@
-"""`/v1/uploads`: large files that come in parts, as OpenAI's Uploads.
+"""`/v1/uploads`: large files in parts, like OpenAI's Uploads.
 
-What an upload is, and how one file is made of its parts, `jobs.uploads` knows.
+`jobs.uploads` keeps the uploads and joins their parts.
 """

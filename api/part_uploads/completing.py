@@ -1,6 +1,6 @@
-"""Complete an upload: beside the event loop, in few threads of its own, and once however often it is asked for.
+"""Completes an upload: in a few separate threads, and only once, however often it is requested.
 
-A client that has lost its answer asks again while the first call still works: the second waits for that one's file.
+A client that has lost its answer repeats the request while the first one still runs: it waits for the same file.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ _LOOK_SECONDS = 0.25
 async def complete_upload(
     services: Services, tenant: Tenant, upload_id: str, *, part_ids: Sequence[str], md5: str | None
 ) -> UploadObject:
-    """Return the completed upload. Raises InputError, ConflictError, ServiceError."""
+    """Return the completed upload. Raise InputError, ConflictError or ServiceError."""
     async with services.making_turn(tenant.id):
         while True:
             async with services.session_slots:
-                found = await run_sync(_begin, services, tenant, upload_id, part_ids)
-            if isinstance(found, UploadObject):
-                return found
-            done = None if found is None else await _complete(services, tenant, found, md5=md5)
+                begun = await run_sync(_begin, services, tenant, upload_id, part_ids)
+            if isinstance(begun, UploadObject):
+                return begun
+            done = None if begun is None else await _complete(services, tenant, begun, md5=md5)
             if done is not None:
                 return done
             await anyio.sleep(_LOOK_SECONDS)
 
 
-async def _complete(services: Services, tenant: Tenant, found: Completion, *, md5: str | None) -> UploadObject | None:
-    """Return None where the claim was lost: another is at it, or the upload has ended."""
+async def _complete(services: Services, tenant: Tenant, claim: Completion, *, md5: str | None) -> UploadObject | None:
+    """Return the upload; None if the claim was lost to another request, or the upload has ended."""
     try:
-        new = await run_sync(_put_together, services, found, md5, limiter=services.store.making_threads)
+        new = await run_sync(_put_together, services, claim, md5, limiter=services.store.making_threads)
         try:
             async with services.session_slots:
-                return await run_sync(_finish, services, tenant, found, new)
+                return await run_sync(_finish, services, tenant, claim, new)
         except _UnnamedError as error:
-            await _delete_new(services, found, new)
+            await _delete_new(services, claim, new)
             raise error.cause from None
     except FencedOutError:
         return None
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await run_sync(_give_up, services, found)
+            await run_sync(_give_up, services, claim)
         raise
 
 
 class _UnnamedError(Exception):
-    """The whole file has no row, for sure."""
+    """The whole file certainly has no row."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
@@ -70,34 +70,34 @@ def _begin(
     services: Services, tenant: Tenant, upload_id: str, part_ids: Sequence[str]
 ) -> UploadObject | Completion | None:
     with transaction(services.sessions) as session:
-        found = completing.begin(session, tenant.id, upload_id, part_ids)
-        if found is None or isinstance(found, Completion):
-            return found
-        file = None if found.file_id is None else files.find_kept(session, tenant.id, found.file_id)
-        return UploadObject.of(found, file)
+        begun = completing.begin(session, tenant.id, upload_id, part_ids)
+        if begun is None or isinstance(begun, Completion):
+            return begun
+        file = None if begun.file_id is None else files.find_kept(session, tenant.id, begun.file_id)
+        return UploadObject.of(begun, file)
 
 
-def _put_together(services: Services, found: Completion, md5: str | None) -> NewFile:
+def _put_together(services: Services, claim: Completion, md5: str | None) -> NewFile:
     storage, most = services.store.storage, services.settings.default_max_tokens
-    return completing.put_together(services.sessions, storage, found, md5=md5, default_max_tokens=most)
+    return completing.put_together(services.sessions, storage, claim, md5=md5, default_max_tokens=most)
 
 
-def _finish(services: Services, tenant: Tenant, found: Completion, new: NewFile) -> UploadObject:
+def _finish(services: Services, tenant: Tenant, claim: Completion, new: NewFile) -> UploadObject:
     with transaction(services.sessions) as session:
         try:
-            upload = completing.finish(session, found, new, limits_of(tenant, services.settings))
+            upload = completing.finish(session, claim, new, limits_of(tenant, services.settings))
             file = files.get_file(session, tenant.id, str(upload.file_id))
         except Exception as error:
             raise _UnnamedError(error) from error
     return UploadObject.of(upload, file)
 
 
-async def _delete_new(services: Services, found: Completion, new: NewFile) -> None:
-    """Delete the whole file's object, unless it is a part, too."""
-    if all(part.object_key != new.object_key for part in found.parts):
+async def _delete_new(services: Services, claim: Completion, new: NewFile) -> None:
+    """Delete the whole file's object, unless it is also a part."""
+    if all(part.object_key != new.object_key for part in claim.parts):
         await services.store.delete(new.object_key)
 
 
-def _give_up(services: Services, found: Completion) -> None:
-    with suppress(ServiceError), transaction(services.sessions) as session:  # else the claim ends by itself
-        completing.give_up(session, found)
+def _give_up(services: Services, claim: Completion) -> None:
+    with suppress(ServiceError), transaction(services.sessions) as session:  # otherwise the claim expires
+        completing.give_up(session, claim)

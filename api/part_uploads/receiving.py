@@ -1,6 +1,6 @@
-"""Stream one part of a file from the socket into the object store, with its checksum and what it holds of lines.
+"""Streams one part of a file from the socket into the object store, with its checksum and its line counts.
 
-Memory is bounded as in `api.uploads`; the row that names the object is made afterwards.
+Memory is bounded as in `api.uploads`; the row of the object is created afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.storage import Storage
 from jobs.uploads.part_counts import PartCounter
 from jobs.uploads.records import MAX_PART_BYTES, NewPart
 
-PART_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
+PART_SCHEMA: dict[str, Any] = {  # for /openapi.json, as the form is parsed by hand
     "required": True,
     "content": {
         "multipart/form-data": {
@@ -36,7 +36,7 @@ PART_SCHEMA: dict[str, Any] = {  # for /openapi.json: the form is read by hand
 
 
 class _Part:
-    """One part that is being uploaded: a `Receiver` of its form."""
+    """One part in upload: a `Receiver` of its form."""
 
     def __init__(self, content_type: str, object_key: str, *, storage: Storage, settings: Settings) -> None:
         self._object_key = object_key
@@ -51,7 +51,7 @@ class _Part:
         self._reader.feed(piece)
 
     def write(self, data: bytes) -> None:
-        """Take content of the part, as the form's reader finds it. Raises TooLargeError at the first byte too many."""
+        """Write content of the part from the form's reader. Raise TooLargeError at the first byte too many."""
         self._size_bytes += len(data)
         if self._size_bytes > MAX_PART_BYTES:
             raise _too_large(self._size_bytes)
@@ -60,7 +60,7 @@ class _Part:
         self._digest.update(data)
 
     def finish(self) -> NewPart:
-        """Make the object appear. Raises InputError for a form that is incomplete, and for a part without a byte."""
+        """Commit the object. Raise InputError if the form is incomplete or the part is empty."""
         self._reader.finish()
         if not self._size_bytes:
             raise InputError("'data' is empty. Send at least one byte.", param="data", code="invalid_value")
@@ -73,12 +73,12 @@ class _Part:
         )
 
     def abort(self, error: BaseException) -> None:
-        """Let nothing appear in the store."""
+        """Discard the object."""
         self._stack.__exit__(type(error), error, error.__traceback__)
 
 
 async def receive_part(request: Request, object_key: str, *, store: RequestStore, settings: Settings) -> NewPart:
-    """Take in the whole body of `request`; raises as `api.uploads.receive_upload`."""
+    """Receive the whole body of `request`; raise as `api.uploads.receive_upload`."""
     announced = announced_bytes(request)
     if announced > MAX_PART_BYTES + FORM_OVERHEAD_BYTES:
         raise _too_large(announced)

@@ -1,4 +1,4 @@
-"""`/v1/uploads`: begin, add parts, look, complete, cancel."""
+"""`/v1/uploads`: create, add parts, read, complete, cancel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _uploaded(purpose: str) -> str:
 
 class CreateUploadBody(StrictModel):
     bytes: Annotated[StrictInt, Field(ge=1), WHOLE]
-    """Of the whole file."""
+    """Size of the whole file."""
     filename: Annotated[
         Storable,
         Field(min_length=1, max_length=MAX_FILENAME_CHARACTERS, json_schema_extra={"pattern": FILENAME_PATTERN}),
@@ -54,14 +54,14 @@ class CreateUploadBody(StrictModel):
 
 class CompleteUploadBody(StrictModel):
     part_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=MAX_PARTS)]
-    """In the order of the file."""
+    """The parts in the order of the file."""
     md5: Annotated[Storable, Field(json_schema_extra={"pattern": "^[0-9a-fA-F]{32}$"})] | None = None
-    """Of the whole file, in hexadecimal digits."""
+    """MD5 of the whole file, in hexadecimal digits."""
 
 
 @router.post("", operation_id="createUpload", responses=failures(408, 413))
 def create(body: CreateUploadBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> UploadObject:
-    """Begin a file that comes in parts, in any order and beside one another."""
+    """Begin a file in parts, which may come in any order and concurrently."""
     check_filename(body.filename, param="filename")
     if body.bytes > services.settings.max_file_bytes:
         raise too_large(body.bytes, services.settings.max_file_bytes, param="bytes")
@@ -77,7 +77,7 @@ def create(body: CreateUploadBody, session: SessionDep, *, tenant: TenantDep, se
 
 @router.get("/{upload_id}", operation_id="retrieveUpload", responses=failures(404))
 def retrieve(upload_id: str, session: SessionDep, *, tenant: TenantDep) -> UploadWithParts:
-    """Show an upload and the parts that have come: those need not be sent again."""
+    """Return an upload and its received parts, which need not be sent again."""
     upload = records.get(session, tenant.id, upload_id)
     file = None if upload.file_id is None else files.find_kept(session, tenant.id, upload.file_id)
     parts = [UploadPartObject.of(part) for part in records.parts_of(session, upload_id)]
@@ -92,8 +92,8 @@ def retrieve(upload_id: str, session: SessionDep, *, tenant: TenantDep) -> Uploa
     dependencies=[ONE_UPLOAD],
 )
 async def add_part(upload_id: str, request: Request, *, tenant: TenantDep, services: ServicesDep) -> UploadPartObject:
-    """Take a multipart form with `data`, a part of up to 64 MiB."""
-    async with services.session_slots:  # now, before it is read; what comes beside it meanwhile is counted at its end
+    """Add a part of up to 64 MiB: a multipart form with `data`."""
+    async with services.session_slots:  # before the body is read; concurrent parts are counted at the end
         await run_sync(_check_part, services, tenant, upload_id)
     key = files.new_object_key(tenant.id)
     new = await receive_part(request, key, store=services.store, settings=services.settings)
@@ -101,7 +101,7 @@ async def add_part(upload_id: str, request: Request, *, tenant: TenantDep, servi
     try:
         async with services.session_slots:
             return await run_sync(_name_part, services, tenant, upload_id, new)
-    except InputError:  # before the commit: another failure may have come after it
+    except InputError:  # raised before the commit, unlike other failures, which may come after it
         await services.store.delete(key)
         raise
 
@@ -126,12 +126,12 @@ def _name_part(services: Services, tenant: Tenant, upload_id: str, new: NewPart)
 async def complete(
     upload_id: str, body: CompleteUploadBody, *, tenant: TenantDep, services: ServicesDep
 ) -> UploadObject:
-    """Make one file of the parts, in this order; sent again, it answers with the same file."""
+    """Join the parts to one file in this order; a repeated request returns the same file."""
     md5 = completing.check_md5(body.md5)
     return await complete_upload(services, tenant, upload_id, part_ids=body.part_ids, md5=md5)
 
 
 @router.post("/{upload_id}/cancel", operation_id="cancelUpload", responses=failures(404))
 def cancel(upload_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> UploadObject:
-    """End an upload without a file; its parts go, and count no more."""
+    """End an upload without a file; its parts are deleted and no longer count."""
     return UploadObject.of(records.cancel(session, tenant.id, upload_id, by=key_id))

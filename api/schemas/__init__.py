@@ -1,4 +1,1 @@
-"""The objects of the wire: what the endpoints answer, field by field, and how each is made of a row.
-
-Knows no request, no query and no status.
-"""
+"""The API's response objects, field by field, and how each is made from a row."""

@@ -1,4 +1,4 @@
-"""`/v1/batches`: a batch, the official fields first, then ours; and a finished line as `results` sends it."""
+"""`/v1/batches`: a batch, with the official fields first, then ours; and a finished line of `results`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jobs.tables import Batch
 
 
 class BatchError(WireModel):
-    """What is wrong with a line of the input, or with the file. In the order in which Postgres keeps the keys."""
+    """An error of a line of the input or of the file. Fields are in the order in which Postgres keeps the keys."""
 
     code: str
     line: int | None
-    """1-based, blank lines counted; null for what concerns the whole file."""
+    """1-based, blank lines included; null if the error concerns the whole file."""
     param: str | None
     message: str
 
@@ -35,11 +35,11 @@ class BatchErrors(WireModel):
     object: Literal["list"] = "list"
     data: list[BatchError]
     num_unlisted: int
-    """How many more there are than `data` lists."""
+    """How many errors there are beyond those in `data`."""
 
     @classmethod
     def of(cls, listed: Sequence[Mapping[str, Any]], *, num_unlisted: int) -> Self | None:
-        """Return what is wrong, None where nothing is."""
+        """Return the errors; None if there are none."""
         return cls(data=[BatchError(**error) for error in listed], num_unlisted=num_unlisted) if listed else None
 
 
@@ -48,17 +48,17 @@ class RequestCounts(WireModel):
     completed: int
     failed: int
     truncated: int
-    """Ours: of the completed, those with an answer that `max_tokens` or the context ended: `finish_reason` `length`."""
+    """Ours: completed lines with an answer that `max_tokens` or the context ended (`finish_reason` `length`)."""
 
 
 class InputTokensDetails(WireModel):
     cached_tokens: int
-    """Prompt tokens that the prefix cache had."""
+    """Prompt tokens from the prefix cache."""
 
 
 class OutputTokensDetails(WireModel):
     reasoning_tokens: Literal[0] = 0
-    """The engine counts no reasoning apart."""
+    """Always 0: the engine does not count reasoning separately."""
 
 
 class BatchUsage(WireModel):
@@ -93,36 +93,36 @@ class BatchObject(ListedObject):
     usage: BatchUsage
     metadata: dict[str, str] | None
     priority: Priority
-    """Ours, as all that follow."""
+    """Ours, like all fields that follow."""
     invalid_lines: InvalidLines
     uncovered_lines: UncoveredLines
     retry_of: str | None
-    """The batch whose failed lines these are."""
+    """The batch whose failed lines this one retries."""
     after: str | None
-    """The batch that has to be completed before this one starts."""
+    """The batch that must be completed before this one starts."""
     filled_file_id: str | None
-    """The input as it is run, with the passages that its lines' `context` asked for in their prompts."""
+    """The input as it runs, with the passages of its lines' `context` in their prompts."""
     cost_micros: int
-    """Micro-units of currency: the exact sum of what was billed, rounded."""
+    """Micro-units of currency: the exact sum of billed amounts, rounded."""
     cost: str
     """The same, exact, in units of the currency."""
     currency: str
     eta: int | None
-    """When it is expected to end, never in the past; null where nothing is known, and once it has ended."""
+    """When it is expected to end, never in the past; null if unknown, and once it has ended."""
     eta_earliest: int | None
-    """Eight of ten batches end between this and"""
+    """Eight of ten batches end between this time and `eta_latest`; null if `eta` is."""
     eta_latest: int | None
-    """this moment; null where `eta` is."""
+    """The end of that range; null if `eta` is."""
     position: int | None
-    """How many batches have their next lines before it in the fair order, while it is in progress; 0: it runs."""
+    """While it is in progress: how many batches come before its next lines in the fair order; 0 means that it runs."""
     running_lines: int | None
-    """How many of its lines are in an engine now, as workers report every two seconds; 0 once it has ended."""
+    """How many of its lines run in an engine now, reported by workers every two seconds; 0 once it has ended."""
     waits_for: str | None
     """What it waits for, as a sentence. While it is validating: another batch, or the passages of its prompts. While it
-    is in progress: a worker that serves its model; room in the tenant's budgets, with the numbers, the moment when one
-    begins anew, and `waiting_budget` at the beginning; or the work that is before it, and how fast that is done."""
+    is in progress: a worker that serves its model; room in the tenant's budgets, with the numbers, the time when one
+    resets, and `waiting_budget` at the beginning; or the work before it, and how fast that is done."""
     budget_warning: str | None
-    """While it has not ended: a budget that it is charged to and of which as much is spent as its operator warns at."""
+    """While it has not ended: a budget it is charged to whose spending has reached its warning threshold."""
 
     @classmethod
     def of(cls, batch: Batch, outlook: Outlook, *, currency: str) -> Self:
@@ -194,7 +194,7 @@ class LineResponse(WireModel):
     status_code: int
     request_id: str
     body: dict[str, Any]
-    """What the line's endpoint answers, or an error's envelope."""
+    """The response of the line's endpoint, or an error envelope."""
 
 
 class LineError(WireModel):
@@ -203,7 +203,7 @@ class LineError(WireModel):
 
 
 class ResultLine(WireModel):
-    """A finished line, of an output or error file and of `results`; either `response` or `error` is null."""
+    """A finished line in an output or error file and in `results`; either `response` or `error` is null."""
 
     id: str
     custom_id: str | None

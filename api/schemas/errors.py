@@ -1,4 +1,4 @@
-"""The envelope of every failure, whatever raised it."""
+"""The envelope of every error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ErrorType = Literal["invalid_request_error", "insufficient_quota", "server_error
 
 class ErrorObject(WireModel):
     message: str
-    """What was given, what is allowed and what to do."""
+    """What was wrong, what is allowed, and what to do."""
     type: ErrorType
-    """Follows from the status, as the official service does it."""
+    """Follows from the status, as in the official service."""
     param: str | None
     """The parameter that the message is about."""
     code: str | None
-    """The error's name for programs."""
+    """The machine-readable name of the error."""
 
 
 class ErrorEnvelope(WireModel):

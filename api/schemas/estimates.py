@@ -1,4 +1,4 @@
-"""`/v1/estimates`: what a batch would take, and what would become of it."""
+"""`/v1/estimates`: the tokens, cost and time that a batch would take, and whether it would be accepted."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from jobs.batches.estimating import Verdict
 class EstimateObject(WireModel):
     object: Literal["estimate"] = "estimate"
     id: str | None
-    """Of one that is exact, or is to be; it is kept for a day."""
+    """Only for exact estimates, which are kept for a day."""
     status: Literal["estimated", "counting", "counted", "failed"]
-    """`estimated`: by bytes, and nothing more comes. `counting`: by bytes until a worker has counted all lines."""
+    """`estimated`: by bytes, and final. `counting`: by bytes until a worker has counted all lines."""
     counted_lines: int | None
-    """How many lines a worker has counted so far; null where that was not asked for."""
+    """How many lines a worker has counted so far; null if an exact count was not requested."""
     model: str | None
-    """That of the first line that names a known one."""
+    """The model of the first line that names a known one."""
     requests: int
     input_tokens: int
     output_tokens: int
     tokens_basis: str
-    """How the tokens were counted, and how far off that may be."""
+    """How the tokens were counted, and how inaccurate that may be."""
     checked_lines: int
-    """So many of the first lines were checked as validation will check all; of a counted one, all of them."""
+    """How many of the first lines were checked as in validation; all lines once counted."""
     invalid_lines: int
-    """Of these."""
+    """How many of the checked lines are invalid."""
     errors: BatchErrors | None
-    """What is wrong with them."""
+    """Their errors."""
     cost_micros: int
-    """The most: at the model's prices of the class, with every answer as long as its max_tokens allows."""
+    """The maximum: at the model's prices of the class, with every answer as long as its max_tokens allows."""
     currency: str
     worker_seconds: float | None
-    """Of one worker, at the rate that the live ones were measured at; null where none was."""
+    """Seconds of one worker, at the measured rate of the live ones; null if none was measured."""
     eta: int | None
-    """When it would end if it were submitted now; null where nobody knows, or in more than ten years."""
+    """When it would end if it were submitted now; null if unknown, or in more than ten years."""
     basis: str
-    """What the last two rest on."""
+    """How `worker_seconds` and `eta` were derived."""
     available_tokens: int | None
-    """What the tenant's token limit has left; null: it has none."""
+    """Tokens left of the tenant's token limit; null if it has none."""
     verdict: Verdict
-    """What a create call would come to, as far as lines were checked.
+    """The outcome of a create call, as far as lines were checked.
 
-    Of what a worker has counted it leaves out `after`, and what validation finds: the answer to the POST has said that.
+    For an exact count it excludes `after` and errors of validation, which the answer to the POST has reported.
     """
     reason: str | None
-    """Why it would not be `accepted`, as a sentence."""
+    """Why the verdict is not `accepted`, as a sentence."""
     fits_budget: bool
-    """Whether a submit would pass: that limit and the budgets in all have room. Others hold back lines as they run."""
+    """Whether a submission would pass: token limit and total budgets have room. Other budgets only delay lines."""

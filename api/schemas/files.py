@@ -14,7 +14,7 @@ class FileObject(ListedObject):
     bytes: int
     created_at: int
     expires_at: int | None
-    """Null where the file stays until it is deleted."""
+    """Null if the file is kept until it is deleted."""
     filename: str
     purpose: Purpose
     status: Literal["processed"] = "processed"
@@ -34,7 +34,7 @@ class FileObject(ListedObject):
 
 
 class FilePage(Page[FileObject]):
-    """Newest first, unless `order` says otherwise."""
+    """Newest first by default."""
 
 
 class DeletedFile(DeletedObject):

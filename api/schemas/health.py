@@ -1,4 +1,4 @@
-"""The two answers to supervisors."""
+"""The responses of the health checks."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class Liveness(WireModel):
 class Readiness(WireModel):
     status: Literal["ready"] = "ready"
     storage: Literal["ok", "full"] = "ok"
-    """Of a full object store, what it has can be read and deleted; what writes is 503 `storage_full`."""
+    """When `full`, objects can be read and deleted, and writes get 503 `storage_full`."""

@@ -13,12 +13,12 @@ from jobs.tables import Model
 
 
 class PricesObject(WireModel):
-    """Of a million tokens, exact, in units of the currency."""
+    """Prices of a million tokens: exact, in units of the currency."""
 
     input: str
-    """Of prompt tokens, and"""
+    """For prompt tokens."""
     cached_input: str
-    """of those that the prefix cache had."""
+    """For prompt tokens from the prefix cache."""
     output: str
 
     @classmethod
@@ -33,7 +33,7 @@ class PricesObject(WireModel):
 
 class ModelObject(WireModel):
     id: str
-    """The name that the lines of a batch give as their `model`; it may hold slashes."""
+    """The name that the lines of a batch give as their `model`; it may contain slashes."""
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["tokenmill"] = "tokenmill"
@@ -43,11 +43,11 @@ class ModelObject(WireModel):
     """Micro-units of currency per million generated tokens."""
     currency: str
     max_model_len: int | None = None
-    """The longest context, prompt and answer together, that a worker has that runs it now; null where none does."""
+    """The longest context (prompt and answer) among the workers that serve it now; null if none does."""
     endpoints: list[str]
-    """Those that a batch for this model may have."""
+    """The endpoints that a batch for this model may have."""
     prices: dict[Priority, PricesObject]
-    """Of each class, the one in which a line runs."""
+    """By the class in which a line runs."""
 
     @classmethod
     def of(cls, model: Model, *, currency: str, max_model_len: int | None = None) -> Self:
@@ -64,4 +64,4 @@ class ModelObject(WireModel):
 
 
 class ModelList(WholeList[ModelObject]):
-    """All of them: models have no pages."""
+    """All models, without pages."""

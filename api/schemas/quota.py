@@ -1,4 +1,4 @@
-"""`/v1/quota`: what a tenant may still use, of its budgets and of its limits."""
+"""`/v1/quota`: what a tenant may still use of its budgets and limits."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from jobs.states import BudgetUnit, BudgetWindow
 
 
 class BudgetObject(WireModel):
-    """Amounts are tokens or micro-units of currency, as `unit` says."""
+    """A budget; `unit` tells whether amounts are tokens or micro-units of currency."""
 
     object: Literal["budget"] = "budget"
     id: str | None
-    """Null for the tenant's token budget, which submits are held against."""
+    """Null for the tenant's token budget, which submissions are checked against."""
     key_id: str | None
-    """Null: of all keys of the tenant together."""
+    """Null if it covers all keys of the tenant."""
     unit: Literal["tokens", "micros"]
     window: BudgetWindow
     time_zone: str | None
-    """In which a day or month begins."""
+    """The time zone in which a day or month begins."""
     limit: int | None
-    """Null: there is none."""
+    """Null if there is none."""
     spent: int
-    """In this window."""
+    """Amount spent in this window."""
     reserved: int
-    """What may still be used of what was accepted: by batches that have not ended, or by lines that run."""
+    """Amount that accepted work may still use: batches that have not ended, or running lines."""
     left: int | None
-    """Of the limit: below 0 where it was set below what is spent and reserved; null where there is none."""
+    """Amount left; below 0 if the limit was set below what is spent and reserved; null without a limit."""
     resets_at: int | None
-    """When `spent` begins anew; null: never."""
+    """When `spent` resets; null if never."""
     warn_percent: int | None
-    """Of the limit: from so much on it is warned of."""
+    """Percentage of the limit from which a warning is shown."""
     is_warning: bool
 
     @classmethod
@@ -55,32 +55,32 @@ class BudgetObject(WireModel):
         )
 
     @classmethod
-    def of_window(cls, found: Allowance) -> Self:
-        is_money = found.unit is BudgetUnit.MONEY
+    def of_window(cls, allowance: Allowance) -> Self:
+        is_money = allowance.unit is BudgetUnit.MONEY
         return cls(
-            id=found.budget_id,
-            key_id=found.key_id,
+            id=allowance.budget_id,
+            key_id=allowance.key_id,
             unit="micros" if is_money else "tokens",
-            window=found.window,
-            time_zone=None if found.turns_at is None else found.time_zone,
-            limit=rounded_micros(found.limit) if is_money else found.limit,
-            spent=rounded_micros(found.spent) if is_money else found.spent,
-            reserved=rounded_micros(found.reserved) if is_money else found.reserved,
-            left=found.left // PICOS_A_MICRO if is_money else found.left,
-            resets_at=unix_seconds_or_none(found.turns_at),
-            warn_percent=found.warn_percent,
-            is_warning=found.is_warning,
+            window=allowance.window,
+            time_zone=None if allowance.turns_at is None else allowance.time_zone,
+            limit=rounded_micros(allowance.limit) if is_money else allowance.limit,
+            spent=rounded_micros(allowance.spent) if is_money else allowance.spent,
+            reserved=rounded_micros(allowance.reserved) if is_money else allowance.reserved,
+            left=allowance.left // PICOS_A_MICRO if is_money else allowance.left,
+            resets_at=unix_seconds_or_none(allowance.turns_at),
+            warn_percent=allowance.warn_percent,
+            is_warning=allowance.is_warning,
         )
 
 
 class LimitObject(WireModel):
     object: Literal["limit"] = "limit"
     name: str
-    """As `tokenmill tenants limits` has it."""
+    """The name that `tokenmill tenants limits` uses."""
     limit: int | None
-    """Null where there is none."""
+    """Null if there is none."""
     used: int | None
-    """Null where it is not counted, or not in one place."""
+    """Null if it is not counted, or not in one place."""
     left: int | None
 
     @classmethod
@@ -92,10 +92,10 @@ class LimitObject(WireModel):
 class QuotaObject(WireModel):
     object: Literal["quota"] = "quota"
     currency: str
-    """Of budgets in micro-units."""
+    """Currency of budgets in micro-units."""
     budgets: list[BudgetObject]
     may_overflow: bool
-    """Whether a batch that the token budget does not cover is accepted in class overflow, on spare capacity."""
+    """Whether a batch beyond the token budget is accepted in class overflow, on spare capacity."""
     overflow_spent: int
     """Tokens that such batches have used so far; they do not count against the token budget."""
     limits: list[LimitObject]

@@ -1,4 +1,4 @@
-"""Sessions of browsers, as their key and operators see them."""
+"""Browser sessions, for their key and for operators."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class SessionObject(WireModel):
     object: Literal["session"] = "session"
     created_at: int
     last_seen_at: int
-    """To five minutes. It ends twelve hours after its last request."""
+    """Accurate to five minutes. A session ends twelve hours after its last request."""
     expires_at: int
-    """When it ends at the latest."""
+    """When it ends at the latest, even in use."""
     key_id: str
     tenant_id: str | None
-    """Null: an operator's."""
+    """Null for an operator's session."""
     user_agent: str
-    """What the browser called itself when it signed in, the first 200 characters."""
+    """The browser's user agent at sign-in, up to 200 characters."""
 
     @classmethod
     def of(cls, session: BrowserSession, key: ApiKey) -> Self:
@@ -39,16 +39,16 @@ class SessionObject(WireModel):
 
 
 class SessionList(WholeList[SessionObject]):
-    """The open ones, the newest first."""
+    """The open sessions, newest first."""
 
 
 class SessionPage(WireModel):
-    """The newest first."""
+    """Newest first."""
 
     object: Literal["list"] = "list"
     data: list[SessionObject]
     has_more: bool
-    """Another page with at least one session follows: after the last one's `id`."""
+    """Whether another page follows, after the `id` of the last session."""
 
 
 class EndedSession(DeletedObject):
@@ -58,8 +58,8 @@ class EndedSession(DeletedObject):
 class EndedSessions(WireModel):
     object: Literal["sessions.deleted"] = "sessions.deleted"
     num_deleted: int
-    """How many were open."""
+    """How many sessions were open."""
 
 
-def session_objects(found: Sequence[Row[BrowserSession, ApiKey]]) -> list[SessionObject]:
-    return [SessionObject.of(session, key) for session, key in found]
+def session_objects(rows: Sequence[Row[BrowserSession, ApiKey]]) -> list[SessionObject]:
+    return [SessionObject.of(session, key) for session, key in rows]

@@ -1,4 +1,4 @@
-"""A stage of what is worked off as a course of batches: of an extraction, or of an index."""
+"""A stage of a course of batches: of an extraction or of an index."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Name = TypeVar("Name", bound=StrEnum)
 class CourseStage(WireModel, Generic[Name]):
     name: Name
     batch_id: str | None
-    """Null where there was nothing to do."""
+    """Null if the stage had nothing to do."""
     status: BatchState | None
-    """Of its batch; null where there is none, or it was deleted."""
+    """Status of its batch; null if there is none or it was deleted."""
     request_counts: RequestCounts | None
     usage: BatchUsage | None
     begun_at: int

@@ -1,4 +1,4 @@
-"""`/v1/uploads`: a file that comes in parts, and one of them."""
+"""`/v1/uploads`: a file in parts, and one part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UploadPartObject(WireModel):
     upload_id: str
     bytes: int
     md5: str
-    """Of its bytes, in hexadecimal digits: whoever goes on with an upload compares, and sends no part twice."""
+    """MD5 of its bytes, in hexadecimal digits: a client that resumes an upload compares it and sends no part twice."""
 
     @classmethod
     def of(cls, part: UploadPart) -> Self:
@@ -35,15 +35,15 @@ class UploadObject(WireModel):
     id: str
     object: Literal["upload"] = "upload"
     bytes: int
-    """Of the whole file, as its create call said."""
+    """Size of the whole file, as given at creation."""
     created_at: int
     filename: str
     purpose: Purpose
     status: UploadState
     expires_at: int
-    """An hour after its newest part: then it is expired, and its parts go."""
+    """An hour after its newest part: then it expires, and its parts are deleted."""
     file: FileObject | None
-    """Once it is completed, and until that file is deleted."""
+    """Set once it is completed, until that file is deleted."""
 
     @classmethod
     def of(cls, upload: Upload, file: File | None = None) -> Self:
@@ -61,4 +61,4 @@ class UploadObject(WireModel):
 
 class UploadWithParts(UploadObject):
     parts: list[UploadPartObject]
-    """Those that have come and are kept, the oldest first."""
+    """The received parts, oldest first."""

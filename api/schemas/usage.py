@@ -1,4 +1,4 @@
-"""`/v1/usage`: what a tenant has used, as sums."""
+"""`/v1/usage`: sums of a tenant's usage."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from jobs.accounts.usage import Usage
 class UsageObject(WireModel):
     object: Literal["usage"] = "usage"
     day: str | None
-    """Of UTC, as YYYY-MM-DD; null, as the following ones, where it is not grouped by."""
+    """Day in UTC, as YYYY-MM-DD; null, like the following fields, if usage is not grouped by it."""
     model: str | None
-    """Null also for work on documents, which no model does."""
+    """Also null for work on documents, which needs no model."""
     key_id: str | None
-    """Of the key that submitted the batches; also null for batches that no key submitted."""
+    """The key that submitted the batches; also null for batches that no key submitted."""
     key: str | None
-    """Its first characters."""
+    """The key's first characters."""
     batch_id: str | None
     lines: int
-    """That have a result, failed ones included; work on documents is none of them."""
+    """Lines that have a result, including failed ones; work on documents is not counted."""
     truncated: int | None
-    """Of the lines: `max_tokens` or the context ended an answer."""
+    """Lines with an answer that `max_tokens` or the context ended."""
     input_tokens: int
-    """Of prompts, cached ones included."""
+    """Prompt tokens, including cached ones."""
     cached_tokens: int
-    """Prompt tokens that the prefix cache had."""
+    """Prompt tokens from the prefix cache."""
     output_tokens: int
     cost: str
     """Exact, in units of the currency."""
     cost_micros: int
     """The same in micro-units of currency, rounded."""
     gpu_seconds: float
-    """Of workers: the time in which a worker has chunks open, divided among them by the tokens that it computes."""
+    """Worker time: the time in which a worker has chunks open, divided among them by computed tokens."""
     document_steps: int
-    """Documents that were read, cut, searched or grounded, each time."""
+    """How often documents were read, cut, searched or grounded."""
     reading_seconds: float
-    """Of processor time for which readers worked at these documents."""
+    """Processor time that readers spent on these documents."""
     reading_cost: str
-    """Of the cost, that of these seconds: exact, in units of the currency."""
+    """The part of the cost for these seconds: exact, in units of the currency."""
 
     @classmethod
     def of(cls, usage: Usage) -> Self:
@@ -70,18 +70,18 @@ class UsageObject(WireModel):
 class UsagePageObject(WireModel):
     object: Literal["list"] = "list"
     since: str
-    """The first day, and"""
+    """The first day."""
     until: str
-    """the last one."""
+    """The last day."""
     currency: str
     data: list[UsageObject]
     has_more: bool
     next_page: str | None
-    """The `page` of the next page; null where there is none."""
+    """The `page` of the next page; null if there is none."""
 
 
 def as_csv(data: Iterable[UsageObject], *, currency: str) -> str:
-    """Return the same as comma-separated values, with a header; what is null is empty."""
+    """Return the rows as comma-separated values with a header; null is empty."""
     text = StringIO()
     names = [name for name in UsageObject.model_fields if name != "object"]
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What every object of the wire has in common, and the page that lists them. Times are integer Unix seconds."""
+"""Base classes of the API's response objects and pages. Times are integer Unix seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pydantic import BaseModel, ConfigDict
 
 
 class WireModel(BaseModel):
-    """Sent as declared: fields in their order, null where there is no value."""
+    """Base of response objects: fields in the declared order, null if there is no value."""
 
     model_config = ConfigDict(
         frozen=True,
-        use_attribute_docstrings=True,  # what stands below a field is its description in /openapi.json
-        json_schema_serialization_defaults_required=True,  # no field is ever left out
+        use_attribute_docstrings=True,  # the docstring below a field is its description in /openapi.json
+        json_schema_serialization_defaults_required=True,  # no field is ever omitted
     )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Let no parametrised model look for what stands below its fields: it has it from the generic one.
+        """Keep parametrised models from searching for attribute docstrings, which they inherit from the generic one.
 
-        It has no source of its own, and looking for that took a fifth of the time in which an API starts.
+        They have no source of their own, and the search took a fifth of the API's start-up time.
         """
         cls.model_config["use_attribute_docstrings"] = not cls.__pydantic_generic_metadata__["parameters"]
 
@@ -32,14 +32,14 @@ Item = TypeVar("Item")
 
 
 class WholeList(WireModel, Generic[Item]):
-    """All of a kind at once: there are no pages."""
+    """A complete list, without pages."""
 
     object: Literal["list"] = "list"
     data: list[Item]
 
 
 class DeletedObject(WireModel):
-    """What is left of an object: `object` says of which kind."""
+    """The response to a deletion; `object` is the kind of the deleted object."""
 
     id: str
     object: str
@@ -47,7 +47,7 @@ class DeletedObject(WireModel):
 
 
 class ListedObject(WireModel):
-    """An object that pages list; the id of a page's last one is where the next page begins."""
+    """An object in pages; the id of a page's last object is where the next page begins."""
 
     id: str
 
@@ -59,11 +59,11 @@ class Page(WireModel, Generic[Listed]):
     object: Literal["list"] = "list"
     data: list[Listed]
     first_id: str | None
-    """Null where the page is empty, as `last_id`."""
+    """Null, like `last_id`, if the page is empty."""
     last_id: str | None
     """The `after` of the next page."""
     has_more: bool
-    """Another page with at least one object follows."""
+    """Whether another page with at least one object follows."""
 
     @classmethod
     def of(cls, data: Sequence[Listed], *, has_more: bool) -> Self:
@@ -72,12 +72,12 @@ class Page(WireModel, Generic[Listed]):
 
 
 def unix_seconds(moment: datetime) -> int:
-    """Return whole seconds, rounded down: what a client compares with its own clock."""
+    """Return whole seconds, rounded down."""
     return int(moment.timestamp())
 
 
 def unix_seconds_up(moment: datetime | None) -> int | None:
-    """Return whole seconds, rounded up: a moment that is to come is never shown as one that is over."""
+    """Return whole seconds, rounded up, so that a future time never appears as past."""
     return None if moment is None else math.ceil(moment.timestamp())
 
 

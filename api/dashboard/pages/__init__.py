@@ -1,4 +1,1 @@
-"""One module a page: what it asks of `jobs`, and which template shows it.
-
-None of them changes anything, or knows another page.
-"""
+"""One module per page: it reads from `jobs` and renders a template. Pages change nothing."""

@@ -1,4 +1,4 @@
-"""`/batches/{id}`: one batch: how far it is, why it waits, what went wrong, what was decided about it."""
+"""`/batches/{id}`: one batch: its progress, why it waits, its errors, and the decisions about it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ router = page_router()
 
 @router.get("/batches/{batch_id}", name="showBatch")
 def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
-    found = _find(session, viewer.tenant_id, batch_id)
-    batch = shown(session, found, services.settings)
+    row = _find(session, viewer.tenant_id, batch_id)
+    batch = shown(session, row, services.settings)
     tenant = viewer.tenant if viewer.may_submit else None
     return render(
         request,
@@ -40,12 +40,12 @@ def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: Viewer
         "batch.html",
         batch=batch,
         look=_look_of(batch),
-        tenant=find_tenant(session, found.tenant_id).name if viewer.is_operator else None,
-        failures=failures.of_batch(session, found),
+        tenant=find_tenant(session, row.tenant_id).name if viewer.is_operator else None,
+        failures=failures.of_batch(session, row),
         looked_at=failures.LOOKED_AT,
-        decisions=[(decision, decisions.sentence(decision)) for decision in decisions.read(session, found.id)],
-        is_open=found.state not in TERMINAL_BATCH_STATES,
-        offers=BatchOffers() if tenant is None else offers_of(session, tenant, found, services.settings),
+        decisions=[(decision, decisions.sentence(decision)) for decision in decisions.read(session, row.id)],
+        is_open=row.state not in TERMINAL_BATCH_STATES,
+        offers=BatchOffers() if tenant is None else offers_of(session, tenant, row, services.settings),
     )
 
 
@@ -59,18 +59,18 @@ async def live(batch_id: str, request: Request, *, viewer: ViewerDep, services: 
 def _find(session: Session, tenant_id: str | None, batch_id: str) -> Batch:
     if tenant_id is not None:
         return lifecycle.get_batch(session, tenant_id, batch_id)
-    found = lifecycle.find_batches(session, [batch_id])
-    if not found:
+    batches = lifecycle.find_batches(session, [batch_id])
+    if not batches:
         raise NotFoundError(f"There is no batch {batch_id!r}.")
-    return found[0]
+    return batches[0]
 
 
 def _look_at(
     services: Services, recent: Recent, session: Session, opened: Sequence[tuple[str | None, str]]
 ) -> Sequence[Look]:
-    found = lifecycle.find_batches(session, {batch_id for _, batch_id in opened})
-    owners = {batch.id: batch.tenant_id for batch in found}
-    looks = {batch.id: _look_of(batch) for batch in all_shown_lately(session, found, services.settings, recent=recent)}
+    rows = lifecycle.find_batches(session, {batch_id for _, batch_id in opened})
+    owners = {row.id: row.tenant_id for row in rows}
+    looks = {batch.id: _look_of(batch) for batch in all_shown_lately(session, rows, services.settings, recent=recent)}
     return [
         looks[batch_id] if batch_id in owners and tenant_id in (None, owners[batch_id]) else GONE
         for tenant_id, batch_id in opened

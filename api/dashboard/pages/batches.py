@@ -1,4 +1,4 @@
-"""`/batches`: all of them, by state, model and the beginning of an id."""
+"""`/batches`: the list of batches, filtered by state, model and the start of an id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jobs.served_models import list_models
 router = page_router()
 
 _UNCHANGED_SECONDS = 5.0
-"""So long a list in which no batch got on is not asked for its other values: how long ago, until when, why it waits."""
+"""How long a list without progress keeps its other values: how long ago, until when, why a batch waits."""
 
 
 class ListQuery(StrictModel):
@@ -51,19 +51,19 @@ def show(
     services: ServicesDep,
     query: Annotated[ListQuery, Query()],
 ) -> Response:
-    found, has_more = listing.list_batches(session, viewer.tenant_id, query.wanted())
-    batches = all_shown(session, found, services.settings)
+    rows, has_more = listing.list_batches(session, viewer.tenant_id, query.wanted())
+    batches = all_shown(session, rows, services.settings)
     return render(
         request,
         viewer,
         "batches.html",
         batches=batches,
-        tenants=tenant_names(session, [batch.id for batch in found]) if viewer.is_operator else {},
+        tenants=tenant_names(session, [row.id for row in rows]) if viewer.is_operator else {},
         look=_look_of(batches),
         query=query,
         filters=listing.Shown,
         models=[model.name for model in list_models(session)],
-        more=found[-1].id if has_more else None,
+        more=rows[-1].id if has_more else None,
     )
 
 
@@ -78,7 +78,7 @@ async def live(
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A page of the list."""
+    """An open page of the list."""
 
     tenant_id: str | None
     wanted: BatchFilter
@@ -90,22 +90,22 @@ _Rows = tuple[BatchProgress, ...]
 def _look_at(services: Services, recent: Recent, session: Session, lists: Sequence[_List]) -> Sequence[Look]:
     def read(others: Sequence[tuple[str, _Rows]]) -> Sequence[Look]:
         ids = {row.id for _, rows in others for row in rows}
-        found = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
-        shown = {batch.id: batch for batch in found}
-        return [_look_of([shown[row.id] for row in rows if row.id in shown]) for _, rows in others]
+        batches = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
+        by_id = {batch.id: batch for batch in batches}
+        return [_look_of([by_id[row.id] for row in rows if row.id in by_id]) for _, rows in others]
 
     rows = _rows(session, lists)
     return recent.get_all([("batches", rows[one]) for one in lists], read, seconds=_UNCHANGED_SECONDS)
 
 
 def _rows(session: Session, lists: Sequence[_List]) -> dict[_List, _Rows]:
-    """Return which batches each has, and how far they are."""
-    found: dict[_List, _Rows] = {}
+    """Return the batches of each list, with their progress."""
+    rows: dict[_List, _Rows] = {}
     for wanted in {one.wanted for one in lists}:
         owners = [one.tenant_id for one in lists if one.wanted == wanted]
         of_owners = listing.progress(session, owners, wanted)
-        found |= {_List(owner, wanted): of_owners[owner][: listing.PAGE] for owner in owners}
-    return found
+        rows |= {_List(owner, wanted): of_owners[owner][: listing.PAGE] for owner in owners}
+    return rows
 
 
 def _look_of(batches: list[BatchObject]) -> Look:

@@ -1,4 +1,4 @@
-"""`/health`: what the service stands on, for operators: database, object store, broker, roles' clocks, models."""
+"""`/health`: the state of the service's dependencies, for operators: database, object store, clocks, models."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ router = page_router()
 
 _CLOCKS_DIFFER_SECONDS = 2.0
 _FULL = 0.8
-"""Of the connections: from so many on it is told."""
+"""Share of used connections from which they are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Something that the service stands on."""
+    """A dependency of the service."""
 
     name: str
     is_well: bool
@@ -67,7 +67,9 @@ def _of_database(look: DatabaseLook) -> Sequence[_Part]:
 def _of_store(store: RequestStore) -> _Part:
     says = "It answers."
     if not store.is_answering:
-        says = "It did not answer lately, or not as this database's store: uploads and downloads fail, batches wait."
+        says = (
+            "It did not answer recently, or it is another database's store: uploads and downloads fail, batches wait."
+        )
     elif store.is_full:
         says = "It is full: uploads are refused, and batches that have ended wait for their files."
     return _Part(name="Object store", is_well=store.is_answering and not store.is_full, says=says)
@@ -82,7 +84,7 @@ def _of_models(look: DatabaseLook) -> _Part:
 
 def _of_documents(look: DatabaseLook) -> _Part:
     if look.do_documents_wait:
-        says = "Open batches wait for a worker that prepares documents (`tokenmill prepare`), and none lives."
+        says = "Open batches wait for a worker that prepares documents (`tokenmill prepare`), and none is running."
     else:
-        says = "A worker prepares them." if look.are_documents_served else "None is waited for."
+        says = "A worker prepares them." if look.are_documents_served else "No batch waits for them."
     return _Part(name="Documents", is_well=not look.do_documents_wait, says=says)

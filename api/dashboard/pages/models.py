@@ -26,7 +26,7 @@ from jobs.tables import Model
 router = page_router()
 
 _PAGE = 50
-"""Workers."""
+"""Workers per page."""
 
 
 class WorkersQuery(StrictModel):
@@ -82,13 +82,13 @@ def _look_of(counted: WorkersCounted, workers: Sequence[WorkerSeen], page: int) 
         "lost": (f"{counted.num_lost:,} lost", "bad") if counted.num_lost else ("", ""),
     }
     for n, worker in enumerate(workers):
-        values |= {f"{n}.{name}": shown for name, shown in _values_of(worker).items()}
+        values |= {f"{n}.{name}": value for name, value in _values_of(worker).items()}
     rows = [(worker.worker_id, worker.is_live, worker.is_draining) for worker in workers]
     return Look.of(values, counted.num_all > 0, counted.num_all > _PAGE, page * _PAGE < counted.num_all, *rows)
 
 
 def _values_of(worker: WorkerSeen) -> dict[str, Shown]:
-    """Return what changes of a worker. What the engine of a lost one did last is over, and not shown."""
+    """Return the changing values of a worker. The last values of a lost worker's engine are not shown."""
     is_live = worker.is_live
     return {
         "state": _state(worker),

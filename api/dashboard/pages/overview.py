@@ -1,4 +1,4 @@
-"""`/`: the service at a glance, or what of it is a tenant's."""
+"""`/`: the service at a glance, for a tenant its own part of it."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ router = page_router()
 
 _LATELY_SECONDS = 5.0
 _FLEET_SECONDS = 0.9
-"""All who look in one second see the same workers."""
+"""All viewers within a second see the same workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lately:
-    """What need not be asked at each look."""
+    """The values that need not be read at each poll."""
 
     waiting: Sequence[str]
-    """Ids of batches, as in the next two."""
+    """Ids of batches, as in the next two fields."""
     at_risk: Sequence[str]
     failed: Sequence[str]
-    """Not all of them are shown: the page counts the codes of more."""
+    """Only the first ones are shown: the page counts the error codes of more."""
     seconds: Mapping[str, float]
-    """Until the last batch of a class is expected to end."""
+    """By class, until its last batch is expected to end."""
     tenants: dict[str, str]
-    """Names, by batch; empty where all are the viewer's own."""
+    """Names by batch; empty if all are the viewer's own."""
     shares: Sequence[shares.TenantShare]
     schedules: Sequence[scheduled.NextRun]
     reviews: reviewing.OpenReviews
@@ -62,7 +62,7 @@ class _Lately:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Glance:
-    """What the page shows."""
+    """The contents of the page."""
 
     classes: Sequence[ClassBacklog]
     waiting: Sequence[BatchObject]
@@ -94,13 +94,13 @@ class _Glance:
             }
         for n, model in enumerate(self.fleet):
             values |= fleet_places(f"m{n}", model)
-        for kind, listed in (("w", self.waiting), ("r", self.at_risk), ("f", self.failed)):
-            for n, batch in enumerate(listed):
+        for kind, batches in (("w", self.waiting), ("r", self.at_risk), ("f", self.failed)):
+            for n, batch in enumerate(batches):
                 values |= places(f"{kind}{n}", batch)
         values |= schedule_places(self.lately.schedules)
         rows = [
             (one.priority for one in self.classes),
-            *((batch.id for batch in listed) for listed in (self.waiting, self.at_risk)),
+            *((batch.id for batch in batches) for batches in (self.waiting, self.at_risk)),
             ((batch.id, batch.status, batch.request_counts.failed > 0) for batch in self.failed),
             (one.model for one in self.fleet),
             ((one.name, one.model) for one in self.lately.shares),
@@ -111,7 +111,7 @@ class _Glance:
 
 
 def fleet_places(prefix: str, model: ModelFleet) -> dict[str, Shown]:
-    """Return what of a model's workers changes, by the name of its place."""
+    """Return the changing values of a model's workers, by the name of their place."""
     return {
         f"{prefix}.live": formats.exact(model.num_live),
         f"{prefix}.lost": (f"{model.num_lost} lost", "bad") if model.num_lost else ("", ""),
@@ -123,7 +123,7 @@ def fleet_places(prefix: str, model: ModelFleet) -> dict[str, Shown]:
 
 
 def _lost(num_workers: int) -> str:
-    """Say it behind the running requests: no request is lost."""
+    """Return the text after the running requests; no request is lost."""
     return f", {formats.counted(num_workers, 'worker', 'workers')} lost" if num_workers else ""
 
 
@@ -139,12 +139,12 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 @router.get("/", name="showOverview")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     (lately,) = _lately(session, [viewer.tenant_id], num_failed=failures.MOST_BATCHES)
-    found = {batch.id: batch for batch in find_batches(session, {*lately.shown_ids(), *lately.failed})}
-    told = all_shown(session, [found[one] for one in {*lately.shown_ids()} & found.keys()], services.settings)
-    shown = {batch.id: batch for batch in told}
-    (glance,) = _glances(session, {viewer.tenant_id: lately}, shown, fleet.by_model(session))
-    failed = [found[batch_id] for batch_id in lately.failed if batch_id in found]
-    errors = failures.lately(session, failed)  # not live: it reads more than what else is on the page
+    rows = {row.id: row for row in find_batches(session, {*lately.shown_ids(), *lately.failed})}
+    objects = all_shown(session, [rows[one] for one in {*lately.shown_ids()} & rows.keys()], services.settings)
+    batches = {batch.id: batch for batch in objects}
+    (glance,) = _glances(session, {viewer.tenant_id: lately}, batches, fleet.by_model(session))
+    failed = [rows[batch_id] for batch_id in lately.failed if batch_id in rows]
+    errors = failures.lately(session, failed)  # not live: it reads more than the rest of the page
     return render(request, viewer, "overview.html", glance=glance, look=glance.look(), errors=errors)
 
 
@@ -161,27 +161,27 @@ def _look_at(services: Services, recent: Recent, session: Session, owners: Seque
 
     known = recent.get_all([("lately", owner) for owner in owners], read, seconds=_LATELY_SECONDS)
     lately = dict(zip(owners, known, strict=True))
-    shown = _batches(services, recent, session, {batch_id for one in known for batch_id in one.shown_ids()})
+    batches = _batches(services, recent, session, {batch_id for one in known for batch_id in one.shown_ids()})
     models = recent.get("fleet", partial(fleet.by_model, session), seconds=_FLEET_SECONDS)
-    return [glance.look() for glance in _glances(session, lately, shown, models)]
+    return [glance.look() for glance in _glances(session, lately, batches, models)]
 
 
 def _glances(
     session: Session,
     lately: Mapping[Owner, _Lately],
-    shown: Mapping[str, BatchObject],
+    batches: Mapping[str, BatchObject],
     models: Sequence[ModelFleet],
 ) -> list[_Glance]:
-    """Return what each of these sees: a tenant, or with None an operator."""
+    """Return the page of each owner: a tenant, or with None an operator."""
     classes = backlog.by_class(session, lately.keys())
     tenant_ids = [owner for owner in lately if owner is not None]
     quotas = budgets.quotas(session, tenant_ids) if tenant_ids else {}
     return [
         _Glance(
             classes=classes[owner],
-            waiting=[shown[batch_id] for batch_id in one.waiting if batch_id in shown],
-            at_risk=[shown[batch_id] for batch_id in one.at_risk if batch_id in shown],
-            failed=[shown[batch_id] for batch_id in one.shown_failed() if batch_id in shown],
+            waiting=[batches[batch_id] for batch_id in one.waiting if batch_id in batches],
+            at_risk=[batches[batch_id] for batch_id in one.at_risk if batch_id in batches],
+            failed=[batches[batch_id] for batch_id in one.shown_failed() if batch_id in batches],
             fleet=models,
             quota=None if owner is None else quotas.get(owner),  # a tenant may be deleted meanwhile
             lately=one,
@@ -193,17 +193,17 @@ def _glances(
 def _batches(
     services: Services, recent: Recent, session: Session, batch_ids: Collection[str]
 ) -> dict[str, BatchObject]:
-    """Return batches, by their ids; those that have not got on are as they were seen lately."""
+    """Return batches by their ids; those without progress may come from the cache."""
 
     def read(others: Sequence[tuple[str, BatchProgress]]) -> list[BatchObject | None]:
         ids = [progress.id for _, progress in others]
-        found = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
-        shown = {batch.id: batch for batch in found}
-        return [shown.get(batch_id) for batch_id in ids]
+        batches = all_shown_lately(session, find_batches(session, ids), services.settings, recent=recent)
+        by_id = {batch.id: batch for batch in batches}
+        return [by_id.get(batch_id) for batch_id in ids]
 
     keys = [("glance", progress) for progress in progress_of(session, batch_ids).values()]
-    found = recent.get_all(keys, read, seconds=_LATELY_SECONDS)
-    return {batch.id: batch for batch in found if batch is not None}
+    batches = recent.get_all(keys, read, seconds=_LATELY_SECONDS)
+    return {batch.id: batch for batch in batches if batch is not None}
 
 
 def _lately(session: Session, owners: Sequence[Owner], *, num_failed: int) -> list[_Lately]:

@@ -1,4 +1,4 @@
-"""`/plots`: the points that plots are drawn of, as JSON."""
+"""`/plots`: the points of the plots, as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.overview.plots import Plot, Range, Series
 router = page_router()
 
 _OF_ALL = (Series.QUEUED_LINES, Series.RUNNING_REQUESTS, Series.CACHE_USE)
-"""What concerns all tenants, and only operators see."""
+"""Series over all tenants, which only operators see."""
 
 
 class PlotQuery(StrictModel):
@@ -28,19 +28,19 @@ class PlotQuery(StrictModel):
 
 @router.get("/plots", name="readPlots")
 def read(session: ReadingDep, *, viewer: ViewerDep, query: Annotated[PlotQuery, Query()]) -> Response:
-    """Answer every plot that the viewer may see, over the same range."""
+    """Return every plot that the viewer may see, over the same range."""
 
     def one(series: Series) -> Plot:
         return plots.read(session, series, query.range, tenant_id=viewer.tenant_id)
 
     tokens = _added(one(Series.INPUT_TOKENS), one(Series.OUTPUT_TOKENS))
-    found = {
+    drawings = {
         "tokens": _shown(tokens, divided_by=tokens.drawn_seconds),
         "cost": _shown(one(Series.COST), divided_by=PICOS_A_UNIT),
     }
     if viewer.is_operator:
-        found |= {series.value: _shown(one(series)) for series in _OF_ALL}
-    return JSONResponse(found, headers=PAGE_HEADERS)
+        drawings |= {series.value: _shown(one(series)) for series in _OF_ALL}
+    return JSONResponse(drawings, headers=PAGE_HEADERS)
 
 
 def _added(first: Plot, second: Plot) -> Plot:

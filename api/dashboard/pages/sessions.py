@@ -1,4 +1,4 @@
-"""`/sessions`: browsers that are signed in, with the viewer's key or, for operators, with any."""
+"""`/sessions`: the browser sessions of the viewer's key or, for operators, of all keys."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def show(
     request: Request, session: ReadingDep, *, viewer: ViewerDep, query: Annotated[SessionsQuery, Query()]
 ) -> Response:
     key_id = None if viewer.is_operator else viewer.caller.key_id
-    found = list_sessions(session, key_id=key_id, before_id=query.before, limit=_SESSIONS + 1)
-    more = found[_SESSIONS - 1][0].id if len(found) > _SESSIONS else None
-    return render(request, viewer, "sessions.html", sessions=found[:_SESSIONS], more=more)
+    rows = list_sessions(session, key_id=key_id, before_id=query.before, limit=_SESSIONS + 1)
+    more = rows[_SESSIONS - 1][0].id if len(rows) > _SESSIONS else None
+    return render(request, viewer, "sessions.html", sessions=rows[:_SESSIONS], more=more)

@@ -1,6 +1,6 @@
-"""`/submit`: a file becomes a batch, and its errors and estimate are seen before anything runs.
+"""`/submit`: submits a file as a batch, after showing its errors and its estimate.
 
-All of it is done by the browser with `/v1/files`, `/v1/estimates` and `/v1/batches`.
+The browser does all of it through `/v1/files`, `/v1/estimates` and `/v1/batches`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/usage`: what a tenant used, by day, model or key; for operators, what each tenant did."""
+"""`/usage`: the usage of a tenant by day, model or key; for operators, that of each tenant."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def show(
     if viewer.is_operator:
         return _of_all(request, viewer, session, services)
     tenant_id = viewer.caller.owner().id
-    asked = period(query.since, query.until)
-    page = read_usage(session, tenant_id, asked, group_by=[query.by], limit=_MOST)
-    windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant_id)]
+    days = period(query.since, query.until)
+    page = read_usage(session, tenant_id, days, group_by=[query.by], limit=_MOST)
+    windows = [BudgetObject.of_window(allowance) for allowance in window_budgets.allowances(session, tenant_id)]
     return render(
         request,
         viewer,
         "usage.html",
         query=query,
-        asked=asked,
+        asked=days,
         groups=list(GroupBy),
         rows=[UsageObject.of(one) for one in page.data],
         has_more=page.next_page is not None,
@@ -61,12 +61,12 @@ def show(
 
 
 def _of_all(request: Request, viewer: Viewer, session: Session, services: Services) -> Response:
-    found = spending.by_tenant(session)
+    spent = spending.by_tenant(session)
     return render(
         request,
         viewer,
         "usage_of_all.html",
-        tenants=[(one, in_currency(one.cost_picos)) for one in found],
+        tenants=[(one, in_currency(one.cost_picos)) for one in spent],
         days=spending.DAYS,
         currency=services.settings.currency,
     )
