@@ -1,4 +1,4 @@
-// What pages do beside being read: calls of the API, values that change, pictures of them. No page needs this to be read.
+// Scripts of all pages: calls of the API and live values. Pages can be read without them.
 
 const token = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
 const problem = document.getElementById("problem");
@@ -10,7 +10,7 @@ export function complain(message) {
   if (message) problem.scrollIntoView({ block: "nearest" });
 }
 
-/** Call the API as the signed-in key. Returns the answer's JSON; throws an Error with the API's own sentence and code. */
+/** Call the API with the signed-in key. Returns the answer's JSON; throws an Error with the API's message and code. */
 export async function call(method, path, body, headers = {}) {
   const isForm = body instanceof FormData;
   const sent = { "x-csrf-token": token, ...headers };
@@ -22,9 +22,9 @@ export async function call(method, path, body, headers = {}) {
   return said;
 }
 
-export const RETRY_MILLISECONDS = 1000; // until what was refused because much is done at once is asked for again
+export const RETRY_MILLISECONDS = 1000; // pause before a request that was refused with 429 is retried
 
-/** Read from the API, again while others are in the way. Returns null where it is not wanted any more. */
+/** Read from the API, and retry on 429. Returns null once it is not wanted any more. */
 export async function readWhile(isWanted, path) {
   while (isWanted()) {
     try { return await call("GET", path); } catch (error) { if (error.status !== 429) throw error; }
@@ -33,7 +33,7 @@ export async function readWhile(isWanted, path) {
   return null;
 }
 
-// Where the names of the pages are one line, the one that is open is in sight.
+// If the menu is one scrolling line, scroll the current page into view.
 const here = document.querySelector(".side [aria-current]"), names = here?.closest("ul");
 if (names) names.scrollLeft += here.getBoundingClientRect().left - names.getBoundingClientRect().left - (names.clientWidth - here.offsetWidth) / 2;
 
@@ -55,8 +55,8 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// Forms that call the API with their fields. A field's data-kind says how it is written; an empty one is left out, or
-// null with data-empty; of a form with data-changes only what differs from what the page came with is sent.
+// Forms that call the API with their fields. A field's data-kind is its format; an empty field is left out, or null with
+// data-empty; a form with data-changes sends only the fields that were changed.
 const isAsItCame = (field) => (field.options ? [...field.options].every((one) => one.selected === one.defaultSelected) : field.value === field.defaultValue);
 const KINDS = {
   number: (field) => Number(field.value),
@@ -96,13 +96,13 @@ document.addEventListener("submit", async (event) => {
   } catch (error) { complain(error.message); }
 });
 
-// Values that change while one looks. A hidden page has no stream.
-const AGAIN = 6000; // milliseconds: what is told may be of five looks ago
+// Live values. A hidden page has no stream.
+const AGAIN = 6000; // milliseconds: values in the stream may be five polls old
 const stream = document.body.dataset.stream;
 let source = null;
-let other = null; // what is told of rows that the page has not
+let other = null; // values of rows that the page does not have yet
 let timer = 0;
-let asked = 0, answered = 0; // which answer the page is made of: one that was overtaken is older
+let asked = 0, answered = 0; // numbers of requests for the page: an answer that was overtaken is dropped
 
 function show(name, shown) {
   for (const place of document.querySelectorAll(`[data-live="${CSS.escape(name)}"]`)) {
@@ -116,7 +116,7 @@ function show(name, shown) {
 
 function showAll(values) { Object.entries(values).forEach(([name, shown]) => show(name, shown)); }
 
-// A region with the focus is left as it is until the focus leaves: until then it may have other rows than those that are told of.
+// A region with the focus is not replaced until the focus leaves; until then its rows may differ from the stream's.
 async function askAnew() {
   const number = ++asked;
   const answer = await fetch(location.href, { headers: { accept: "text/html" } });
@@ -133,11 +133,11 @@ async function askAnew() {
   document.body.dataset.layout = fresh.body.dataset.layout;
 }
 
-// What is told may be of a few seconds ago, and the page newer: then it is asked for again after as long, not at each message.
+// The stream may be some seconds older than the page: then the page is reloaded after AGAIN, not at each message.
 async function catchUp() {
   const failed = await askAnew().then(() => false, () => true);
   if (other?.layout === document.body.dataset.layout) {
-    showAll(other.values); // what came meanwhile may be newer than the page
+    showAll(other.values); // these may be newer than the page
     other = null;
   }
   clearTimeout(timer);
@@ -160,13 +160,13 @@ function follow() {
   source = new EventSource(stream);
   source.onmessage = (event) => hear(JSON.parse(event.data));
   source.onerror = (event) => {
-    if (event.target.readyState !== EventSource.CLOSED) return; // it connects again by itself
+    if (event.target.readyState !== EventSource.CLOSED) return; // it reconnects by itself
     pause();
     timer = setTimeout(comeBack, AGAIN);
   };
 }
 
-// A stream was refused. Whose session has ended is led to the form by the page.
+// A stream was refused. If the session has ended, reloading the page leads to the form.
 async function comeBack() {
   await askAnew().catch(() => {});
   follow();

@@ -1,4 +1,4 @@
-// A gold file is uploaded by the call that any client makes; the page then measures against it.
+// Uploads a gold file through the API, like any client; the page then measures against it.
 import { call, complain } from "./dashboard.js";
 
 document.getElementById("gold").addEventListener("change", async (event) => {

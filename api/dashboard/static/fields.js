@@ -1,4 +1,4 @@
-// Inputs for values by the JSON schema that they must have, and what stands in them as JSON.
+// Inputs for values by their JSON schema, and their contents as JSON.
 
 const NUMBER = /^[-+]?\d+(\.\d+)?(e[-+]?\d+)?$/i;
 const withoutNull = (schema) => schema.anyOf?.find((one) => one.type !== "null") ?? schema;
@@ -9,7 +9,7 @@ export function labelled(name, input) {
   return label;
 }
 
-/** An input for a value: a choice where there is one; of a list its JSON. */
+/** An input for a value: a choice if the schema has one; JSON for a list. */
 export function inputFor(schema, value = null) {
   const { type, enum: choices } = withoutNull(schema);
   const options = choices?.filter((one) => one !== null) ?? (type === "boolean" ? [true, false] : null);
@@ -22,7 +22,7 @@ export function inputFor(schema, value = null) {
   return input;
 }
 
-/** What stands in an input, null where nothing does. Throws an Error that says what may stand there. */
+/** The value of an input, null if it is empty. Throws an Error that names what is allowed. */
 export function valueOf(input, name) {
   const text = input.value.trim(), { type } = input.dataset;
   if (!text) return null;
@@ -40,7 +40,7 @@ function listOf(text, name) {
   try { return JSON.parse(text); } catch { throw new Error(`${name} is a list: write it as JSON, like ["one", "two"].`); }
 }
 
-/** Inputs for an item of a list, and how they are read. */
+/** Inputs for an item of a list, and a function that reads them. */
 export function inputsFor(schema, name) {
   const inside = withoutNull(schema);
   if (inside.type !== "object") {

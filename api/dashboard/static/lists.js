@@ -1,4 +1,4 @@
-// The lists of the document that is reviewed: their items, a form to add one that is missing, and a button to drop one.
+// The lists of the reviewed document: their items, a form to add a missing one, and a button to drop one.
 import { call, complain, readWhile } from "./dashboard.js";
 import { inputsFor } from "./fields.js";
 
@@ -9,7 +9,7 @@ const made = (tag, props = {}, ...inside) => {
 };
 const isIn = (path, item) => path === item || path.startsWith(`${item}.`) || path.startsWith(`${item}[`);
 
-/** An item on one line, as people read it. */
+/** An item as readable text on one line. */
 function spelled(value) {
   if (value === null) return "–";
   if (Array.isArray(value)) return value.map(spelled).join(", ");
@@ -17,9 +17,9 @@ function spelled(value) {
 }
 
 export class Lists {
-  #room; #of; #review = null; #found = null; #asked = null; // which answer is waited for: one from before a verdict may lack it
+  #room; #of; #review = null; #found = null; #asked = null; // the awaited answer: one from before a verdict may lack it
 
-  /** `of` has the extraction's id, the name of the claim, what does one thing at a time, and what follows a drop. */
+  /** `of` has the extraction's id, the name of the claim, a function that serialises actions, and a callback after a drop. */
   constructor(room, of) { [this.#room, this.#of] = [room, of]; }
 
   /** Show the lists of a review's document. */
@@ -34,18 +34,18 @@ export class Lists {
     if (found && asked === this.#asked) this.#told(found);
   }
 
-  /** Show nothing until they are read anew: somebody changed them. */
+  /** Show nothing until the lists are read again, as they were changed. */
   forget() {
     this.#found = this.#asked = null;
     this.#room.replaceChildren();
   }
 
-  /** What stands in a list by now. */
+  /** The current content of a list. */
   itemsOf(path) {
     return (this.#list(path)?.items ?? []).filter((item) => !item.dropped).map((item) => item.value);
   }
 
-  /** Open the form of the list that a path is in, else of the first. */
+  /** Open the form of the list that contains a path, or of the first list. */
   add(path = "") {
     const lists = this.#found?.data ?? [];
     const inside = lists.filter((one) => isIn(path, one.path)).sort((one, other) => other.path.length - one.path.length);
@@ -54,7 +54,7 @@ export class Lists {
     else this.#sayWhyNot("This document has no list");
   }
 
-  /** Drop the innermost item that a value stands in. */
+  /** Drop the innermost item that contains a value. */
   dropItemOf(path = "") {
     const items = (this.#found?.data ?? []).flatMap((list) => list.items).filter((item) => !item.dropped && isIn(path, item.path));
     const item = items.sort((one, other) => other.path.length - one.path.length)[0];
@@ -117,14 +117,14 @@ export class Lists {
     });
   }
 
-  /** Change an item; where somebody else did meanwhile, show what they did. */
+  /** Change an item; if somebody else changed it meanwhile, show their change. */
   async #change(body) {
     const of = { extraction_id: this.#of.extractionId, document_id: this.#found.document_id };
     try {
       this.#told(await call("POST", "/v1/reviews/items", { ...of, ...body }));
     } catch (error) {
       if (error.code === "item_changed") {
-        const form = this.#room.querySelector("form"); // what was typed stays
+        const form = this.#room.querySelector("form"); // keep what was typed
         this.#told(await call("GET", `/v1/reviews/items?${new URLSearchParams(of)}`));
         if (form) this.#sectionOf(body.path.slice(0, body.path.lastIndexOf("["))).append(form);
       }

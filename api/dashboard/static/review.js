@@ -1,16 +1,16 @@
-// One doubtful value after the other: the page with its box, and a key for each verdict.
+// Reviews doubtful values one by one: the page with the value's box, and a key for each verdict.
 import { call, complain, readWhile, RETRY_MILLISECONDS } from "./dashboard.js";
 import { inputFor, labelled, valueOf } from "./fields.js";
 import { Lists } from "./lists.js";
 
 const part = (id) => document.getElementById(id);
 const room = part("review");
-const AROUND = 3000; // characters before and behind a place
+const AROUND = 3000; // characters before and after a place
 const METERS_PER_POINT = 0.0254 / 72;
 let claimed = { claim: null, data: [] };
 let left = Number(part("left").textContent.replaceAll(",", ""));
 let busy = false;
-const GONE = ["review_decided", "review_claimed"]; // somebody else has the value by now
+const GONE = ["review_decided", "review_claimed"]; // somebody else has the value now
 
 const lists = new Lists(part("lists"), {
   extractionId: room.dataset.extraction,
@@ -30,7 +30,7 @@ async function next() {
   const review = claimed.data[0];
   room.hidden = !review;
   part("done").hidden = Boolean(review);
-  part("done-said").textContent = left ? "What is left is with others, or was put off here: it comes back in some minutes" : "Nothing is left to review here";
+  part("done-said").textContent = left ? "The remaining values are with others or were put off here: they return in some minutes" : "Nothing is left to review here";
   if (review) await show(review);
 }
 
@@ -51,10 +51,10 @@ async function show(review) {
   part("accept").textContent = isList ? "It has no item" : "Accept";
   part("correction").hidden = true;
   if (!isList) part("right").replaceChildren(labelled("What is right", inputFor(review.value_schema, evidence.value ?? evidence.answer ?? null)));
-  showLists(review); // the value may be decided before they are there
+  showLists(review); // the value may be decided before they are loaded
   part("path").focus({ preventScroll: true });
   for (const id of ["page", "text", "no-page"]) part(id).hidden = true;
-  if (place.box) showPage(review, place, at); // nobody waits for the picture
+  if (place.box) showPage(review, place, at); // not awaited
   else if (at) showText(review, place, at);
   else part("no-page").hidden = false;
 }
@@ -63,13 +63,13 @@ function noValue({ answer }) { return answer === undefined ? "no value" : `no va
 
 function showLists(review) { lists.show(review).catch((error) => complain(error.message)); }
 
-/** Where the document of a place is; of an index each value has its own, and one that stands nowhere has none. */
+/** The path of a place's document; with an index each value has its own, and a value found nowhere has none. */
 function documentAt(review, place) {
   const id = place.document_id ?? (room.dataset.index ? null : review.document_id);
   return id && `/collections/${room.dataset.collection}/documents/${id}`;
 }
 
-/** The words around a place that is on no page, or the first ones. Offsets count characters, not UTF-16 as scripts do. */
+/** The text around a place that is on no page, or the first words. Offsets count characters, not UTF-16 units. */
 async function showText(review, { start, end }, at) {
   const from = Math.max(0, start - AROUND);
   try {
@@ -83,7 +83,7 @@ async function showText(review, { start, end }, at) {
   } catch { part("no-page").hidden = false; } // the quote is on the left
 }
 
-/** Pixels a point of the page has, as the picture's own `pHYs` says. */
+/** Pixels per point of the page, from the picture's `pHYs`. */
 function scaleOf(bytes) {
   const view = new DataView(bytes);
   for (let at = 8; at + 12 <= view.byteLength; at += 12 + view.getUint32(at)) {
@@ -122,7 +122,7 @@ function corrected(review) {
   return value;
 }
 
-/** Whether a correction is given by now; opens what takes it where it is not. */
+/** Whether there is a correction; if not, opens its input. */
 function isGiven(review) {
   if (Array.isArray(review.evidence.value)) {
     if (lists.itemsOf(review.path).length) return true;
@@ -137,7 +137,7 @@ function isGiven(review) {
   return false;
 }
 
-/** Do one thing at a time, and tell what came in between. */
+/** Run one action at a time, and show what happened in between. */
 async function alone(work) {
   if (busy) return;
   busy = true;
@@ -164,7 +164,7 @@ async function decide(verdict) {
         if (!GONE.includes(error.code)) throw error;
         said = `${error.message} This is the next one.`;
       }
-      lists.forget(); // a verdict may be of what stands in them
+      lists.forget(); // a verdict may change their content
       left = Math.max(0, left - 1);
     }
     claimed.data.shift();

@@ -1,4 +1,4 @@
-// What a search of an index finds, by the call that any client makes.
+// Searches an index through the API, like any client.
 import { call, complain } from "./dashboard.js";
 
 const part = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ function shown(form, passage) {
   return item;
 }
 
-// Of the document: the form comes while one looks, with the end of the last stage.
+// On the document: the form appears while the page is open, after the last stage.
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("#search");
   if (!form) return;

@@ -1,4 +1,4 @@
-// Files become a batch or an extraction, by the calls that any client makes.
+// Turns files into a batch or an extraction through the API, like any client.
 import { call, complain } from "./dashboard.js";
 
 const part = (id) => document.getElementById(id);
@@ -7,10 +7,10 @@ const NAMES = { batch: "a batch is one .jsonl file", table: "a table is one .csv
 const kindOf = (file) => KINDS.find(([, ends]) => ends.test(file.name))[0];
 const grouped = (number) => Number(number).toLocaleString("en");
 let sent = [];
-let input = null; // the file that a batch would have
+let input = null; // the id of the batch's input file
 let latest = new AbortController();
 
-/** Do what supersedes all that is under way: an upload, making requests, an estimate of what was chosen before. */
+/** Run an action that aborts any earlier one: an upload, making requests, an estimate of earlier choices. */
 async function supersede(act) {
   latest.abort();
   const { signal } = (latest = new AbortController());
@@ -19,7 +19,7 @@ async function supersede(act) {
   catch (error) { if (!signal.aborted) complain(error.message); }
 }
 
-/** Upload with progress, which fetch cannot tell. */
+/** Upload with progress, which fetch does not report. */
 function upload(file, purpose, progress, signal) {
   return new Promise((resolve, reject) => {
     const form = new FormData();
@@ -33,9 +33,9 @@ function upload(file, purpose, progress, signal) {
     request.onabort = () => reject(signal.reason);
     request.onerror = () => reject(new Error(`${file.name} was not sent: the connection broke. Try again.`));
     request.onload = () => {
-      const said = JSON.parse(request.responseText || "{}");
-      if (request.status === 200) resolve(said);
-      else reject(new Error(said.error?.message ?? `${file.name} was refused with ${request.status}.`));
+      const answer = JSON.parse(request.responseText || "{}");
+      if (request.status === 200) resolve(answer);
+      else reject(new Error(answer.error?.message ?? `${file.name} was refused with ${request.status}.`));
     };
     request.send(form);
   });
@@ -65,8 +65,8 @@ async function send(files, signal) {
   for (const id of ["sent", "batch", "table", "extraction"]) part(id).hidden = true;
   if (!files.length) return;
   const kind = kindOf(files[0]);
-  if (files.some((file) => kindOf(file) !== kind)) throw new Error("You give files of several kinds together. Give one .jsonl file, one table, or documents alone.");
-  if (NAMES[kind] && files.length > 1) throw new Error(`You give ${files.length} files, and ${NAMES[kind]}: give one at a time.`);
+  if (files.some((file) => kindOf(file) !== kind)) throw new Error("You gave files of different kinds. Give one .jsonl file, one table, or only documents.");
+  if (NAMES[kind] && files.length > 1) throw new Error(`You gave ${files.length} files, but ${NAMES[kind]}: give one at a time.`);
   sent = await uploadAll(files, kind === "batch" ? "batch" : "user_data", signal);
   input = sent[0].id;
   if (kind === "table") {
@@ -115,7 +115,7 @@ function showTable(table) {
   part("made").hidden = true;
 }
 
-/** What was made of the table is not what its form says now. */
+/** Drop the requests of the table, as its form has changed. */
 function forgetRequests() {
   latest.abort();
   part("batch").hidden = part("made").hidden = true;
@@ -174,11 +174,11 @@ function showEstimate(found) {
   part("invalid").hidden = !bad;
   if (bad) {
     const which = found.checked_lines < found.requests ? `Of the first ${grouped(found.checked_lines)} lines` : `Of ${grouped(found.checked_lines)} lines`;
-    part("invalid-said").textContent = `${which} ${grouped(bad)} ${bad === 1 ? "is" : "are"} invalid. ${skips ? "They are left out and listed in the error file." : "As things are chosen, the batch would be refused: mend the file, or leave them out."}`;
+    part("invalid-said").textContent = `${which} ${grouped(bad)} ${bad === 1 ? "is" : "are"} invalid. ${skips ? "They are left out and listed in the error file." : "With these choices the batch would be refused: correct the file, or leave them out."}`;
     fill(part("invalid-lines"), (found.errors?.data ?? []).slice(0, 50).map((error) => [[error.line ?? "", "number"], [error.code, "mono"], [error.message, ""]]));
   }
-  const fails = found.verdict === "fails", stops = fails || found.verdict === "refused"; // what the create call would come to
-  part("refused").hidden = !stops || (fails && bad > 0); // invalid lines are told above
+  const fails = found.verdict === "fails", stops = fails || found.verdict === "refused"; // the outcome of a create call
+  part("refused").hidden = !stops || (fails && bad > 0); // invalid lines are reported above
   part("refused").textContent = found.reason ?? "";
   part("start").disabled = stops || (bad > 0 && !skips) || !found.requests;
 }
