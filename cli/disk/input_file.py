@@ -29,7 +29,7 @@ def opened(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[Bi
             with gzip.open(file) as unpacked:
                 yield cast(BinaryIO, unpacked)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"cannot unpack {path}: {error}. Compress it anew, or give it unpacked.") from None
+        raise InputError(f"cannot unpack {path}: {error}. Compress it again, or give it unpacked.") from None
     except OSError as error:
         if error.filename != str(path):
             raise

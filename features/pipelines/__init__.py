@@ -1,1 +1,1 @@
-"""Pipelines: rows of tables through prompts, in steps; their runs and schedules."""
+"""Pipelines: steps that put rows of tables through prompts; their runs and schedules."""

@@ -1,6 +1,6 @@
-"""Takes one run as far as it goes: prepares a step, waits for its batch, publishes what came out, goes on.
+"""Advances one run as far as possible: prepares a step, waits for its batch, publishes the output, continues.
 
-Each effect is one transaction under the run's claim, or one that can be repeated: a worker may be killed at any moment.
+Each effect is one transaction under the run's claim, or can be repeated, as a worker may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jobs.telemetry.traces import NO_TRACES, Traces
 
 
 class Runs(Advancer[Run]):
-    """What a control worker does with runs."""
+    """The runs of a control worker."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Runs(Advancer[Run]):
         return max(moment for moment in moments if moment is not None)
 
     def _waits_until(self, session: Session, graph: Run) -> datetime:
-        """Return when the time of its next step's batch would be over, had it begun when the run came to it."""
+        """Return when its next step's batch would expire if it had begun when the run reached the step."""
         begun = steps.steps_of(session, graph.id)
         assert graph.definition is not None, "it has begun"
         all_steps = parse_definition(graph.definition).steps
@@ -104,11 +104,11 @@ class Runs(Advancer[Run]):
         try:
             self._submit(claimed, len(begun), prepared)
         except InputError:
-            # Refused, so no row names them: the next try writes its own.
-            for written in (prepared.rows, prepared.lines):
-                if written is not None:
-                    with suppress(ServiceError):  # then the sweep does it
-                        self._storage.delete(written.object_key)
+            # Refused, so no row names them: a retry writes its own.
+            for file in (prepared.rows, prepared.lines):
+                if file is not None:
+                    with suppress(ServiceError):  # then the sweep deletes it
+                        self._storage.delete(file.object_key)
             raise
 
     def _submit(self, claimed: ClaimedRun, step_no: int, prepared: steps.Prepared) -> None:
@@ -149,7 +149,7 @@ class Runs(Advancer[Run]):
 
 
 def _end_at_cap(claimed: ClaimedRun, begun: RunStep) -> None:
-    """End a run whose batch can use no more of what the run has left."""
+    """End a run whose batch has used up what the run may use."""
     with claimed.work.writing() as (session, run):
         reason = steps.stop_at_cap(session, run, claimed.context.definition, begun)
         if reason is not None:
@@ -159,7 +159,7 @@ def _end_at_cap(claimed: ClaimedRun, begun: RunStep) -> None:
 def _context_of(session: Session, run: Run) -> RunContext:
     pipeline = session.get_one(Pipeline, run.pipeline_id)
     schedule = None if run.schedule_id is None else session.get_one(Schedule, run.schedule_id)
-    assert run.definition is not None, "a run that is under way has one"
+    assert run.definition is not None, "a run in progress has one"
     return RunContext(
         run_id=run.id,
         tenant_id=run.tenant_id,
@@ -175,4 +175,4 @@ def _context_of(session: Session, run: Run) -> RunContext:
 
 
 def _batch_problem(begun: RunStep, batch: Batch) -> str:
-    return f"{batch_problem(batch, of=f'step {begun.name!r}')}; resumed, the step is done anew"
+    return f"{batch_problem(batch, of=f'step {begun.name!r}')}; if the run is resumed, the step starts over"

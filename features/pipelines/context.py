@@ -1,4 +1,4 @@
-"""What a run is to those who read, render and write for it. Values alone."""
+"""The values of a run that reading, rendering and writing need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from features.pipelines.spec import Definition, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run that is under way."""
+    """A run in progress."""
 
     run_id: str
     tenant_id: str
@@ -25,11 +25,11 @@ class RunContext:
     interval_start: datetime
     interval_end: datetime
     zone: ZoneInfo
-    """Of its schedule; UTC where it has none."""
+    """The time zone of its schedule; UTC without one."""
     definition: Definition
 
     def key(self, pattern: str, *, step: Step, number: int | None = None) -> str:
-        """Fill the placeholders of a key; a pattern's own signs stay."""
+        """Fill the placeholders of a key; a pattern's wildcards stay."""
         local = self.scheduled_for.astimezone(self.zone)
         values = {
             "pipeline": self.pipeline,
@@ -44,7 +44,7 @@ class RunContext:
         return pattern
 
     def shown(self) -> Mapping[str, Any]:
-        """Return what a template sees as `run`."""
+        """Return the value of `run` in templates."""
         local = self.scheduled_for.astimezone(self.zone)
         return {
             "id": self.run_id,

@@ -1,4 +1,4 @@
-"""A tenant's pipelines: make, look at, list, change, delete. What a definition may say `spec` knows."""
+"""A tenant's pipelines: create, read, list, change, delete. `spec` defines what a definition may contain."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def create_pipeline(
     *,
     api_key_id: str | None = None,
 ) -> Pipeline:
-    """Make a pipeline. Raises InputError, ConflictError where the name is taken, or LimitError."""
+    """Create a pipeline. Raise InputError, ConflictError if the name is taken, or LimitError."""
     check_name(name)
-    given = _stored(parse_definition(definition))
+    stored = _stored(parse_definition(definition))
     hold_room(session, Pipeline, tenant_id, name, settings)
-    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition=given, api_key_id=api_key_id)
+    pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant_id, name=name, definition=stored, api_key_id=api_key_id)
     session.add(pipeline)
     session.flush()
     session.refresh(pipeline)
@@ -42,12 +42,12 @@ def create_pipeline(
 
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
-    """Return a pipeline of this tenant, by its id or its name. Raises NotFoundError."""
+    """Return a pipeline of this tenant, by its id or its name. Raise NotFoundError."""
     return get_named(session, Pipeline, tenant_id, pipeline_id)
 
 
 def list_pipelines(session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20) -> Page[Pipeline]:
-    """Return a page of a tenant's pipelines, newest first. Raises InputError on an unknown `after`."""
+    """Return a page of a tenant's pipelines, newest first. Raise InputError on an unknown `after`."""
     query = select(Pipeline).where(of_tenant(Pipeline, tenant_id))
     return read_page(session, query, table=Pipeline, tenant_id=tenant_id, after=after, limit=limit)
 
@@ -60,11 +60,11 @@ def change_pipeline(
     definition: Mapping[str, Any],
     api_key_id: str | None = None,
 ) -> Pipeline:
-    """Give a pipeline another definition: runs that have begun keep theirs. The same one again changes nothing."""
+    """Change a pipeline's definition; runs that have begun keep theirs. An equal definition changes nothing."""
     pipeline = lock_named(session, Pipeline, tenant_id, pipeline_id)
-    given = _stored(parse_definition(definition))
-    if orjson.dumps(given) != orjson.dumps(pipeline.definition):  # the order of a schema's properties counts
-        pipeline.definition, pipeline.api_key_id = given, api_key_id or pipeline.api_key_id
+    stored = _stored(parse_definition(definition))
+    if orjson.dumps(stored) != orjson.dumps(pipeline.definition):  # the order of a schema's properties counts
+        pipeline.definition, pipeline.api_key_id = stored, api_key_id or pipeline.api_key_id
         pipeline.version += 1
         session.flush()
         session.execute(update(Pipeline).where(Pipeline.id == pipeline.id).values(updated_at=func.now()))
@@ -73,7 +73,7 @@ def change_pipeline(
 
 
 def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline:
-    """Delete a pipeline and its schedules; runs that wait are cancelled, one that is under way goes on."""
+    """Delete a pipeline and its schedules; queued runs are cancelled, a run in progress continues."""
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
     theirs = (Schedule.pipeline_id == pipeline.id) & Schedule.deleted_at.is_(None)
     session.execute(update(Schedule).where(theirs).values(deleted_at=func.now()))
@@ -85,7 +85,7 @@ def delete_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipel
 
 
 def check_names(session: Session, tenant_id: str, definition: Definition) -> None:
-    """Raise NotFoundError or InputError where a definition names a model or a store that a tenant has not."""
+    """Raise NotFoundError or InputError if a definition names a model, store or batch that the tenant lacks."""
     for number, step in enumerate(definition.steps):
         try:
             steps.require_model(session, step.model)
@@ -101,5 +101,5 @@ def check_names(session: Session, tenant_id: str, definition: Definition) -> Non
 
 
 def _stored(definition: Definition) -> dict[str, Any]:
-    """Return a definition as it is kept: what was given, and no defaults, which a later release may change."""
+    """Return a definition for storage: without defaults, as a later release may change them."""
     return definition.model_dump(mode="json", by_alias=True, exclude_unset=True)

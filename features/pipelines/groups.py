@@ -1,4 +1,4 @@
-"""The rows of a step over groups: each holds what its rows have in common, and shows its prompt all of them."""
+"""The rows of a step over groups: each has the values that its rows share, and its prompt sees all of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jobs.settings import Settings
 
 
 def groups(rows: Iterable[SourceRow], columns: Sequence[str], *, settings: Settings) -> Iterator[SourceRow]:
-    """Yield a row for each group, in the order in which they are first met. Raises what `grouped` raises."""
-    found = grouped((row.values for row in rows), columns, max_bytes=settings.max_file_bytes)
-    for number, group in enumerate(found, start=1):
+    """Yield a row for each group, in order of first occurrence. Raise what `grouped` raises."""
+    grouped_rows = grouped((row.values for row in rows), columns, max_bytes=settings.max_file_bytes)
+    for number, group in enumerate(grouped_rows, start=1):
         yield SourceRow(
             custom_id=f"group-{number:09d}",
             values={**group.values, COUNT_COLUMN: group.num_rows},
@@ -23,6 +23,6 @@ def groups(rows: Iterable[SourceRow], columns: Sequence[str], *, settings: Setti
 
 def _too_large(group: Group) -> str:
     return (
-        f"the {group.num_rows:,} rows of this group have more than {MAX_GROUP_BYTES:,} bytes as JSON, which is as many "
-        "as a prompt may see; group by more columns"
+        f"the {group.num_rows:,} rows of this group have more than {MAX_GROUP_BYTES:,} bytes as JSON, which is the "
+        "limit for a prompt; group by more columns"
     )

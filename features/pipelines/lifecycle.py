@@ -1,6 +1,6 @@
-"""A run's life: insert, look at, list, start, cancel, resume, end, and the one writer of its state.
+"""The lifecycle of runs: insert, read, list, start, cancel, resume, end; the only writer of their state.
 
-Knows not what a run does. Locks in the order schedule → run → batch.
+Locks in the order schedule → run → batch.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from jobs.tables.base import one_of
 log = logging.getLogger(__name__)
 
 _STARTED_AT_ONCE = 100
-_INSERTED_AT_ONCE = 1000  # rows of a statement, whose parameters are counted with 16 bits
+_INSERTED_AT_ONCE = 1000  # rows per statement, whose number of parameters has 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """A run to insert, and what it is for."""
+    """A run to insert, with its pipeline and origin."""
 
     pipeline: Pipeline
     planned: PlannedRun
@@ -54,13 +54,13 @@ class NewRun:
 
 
 def insert_run(session: Session, new: NewRun) -> Run | None:
-    """Insert a run, or return None where the schedule has it already, of this kind and for this moment."""
+    """Insert a run, or return None if the schedule already has one of this kind for this time."""
     return next(iter(insert_runs(session, [new])), None)
 
 
 def insert_runs(session: Session, new: Sequence[NewRun]) -> list[Run]:
-    """Insert runs, but for those that their schedules have already; return those that were, in any order."""
-    ids = sorted(new_id("run") for _ in new)  # lists show runs of one moment in the order of their ids
+    """Insert runs, except those that their schedules already have; return the inserted ones, in any order."""
+    ids = sorted(new_id("run") for _ in new)  # lists order runs of the same time by id
     rows = [_row(each, run_id=run_id) for each, run_id in zip(new, ids, strict=True)]
     runs: list[Run] = []
     for start in range(0, len(rows), _INSERTED_AT_ONCE):
@@ -94,7 +94,7 @@ def _row(new: NewRun, *, run_id: str) -> dict[str, Any]:
 
 
 def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Return a run of this tenant. Raises NotFoundError."""
+    """Return a run of this tenant. Raise NotFoundError."""
     run = session.scalar(select(Run).where(Run.id == run_id, Run.tenant_id == tenant_id))
     if run is None:
         raise _not_found(run_id)
@@ -111,7 +111,7 @@ def list_runs(
     after: str | None = None,
     limit: int = 20,
 ) -> Page[Run]:
-    """Return a page of a tenant's runs, newest first. Raises InputError on an unknown `after`."""
+    """Return a page of a tenant's runs, newest first. Raise InputError on an unknown `after`."""
     query = select(Run).where(Run.tenant_id == tenant_id)
     if pipeline_id is not None:
         query = query.where(Run.pipeline_id == pipeline_id)
@@ -133,12 +133,12 @@ def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Under
 
 
 def lock_run(session: Session, run_id: str) -> Run | None:
-    """Return the run, fresh and locked until the transaction ends, or None."""
+    """Return the run, refreshed and locked until the transaction ends, or None."""
     return lock(session, Run, run_id)
 
 
 def lock_own(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Return a locked run of this tenant. Raises NotFoundError, also where it is forgotten meanwhile."""
+    """Return a locked run of this tenant. Raise NotFoundError, also if it is deleted meanwhile."""
     get_run(session, tenant_id, run_id)
     run = lock_run(session, run_id)
     if run is None:
@@ -152,11 +152,11 @@ def is_any_to_start(session: Session) -> bool:
 
 
 def start_queued(session: Session) -> list[str]:
-    """Begin the first queued run of each pipeline that has none under way, with the definition of now."""
+    """Start the first queued run of each pipeline without a run in progress, with the current definition."""
     rows = session.execute(_TO_START, {"limit": _STARTED_AT_ONCE}).all()
     started = []
     for row in rows:
-        # The pipeline's lock lets one starter at it at a time; the index would refuse a second one.
+        # The pipeline's lock admits one starter at a time; the index would refuse a second run.
         pipeline = session.scalar(
             select(Pipeline).where(Pipeline.id == row.pipeline_id).with_for_update(skip_locked=True, key_share=True),
             execution_options={"populate_existing": True},
@@ -173,7 +173,7 @@ def start_queued(session: Session) -> list[str]:
 
 
 def cancel_run(session: Session, tenant_id: str, run_id: str, *, reason: str) -> Run:
-    """Ask a run to stop; what it has published stays. Repeating it is no error. Raises ConflictError at its end."""
+    """Ask a run to stop; its published files stay. Repeating it is no error. Raise ConflictError if it has ended."""
     run = lock_own(session, tenant_id, run_id)
     if run.state in (RunState.CANCELLING, RunState.CANCELLED):
         return run
@@ -191,7 +191,7 @@ def stop(session: Session, run: Run, *, reason: str) -> None:
 
 
 def stop_all(session: Session, of_schedule: str, *, but: Collection[str], reason: str) -> None:
-    """Cancel the runs of a schedule that have not ended, but for some."""
+    """Cancel the runs of a schedule that have not ended, except those in `but`."""
     open_runs = select(Run).where(
         Run.schedule_id == of_schedule,
         Run.state.in_([RunState.QUEUED.value, RunState.RUNNING.value]),
@@ -203,7 +203,7 @@ def stop_all(session: Session, of_schedule: str, *, but: Collection[str], reason
 
 
 def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> None:
-    """Cancel the runs of these that wait."""
+    """Cancel the queued runs that match `of`."""
     waiting = select(Run).where(of, Run.state == RunState.QUEUED.value).order_by(Run.id)
     locked = waiting.with_for_update(key_share=True)
     for run in session.scalars(locked, execution_options={"populate_existing": True}).all():
@@ -211,25 +211,26 @@ def stop_queued(session: Session, of: ColumnElement[bool], *, reason: str) -> No
 
 
 def resume_run(session: Session, tenant_id: str, run_id: str) -> Run:
-    """Let a failed run go on where it stopped, with the caps that its pipeline has now. Raises ConflictError."""
+    """Resume a failed run where it stopped, with the current caps of its pipeline. Raise ConflictError."""
     run = lock_own(session, tenant_id, run_id)
     if run.state != RunState.FAILED:
         raise ConflictError(
-            f"Cannot resume a run with status '{run.state}': only a failed one goes on. Trigger a new run instead.",
+            f"Cannot resume a run with status '{run.state}': only a failed one can be resumed. Trigger a new run "
+            "instead.",
             code="run_not_resumable",
         )
     run.reason, run.error_code, run.num_tries, run.look_at = None, None, 0, None
     if run.definition is not None:
         run.definition = run.definition | _caps_of(session.get_one(Pipeline, run.pipeline_id))
-    given = parse_definition(run.definition).steps if run.definition else ()
-    failing = [step.name for step in given if step.on_error is OnError.FAIL]
+    all_steps = parse_definition(run.definition).steps if run.definition else ()
+    failing = [step.name for step in all_steps if step.on_error is OnError.FAIL]
     steps.reset_unfinished(session, run.id, fails_on_error=failing)
     move_run(session, run, RunState.QUEUED)
     return run
 
 
 def end_run(session: Session, run: Run, after: RunState, *, reason: str | None = None) -> None:
-    """Move a locked run to its end; a schedule counts its failures in a row, and pauses where they are enough."""
+    """End a locked run; its schedule counts failures in a row, and pauses when there are too many."""
     if reason is not None:
         note_reason(run, reason)
     move_run(session, run, after)
@@ -238,10 +239,10 @@ def end_run(session: Session, run: Run, after: RunState, *, reason: str | None =
 
 
 def move_run(session: Session, run: Run, after: RunState) -> None:
-    """Move a locked run to its next state; nobody else writes `run.state`. Raises IllegalMoveError."""
+    """Move a locked run to its next state; nothing else writes `run.state`. Raise IllegalMoveError."""
     before = run.state
     if after in (RunState.SUCCEEDED, RunState.FAILED):
-        events.tell_of_late_runs(session, of_run=run.id)  # as long as it is one
+        events.tell_of_late_runs(session, of_run=run.id)  # while it is still late
     enter(session, run, after, is_end=after in TERMINAL_RUN_STATES)
     log.info("run moved run_id=%s state=%s after=%s", run.id, before, after)
     if after is RunState.RUNNING:
@@ -254,7 +255,7 @@ def move_run(session: Session, run: Run, after: RunState) -> None:
 
 
 def _caps_of(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what may be raised for runs that have begun: it changes nothing of what they put out."""
+    """Return the caps, which may be raised for runs that have begun, as they do not affect the output."""
     return {name: pipeline.definition.get(name) for name in ("max_tokens", "max_cost")}
 
 
@@ -274,7 +275,7 @@ def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
     session.execute(_COUNT_FAILURE, {"schedule_id": schedule_id})
 
 
-# As many failures as pause it: nobody looks at it until somebody resumes it.
+# After max_failures the schedule is paused until somebody resumes it.
 _COUNT_FAILURE = text("""
     UPDATE schedule SET num_failures = num_failures + 1,
         paused_at = CASE WHEN paused_at IS NULL AND num_failures + 1 >= max_failures THEN now() ELSE paused_at END,

@@ -1,7 +1,4 @@
-"""How a tenant's pipelines and schedules are found, locked and limited, by id or name: one rule for both.
-
-Knows nothing of what they are.
-"""
+"""Finds, locks and limits a tenant's pipelines and schedules, by id or name."""
 
 from __future__ import annotations
 
@@ -19,23 +16,23 @@ Named = TypeVar("Named", Pipeline, Schedule)
 
 
 def of_tenant(table: type[Pipeline | Schedule], tenant_id: str) -> ColumnElement[bool]:
-    """Return what holds for those of a tenant that are not deleted."""
+    """Return the condition for a tenant's rows that are not deleted."""
     return (table.tenant_id == tenant_id) & table.deleted_at.is_(None)
 
 
 def get_named(session: Session, table: type[Named], tenant_id: str, id_or_name: str) -> Named:
-    """Return the one of this tenant that has this id or name. Raises NotFoundError."""
+    """Return the tenant's row with this id or name. Raise NotFoundError."""
     is_named = (table.id == id_or_name) | (table.name == id_or_name)
-    found = session.scalar(select(table).where(of_tenant(table, tenant_id), is_named))
-    if found is None:
+    row = session.scalar(select(table).where(of_tenant(table, tenant_id), is_named))
+    if row is None:
         raise _not_found(table, id_or_name)
-    return found
+    return row
 
 
 def lock_named(session: Session, table: type[Named], tenant_id: str, id_or_name: str) -> Named:
-    """Return the same, locked and as it is now. Raises NotFoundError."""
-    found = get_named(session, table, tenant_id, id_or_name)
-    query = select(table).where(table.id == found.id).with_for_update(key_share=True)
+    """Return the same row, locked and refreshed. Raise NotFoundError."""
+    row = get_named(session, table, tenant_id, id_or_name)
+    query = select(table).where(table.id == row.id).with_for_update(key_share=True)
     locked = session.scalar(query, execution_options={"populate_existing": True})
     if locked is None or locked.deleted_at is not None:
         raise _not_found(table, id_or_name)
@@ -45,18 +42,18 @@ def lock_named(session: Session, table: type[Named], tenant_id: str, id_or_name:
 def hold_room(
     session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str, settings: Settings
 ) -> None:
-    """Let nobody else make one for this tenant until the transaction ends. Raises LimitError or ConflictError."""
+    """Lock creation for this tenant until the transaction ends. Raise LimitError or ConflictError."""
     hold_name(session, table, tenant_id, name)
     of_mine = select(func.count()).select_from(table).where(of_tenant(table, tenant_id))
     if (session.scalar(of_mine) or 0) >= settings.tenant_pipelines:
         raise LimitError(
-            f"You have {settings.tenant_pipelines:,} {_word(table)}s, which is as many as you may. Delete one.",
+            f"You have {settings.tenant_pipelines:,} {_word(table)}s, which is your limit. Delete one.",
             code=f"too_many_{_word(table)}s",
         )
 
 
 def hold_name(session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str) -> None:
-    """Let nobody else take a name of this tenant until the transaction ends. Raises ConflictError where it is taken."""
+    """Lock the tenant's names until the transaction ends. Raise ConflictError if this one is taken."""
     advisory_lock(session, f"{_word(table)}s {tenant_id}")
     if session.scalar(select(table.id).where(of_tenant(table, tenant_id), table.name == name)) is not None:
         raise ConflictError(f"A {_word(table)} named {name!r} exists already; change that one, or choose another name.")

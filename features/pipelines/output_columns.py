@@ -1,6 +1,6 @@
-"""The columns of what a step puts out, and their types where the output is Parquet. No SQL, and no store.
+"""The columns of a step's output, and their types if it is Parquet.
 
-Types are found while a step's rows are read, before anything is spent: rows that Parquet cannot hold cost nothing.
+Types are determined while a step's rows are read, so that rows that Parquet cannot hold fail before they cost anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def added_columns(step: Step) -> Mapping[str, ColumnType]:
 
 
 def comes_to_parquet(definition: Definition, step: Step) -> bool:
-    """Tell whether a step's rows are put out as Parquet, by itself or a later step; groups have rows of their own."""
+    """Tell whether this or a later step writes a step's rows as Parquet; groups have their own rows."""
     reached = {step.name}
     for each in definition.steps:
         if each.source.step in reached and each.source.group_by is None:
@@ -38,13 +38,13 @@ def comes_to_parquet(definition: Definition, step: Step) -> bool:
 
 
 def require_packages(definition: Definition) -> None:
-    """Raise InputError, which says what to install, where this process cannot write what a run is to put out."""
+    """Raise InputError that names what to install if this process cannot write the formats of a run's outputs."""
     if any(step.output is not None and step.output.form is Format.PARQUET for step in definition.steps):
         needed("pyarrow.parquet", by="writing Parquet")
 
 
 class RowTypes:
-    """The types of a step's rows, known from its source or found while they go by."""
+    """The types of a step's rows, known from its source or derived from the rows as they are read."""
 
     def __init__(self, known: Any | None = None) -> None:
         """`known` is a pyarrow.Schema."""
@@ -52,14 +52,14 @@ class RowTypes:
         self._seen = SeenColumns(files.Format.PARQUET)
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Note a row. Raises InputError where its types cannot be those of a column."""
+        """Add a row. Raise InputError if its types do not fit a column."""
         if self._known is None:
             self._seen.add(values)
 
     def schema(self, step: Step, rows: Iterable[Mapping[str, Any]]) -> Any:
-        """Return the pyarrow.Schema of a step's rows, which are looked at again where their types became wider.
+        """Return the pyarrow.Schema of a step's rows, which are read again if their types became wider.
 
-        Raises InputError where Parquet takes no such columns, or not one of the rows.
+        Raise InputError if Parquet cannot hold the columns or one of the rows.
         """
         schema = nullable(self._seen.schema() if self._known is None else self._known)
         columns = OutputColumns(step, schema=put_out(schema, step))
@@ -69,21 +69,21 @@ class RowTypes:
 
 
 def with_answers(schema: Any, step: Step) -> Any:
-    """Return the columns of a step's rows with those of its answers, which take the place of others."""
+    """Return the columns of a step's rows with those of its answers, which replace columns of the same name."""
     added = {each.name: each for each in arrow_fields(added_columns(step))}
     known = {each.name: each for each in schema}
     return needed("pyarrow", by="writing Parquet").schema((known | added).values())
 
 
 def put_out(schema: Any, step: Step) -> Any:
-    """Return the columns of an output whose rows have these: a pyarrow.Schema each."""
+    """Return the columns of an output from those of its rows, both as pyarrow.Schema."""
     arrow = needed("pyarrow", by="writing Parquet")
     kept = [each for each in with_answers(schema, step) if each.name != ERROR_COLUMN]
     return arrow.schema([*kept, arrow.field(ERROR_COLUMN, arrow.string())])
 
 
 class OutputColumns:
-    """How the rows of an output are made of those of its step and their answers."""
+    """Makes the rows of an output from those of its step and their answers."""
 
     def __init__(self, step: Step, *, names: Sequence[str] | None = None, schema: Any = None) -> None:
         """CSV needs the names, Parquet a pyarrow.Schema."""
@@ -93,7 +93,7 @@ class OutputColumns:
         self._restorers = {} if schema is None else restorers(schema)
 
     def row(self, values: Mapping[str, Any], answer: Mapping[str, Any], error: str | None) -> dict[str, Any]:
-        """Return a row of the output; where it has no answer, the columns of that are null."""
+        """Return a row of the output; without an answer, the answer's columns are null."""
         whole = {**values, **self._unanswered, **answer, ERROR_COLUMN: error}
         for name, restorer in self._restorers.items():
             if whole.get(name) is not None:

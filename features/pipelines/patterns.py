@@ -1,4 +1,4 @@
-"""Patterns of keys: `*` and `?` stay within a part, `**` is any number of parts. Pure, and never slow."""
+"""Patterns of keys: `*` and `?` match within a part, `**` matches any number of parts. Pure, in bounded time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _WILD = "*?"
 
 
 def prefix_of(pattern: str) -> str:
-    """Return how every key that matches begins, up to the last whole part: what has to be listed."""
+    """Return the longest prefix of whole parts that every matching key has, for listing."""
     plain: list[str] = []
     for part in pattern.split("/"):
         if any(sign in part for sign in _WILD):
@@ -18,12 +18,12 @@ def prefix_of(pattern: str) -> str:
 
 
 def is_pattern(key: str) -> bool:
-    """Tell whether it may mean other keys than itself."""
+    """Tell whether a key may match other keys than itself."""
     return key.endswith("/") or any(sign in key for sign in _WILD)
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Tell whether a key is meant by a pattern; one that ends in / means all that is below it."""
+    """Tell whether a key matches a pattern; a pattern that ends in / matches everything below it."""
     return _parts_match((pattern + "**" if pattern.endswith("/") else pattern).split("/"), key.split("/"))
 
 
@@ -35,19 +35,19 @@ def _text_matches(pattern: str, text: str) -> bool:
     return _fits(pattern, text, many="*", fits_one=lambda sign, letter: sign in ("?", letter))
 
 
-def _fits(pattern: Sequence[str], given: Sequence[str], *, many: str, fits_one: Callable[[str, str], bool]) -> bool:
-    """Tell whether all that is given is meant, where `many` means any number of them.
+def _fits(pattern: Sequence[str], items: Sequence[str], *, many: str, fits_one: Callable[[str, str], bool]) -> bool:
+    """Tell whether all items match, where `many` matches any number of them.
 
-    Greedy: after a `many` only the last one that was met is tried again, so the time is the lengths' product at most.
+    Greedy: only the last `many` is retried, so the time is bounded by the product of the lengths.
     """
     at = index = 0
     met: int | None = None
     retry = 0
-    while index < len(given):
+    while index < len(items):
         if at < len(pattern) and pattern[at] == many:
             met, retry = at, index
             at += 1
-        elif at < len(pattern) and fits_one(pattern[at], given[index]):
+        elif at < len(pattern) and fits_one(pattern[at], items[index]):
             at += 1
             index += 1
         elif met is not None:

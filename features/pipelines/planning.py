@@ -1,4 +1,4 @@
-"""Which runs a schedule is due for, as values: what runs, what is skipped and why, when it is due next. Pure."""
+"""Plans the due runs of a schedule: what runs, what is skipped and why, when it is due next. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from features.pipelines.scheduling.cron import Cron
 from jobs.states import CatchUp, Overlap
 
 LATE = timedelta(minutes=1)
-"""A run is late if no dispatcher looked for longer than this after it was due: its schedule says whether it is caught
-up on. How long a dispatcher that looks takes to make it does not count."""
+"""A run is late if no dispatcher checked its schedule for longer than this after it was due; the schedule decides
+whether it is caught up. The time that a running dispatcher takes to create it does not count."""
 MAX_TICKS = 1000
-"""That are looked at in one go: of a schedule by the minute that nobody looked at for a month there are 43,200."""
+"""Ticks planned at once: a schedule by the minute that was not checked for a month has 43,200."""
 MAX_QUEUED = 100
-"""Runs of one schedule that wait at once."""
+"""Queued runs of one schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """What of a schedule says when it runs."""
+    """The fields of a schedule that decide when it runs."""
 
     schedule_id: str
     cron: Cron
@@ -33,17 +33,17 @@ class Timetable:
     catch_up_window: timedelta
 
     def first(self, *, starts_at: datetime | None, now: datetime) -> datetime | None:
-        """Return the first tick from now on, and not before `starts_at`, which may be one itself."""
+        """Return the first tick after now and not before `starts_at`, which may be a tick itself."""
         if starts_at is not None and starts_at > now:
             return self._kept(self.cron.after(starts_at - timedelta(seconds=1)))
         return self._kept(self.cron.after(now))
 
     def next(self, tick: datetime) -> datetime | None:
-        """Return the tick after this one: never after now, else a slow dispatcher would leave ticks out."""
+        """Return the tick after this one, not after now: otherwise a slow dispatcher would skip ticks."""
         return self._kept(self.cron.after(tick))
 
     def due(self, tick: datetime) -> datetime:
-        """Return when the run of a tick is made: up to `jitter_seconds` later, the same whoever asks."""
+        """Return when the run of a tick is created: up to `jitter_seconds` later, the same at each call."""
         digest = hashlib.sha256(f"{self.schedule_id} {tick.isoformat()}".encode()).digest()
         return tick + timedelta(seconds=int.from_bytes(digest[:8]) % (self.jitter_seconds + 1))
 
@@ -58,17 +58,17 @@ class PlannedRun:
     scheduled_for: datetime
     interval_start: datetime
     skipped: str | None = None
-    """Why it does not run; None: it is queued."""
+    """Why it does not run; None if it is queued."""
     is_late: bool = False
     num_missed: int = 1
-    """Ticks that a skipped one stands for, itself included."""
+    """Number of ticks that a skipped run represents, including its own."""
     cancels: bool = False
-    """It is queued in favour of those that have not ended."""
+    """Whether it replaces the runs that have not ended, which are cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What becomes of the ticks that are over."""
+    """The outcome of past ticks."""
 
     runs: Sequence[PlannedRun]
     """In order."""
@@ -86,9 +86,9 @@ class Underway:
 def plan(
     timetable: Timetable, next_at: datetime, *, underway: Underway, watched_since: datetime, now: datetime
 ) -> Plan:
-    """Decide on the ticks from `next_at` to now, MAX_TICKS of them at most: the rest is for the next go.
+    """Plan the ticks from `next_at` to now, at most MAX_TICKS: the rest is left for the next call.
 
-    Since `watched_since` dispatchers have looked at the schedule without a pause.
+    Dispatchers have checked the schedule without a pause since `watched_since`.
     """
     ticks: list[datetime] = []
     tick: datetime | None = next_at
@@ -103,7 +103,7 @@ def plan(
         _timed(timetable, each, start=start, is_last=each is ticks[-1] and not has_more, watched_since=watched_since)
         for start, each in zip(starts, ticks, strict=False)
     ]
-    # All of those that are caught up on are to run, so they follow each other.
+    # All that are caught up must run, so they are queued one after another.
     follows = timetable.catch_up is CatchUp.ALL and timetable.overlap is not Overlap.CANCEL_RUNNING and runs[0].is_late
     rule = Overlap.QUEUE_ALL if follows else timetable.overlap
     return Plan(runs=_merged(_overlapping(runs, rule, underway)), next_at=tick)
@@ -112,23 +112,25 @@ def plan(
 def _timed(
     timetable: Timetable, tick: datetime, *, start: datetime, is_last: bool, watched_since: datetime
 ) -> PlannedRun:
-    """Say of one tick whether it is still to run."""
+    """Plan one tick: decide whether it still runs."""
     late = watched_since - timetable.due(tick)
     run = PlannedRun(scheduled_for=tick, interval_start=start, is_late=late > LATE)
     if timetable.catch_up is CatchUp.LATEST and not is_last and late > timedelta(0):
-        return replace(run, skipped="nobody looked at the schedule when it was due, and a later run makes up for it")
+        return replace(run, skipped="no dispatcher checked the schedule when it was due, and a later run covers it")
     if not run.is_late:
         return run
     if timetable.catch_up is CatchUp.NONE:
-        return replace(run, skipped="nobody looked at the schedule when it was due, and its catch_up is none")
+        return replace(run, skipped="no dispatcher checked the schedule when it was due, and its catch_up is none")
     if late > timetable.catch_up_window:
         window = timetable.catch_up_window
-        return replace(run, skipped=f"nobody looked at the schedule for longer than its catch_up_window of {window}")
+        return replace(
+            run, skipped=f"no dispatcher checked the schedule for longer than its catch_up_window of {window}"
+        )
     return run
 
 
 def _overlapping(runs: Sequence[PlannedRun], rule: Overlap, underway: Underway) -> list[PlannedRun]:
-    """Say of the runs that are to run what those before them, which have not ended, leave of them."""
+    """Apply the overlap rule: decide which runs remain while earlier ones have not ended."""
     decided: list[PlannedRun] = []
     running, queued = underway.running, underway.queued
     for run in runs:
@@ -150,12 +152,12 @@ def _in_the_way(rule: Overlap, *, running: int, queued: int) -> str | None:
     if rule is Overlap.QUEUE_ONE and queued:
         return "an earlier run waits to begin, and the schedule's overlap is queue_one"
     if rule is not Overlap.CANCEL_RUNNING and queued >= MAX_QUEUED:
-        return f"{queued} runs of the schedule wait, which is as many as may"
+        return f"{queued} runs of the schedule wait, which is the limit"
     return None
 
 
 def _merged(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Let the last of several that are skipped one after the other, for one reason, stand for them."""
+    """Merge consecutive runs that are skipped for the same reason into the last one."""
     merged: list[PlannedRun] = []
     for run in runs:
         last = merged[-1] if merged else None

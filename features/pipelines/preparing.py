@@ -1,4 +1,4 @@
-"""The rows of a step through its prompt, as two objects: the rows as they were read, and the lines of a batch."""
+"""Renders the rows of a step into two objects: the rows as read, and the lines of a batch."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from jobs.files import NewFile, Purpose
 from jobs.settings import MIB, Settings
 from jobs.storage import ObjectWriter, Storage
 
-_CHECKED_EVERY = 100  # rows: a claim that is over ends the work
+_CHECKED_EVERY = 100  # rows between two checks of the claim
 _WRITTEN_AT_ONCE = MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRow:
-    """A row as a step gets it."""
+    """A row of a step's source."""
 
     custom_id: str
     values: Mapping[str, Any]
     previous: Mapping[str, Any] | None = None
-    """What a template sees as `previous`; None: this takes files, or groups."""
+    """The value of `previous` in templates; None for rows of files or groups."""
     rows: Sequence[Mapping[str, Any]] | None = None
-    """What a template sees as `rows`; None: this is no group."""
+    """The value of `rows` in templates; None if it is not a group."""
     error: str | None = None
     """Why it is not rendered."""
 
     def shown(self, template: Template, context: RunContext) -> Mapping[str, Any]:
-        """Return what a template may take of it and of its run."""
-        shown = {**shown_to(template, self.values), "run": context.shown()}
+        """Return the variables of a template for this row and its run."""
+        variables = {**shown_to(template, self.values), "run": context.shown()}
         added = {"previous": self.previous, ROWS_COLUMN: self.rows}
-        return shown | {name: value for name, value in added.items() if value is not None}
+        return variables | {name: value for name, value in added.items() if value is not None}
 
 
 def row_id(number: int) -> str:
@@ -57,7 +57,7 @@ def row_id(number: int) -> str:
 
 
 class Preparation:
-    """One go at the rows of one step."""
+    """One attempt to prepare the rows of one step."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Preparation:
         cpu: CpuTime,
         types: RowTypes | None = None,
     ) -> None:
-        """`moves` is called now and then, and may raise; `types` is given where the columns' types are needed.
+        """`moves` is called periodically and may raise; `types` is given if the columns' types are needed.
 
-        `cpu` is the run's: what earlier steps have taken of it is gone.
+        `cpu` is shared by all steps of the run.
         """
         self._storage = storage
         self._context = context
@@ -86,7 +86,7 @@ class Preparation:
         self._waiting: deque[SourceRow] = deque()
 
     def write(self, rows: Iterable[SourceRow], *, taken: Sequence[Found] = ()) -> Prepared:
-        """Render rows and write both objects; where anything raises neither appears, or no row names it."""
+        """Render rows and write both objects; after an error neither exists, or no row names it."""
         rows_key, lines_key = (files.new_object_key(self._context.tenant_id) for _ in range(2))
         name = f"{self._context.run_id}_{self._step.name}"
         used_before = self._cpu.used_seconds
@@ -149,8 +149,8 @@ class Preparation:
             error = outcome.message if isinstance(outcome, RowError) else None
             try:
                 encoded = encode(StepRow(custom_id=row.custom_id, values=row.values, error=error))
-            except TypeError as unkept:  # as of a row that is nested deeper than JSON is written
-                error = f"the row cannot be kept as JSON, so the output has none of its columns: {unkept}"
+            except TypeError as reason:  # such as a row that is nested too deeply for JSON
+                error = f"the row cannot be kept as JSON, so the output has none of its columns: {reason}"
                 encoded = encode(StepRow(custom_id=row.custom_id, values={}, error=error))
             else:
                 if self._types is not None:
@@ -165,12 +165,12 @@ class Preparation:
                 yield line
 
     def _require_room(self, num_bytes: int) -> None:
-        """Raise TooLargeError before more is written than any file may have, whatever its tenant may keep."""
+        """Raise TooLargeError before an object exceeds the limit of a file, even if the tenant's storage has room."""
         if num_bytes > self._settings.max_file_bytes:
             raise TooLargeError(
                 f"The rows of step {self._step.name!r} or their prompts have more than "
-                f"{self._settings.max_file_bytes:,} bytes, which is as many as a file may have. Take fewer files, or "
-                "run more often."
+                f"{self._settings.max_file_bytes:,} bytes, which is the limit of a file. Take fewer files, or run more "
+                "often."
             )
 
     def _count(self) -> None:
@@ -179,13 +179,13 @@ class Preparation:
             self._moves()
         if self._num_rows > self._settings.max_batch_lines:
             raise TooLargeError(
-                f"Step {self._step.name!r} has more than {self._settings.max_batch_lines:,} rows, which is as many as "
-                "a batch may have. Take fewer files, or run more often."
+                f"Step {self._step.name!r} has more than {self._settings.max_batch_lines:,} rows, which is the limit "
+                "of a batch. Take fewer files, or run more often."
             )
 
 
 class _Buffered:
-    """Lines, written some at a time."""
+    """Writes lines in blocks."""
 
     def __init__(self, writer: ObjectWriter, require_room: Callable[[int], None]) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""What a pipeline's first step would send: its first lines, and an estimate of its first rows. Runs nothing."""
+"""Previews a pipeline's first step: its first lines, and an estimate of its first rows. Runs nothing."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from jobs.settings import Settings
 MAX_ROWS = 1000
 SHOWN_LINES = 3
 _CPU_SECONDS = 60.0
-"""Of all rows, where a run may not have less: whoever asked waits."""
+"""Limit for all rows, unless that of a run is lower: the caller waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Of the first MAX_ROWS rows."""
+    """A preview of the first MAX_ROWS rows."""
 
     lines: list[dict[str, Any]]
-    """The first SHOWN_LINES of them."""
+    """The first SHOWN_LINES lines."""
     num_rows: int
     num_failed: int
     """Rows that cannot be rendered."""
     first_error: str | None
     has_more: bool
-    """There are rows beyond them."""
+    """Whether there are more rows."""
     num_files: int
     size_bytes: int
-    """Of all files."""
+    """Size of all files."""
     estimate: InputEstimate
 
 
 def preview(taken: TakenFiles, context: RunContext, settings: Settings) -> Preview:
-    """Read and render the first rows of the first step. Raises InputError, ServiceError."""
+    """Read and render the first rows of the first step. Raise InputError or ServiceError."""
     step = context.definition.steps[0]
     estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)
-    shown: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     errors: list[str] = []
     num_rows = 0
     cpu = CpuTime(allowed_seconds=min(_CPU_SECONDS, settings.run_template_seconds))
@@ -59,10 +59,10 @@ def preview(taken: TakenFiles, context: RunContext, settings: Settings) -> Previ
             errors.append(outcome.message)
             continue
         estimator.feed(outcome + b"\n")
-        if len(shown) < SHOWN_LINES:
-            shown.append(orjson.loads(outcome))
+        if len(lines) < SHOWN_LINES:
+            lines.append(orjson.loads(outcome))
     return Preview(
-        lines=shown,
+        lines=lines,
         num_rows=num_rows,
         num_failed=len(errors),
         first_error=errors[0] if errors else None,

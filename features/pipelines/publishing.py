@@ -1,6 +1,6 @@
-"""What a step puts out, into a tenant's store: written beside, moved to where readers look, and named by `_SUCCESS`.
+"""Publishes a step's output into a tenant's store: written to a temporary folder, moved, and named by `_SUCCESS`.
 
-Each part can be done again, by a worker that was killed in it or by another: the same rows give the same files.
+Each part can be repeated after a worker was killed: the same rows give the same files.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Publication:
         moves: Callable[[], None],
         confirm: Callable[[], None],
     ) -> None:
-        """`moves` is called now and then, `confirm` before what readers see; they raise where another has the run."""
-        assert step.output is not None, "a step without an output puts none out"
+        """`moves` is called periodically, `confirm` before visible changes; both raise once the claim is lost."""
+        assert step.output is not None, "a step without an output publishes nothing"
         self._store = store
         self._context = context
         self._step = step
@@ -52,15 +52,15 @@ class Publication:
         self._beside = f"{self._folder}/{BESIDE}/{context.run_id}"
 
     def publish(self, rows: Iterable[Mapping[str, Any]], columns: OutputColumns) -> list[dict[str, Any]]:
-        """Return the files that hold the rows, once they and their `_SUCCESS` are there."""
-        there = self._named_by_success()
-        if there is not None:
-            self._store.clear(self._beside)  # as a worker leaves it that was killed before
-            return there
+        """Write the rows and `_SUCCESS`; return the files that hold the rows."""
+        published = self._named_by_success()
+        if published is not None:
+            self._store.clear(self._beside)  # left by a worker that was killed
+            return published
         parts = _parts(rows, self._output.rows_a_file)
         files = [self._write(part, number, columns) for number, part in enumerate(parts)]
         self._confirm()
-        # Nobody is to take the old files and some of the new ones for a whole.
+        # Readers must not take a mixture of old and new files for a complete output.
         self._store.delete(f"{self._folder}/{SUCCESS}")
         for file in files:
             self._confirm()
@@ -74,7 +74,7 @@ class Publication:
     def _write(self, part: Iterable[Mapping[str, Any]], number: int, columns: OutputColumns) -> dict[str, Any]:
         key = self._context.key(self._output.keys, step=self._step, number=number)
         num_rows = 0
-        # Through a file of our own: a table that is being written looks back in it.
+        # Through a temporary file, as writing a table needs to seek.
         with _spool() as spool:
             form = Format(self._output.form)
             with open_table(spool, form, columns=columns.names, schema=columns.schema) as table:
@@ -97,18 +97,18 @@ class Publication:
     def _named_by_success(self) -> list[dict[str, Any]] | None:
         content = self._store.read_small(f"{self._folder}/{SUCCESS}", _MAX_SUCCESS_BYTES)
         try:
-            said = orjson.loads(content or b"null")
+            success = orjson.loads(content or b"null")
         except orjson.JSONDecodeError:
-            return None  # another program's
-        if not isinstance(said, dict) or (said.get("run_id"), said.get("step")) != (
+            return None  # written by another program
+        if not isinstance(success, dict) or (success.get("run_id"), success.get("step")) != (
             self._context.run_id,
             self._step.name,
         ):
             return None
-        return list(said["files"])
+        return list(success["files"])
 
     def _say_success(self, files: list[dict[str, Any]]) -> None:
-        said = {
+        success = {
             "run_id": self._context.run_id,
             "pipeline": self._context.pipeline,
             "step": self._step.name,
@@ -116,19 +116,19 @@ class Publication:
             "files": files,
         }
         with self._store.create(f"{self._folder}/{SUCCESS}") as target:
-            target.write(orjson.dumps(said) + b"\n")
+            target.write(orjson.dumps(success) + b"\n")
 
     def _delete_others(self, keys: set[str]) -> None:
-        """Delete the files of an earlier run for the same moment that this one has not written over."""
-        found = [each.key for each in self._store.list(f"{self._folder}/")]
-        for key in found:
+        """Delete files of an earlier run for the same time that this one has not overwritten."""
+        existing = [each.key for each in self._store.list(f"{self._folder}/")]
+        for key in existing:
             if key not in keys and patterns.matches(self._pattern, key):
                 self._store.delete(key)
 
 
 @contextmanager
 def _spool() -> Iterator[BinaryIO]:
-    """Open a file of this worker's own. Raises ServiceError where its disk has no room."""
+    """Open a temporary file. Raise ServiceError if the disk is full."""
     try:
         with tempfile.TemporaryFile() as file:
             yield cast(BinaryIO, file)
@@ -140,7 +140,7 @@ def _spool() -> Iterator[BinaryIO]:
 
 
 def _parts(rows: Iterable[Mapping[str, Any]], size: int) -> Iterator[Iterator[Mapping[str, Any]]]:
-    """Cut rows into parts; each has to be read to its end before the next one is asked for."""
+    """Divide rows into parts; each must be read to its end before the next one is requested."""
     iterator = iter(rows)
 
     def part(first: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""A wrong definition as one sentence: its place, what is allowed, what was given. Knows no rule of its own."""
+"""Turns pydantic's errors of a definition into one sentence: the place, what is allowed, the value."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _ALLOWED = {
     "greater_than_equal": "give {ge:,} or more",
     "less_than_equal": "give {le:,} or less",
 }
-"""By what pydantic calls it."""
+"""By pydantic's type of the error."""
 _SHOWS_NOTHING = ("missing", "value_error", "extra_forbidden", "string_too_short", "too_short", "too_long")
 
 
 def refusal(error: ValidationError) -> InputError:
-    """Return what to raise for the first thing that is wrong."""
+    """Return the error to raise for the first problem."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     message = _sentence(first)
-    given = "" if first["type"] in _SHOWS_NOTHING else f" (given: {repr(first.get('input'))[:80]})"
+    value = "" if first["type"] in _SHOWS_NOTHING else f" (given: {repr(first.get('input'))[:80]})"
     where = f"{place}: " if place else ""
-    named = _PLACED.match(message)  # where it takes several steps to see it
+    named = _PLACED.match(message)  # errors that concern several steps name their place in the message
     param = place or (named[1] if named else "steps")
-    return InputError(f"{where}{message}{given}", param=param, code="invalid_pipeline")
+    return InputError(f"{where}{message}{value}", param=param, code="invalid_pipeline")
 
 
-def _sentence(found: Any) -> str:
-    allowed = _ALLOWED.get(found["type"])
+def _sentence(problem: Any) -> str:
+    allowed = _ALLOWED.get(problem["type"])
     if allowed is not None:
-        return allowed.format(**found.get("ctx", {}))
-    return str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "give")
+        return allowed.format(**problem.get("ctx", {}))
+    return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "give")

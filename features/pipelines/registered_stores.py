@@ -1,4 +1,4 @@
-"""What operators do to stores. The log has the names of their options and no value: credentials are among them."""
+"""Operators' actions on stores. The log has the names of options but no values, as these include credentials."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jobs.admin_log import Admin, Shown
 
 
 def add(admin: Admin, tenant_id: str, name: str, url: str, *, options: Mapping[str, str], is_writable: bool) -> Store:
-    """Open a store to a tenant's pipelines: `features.pipelines.stores.add_store`."""
+    """Register a store for a tenant's pipelines: `features.pipelines.stores.add_store`."""
     store = stores.add_store(admin.session, tenant_id, name, url, options=options, is_writable=is_writable)
     admin.note("store.add", store.id, tenant_id=tenant_id, after=_shown(store))
     return store
 
 
 def remove(admin: Admin, tenant_id: str, name: str) -> None:
-    """Take a store from a tenant: `features.pipelines.stores.remove_store`."""
+    """Remove a tenant's store: `features.pipelines.stores.remove_store`."""
     before = _shown(stores.get_store(admin.session, tenant_id, name))
     store = stores.remove_store(admin.session, tenant_id, name)
     admin.note("store.remove", store.id, tenant_id=tenant_id, before=before)

@@ -1,4 +1,4 @@
-"""The requests of a step: what each row's messages are sent with, and whether a worker could serve that. No SQL."""
+"""The requests of a step: builds the line of each row, and checks that a worker could serve it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.settings import Settings
 
 
 def line_of(step: Step, custom_id: str, *, messages: Iterable[Message]) -> bytes:
-    """Return the line of a batch that asks a step's model."""
+    """Return the batch line of a row."""
     body: dict[str, Any] = {
         "model": step.model,
         "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -33,9 +33,9 @@ def line_of(step: Step, custom_id: str, *, messages: Iterable[Message]) -> bytes
 
 
 def check_requests(definition: Definition, settings: Settings) -> None:
-    """Compile each prompt, check each step's schema and parameters. Raises InputError with the place.
+    """Compile each prompt, check each step's schema and parameters. Raise InputError with the place.
 
-    Starts a process for each prompt: not under a session.
+    It starts a process for each prompt, so call it without a session.
     """
     for number, step in enumerate(definition.steps):
         try:
@@ -54,8 +54,8 @@ def _check_prompt(step: Step) -> None:
     has_previous = step.source.step is not None and step.source.group_by is None
     if "previous" in template.names and not has_previous:
         raise InputError(
-            "`previous` is what an earlier step has answered for the row, and the source of this one is no step, or "
-            'groups. A column of that name is {{ row["previous"] }}.'
+            "`previous` is the answer of an earlier step for the row, but the source of this one is not a step, or it "
+            'is groups. A column of that name is {{ row["previous"] }}.'
         )
 
 
@@ -66,8 +66,8 @@ def _check_columns(definition: Definition, step: Step) -> None:
     check_keywords(step.response_schema)
     if ERROR_COLUMN in columns:
         raise InputError(
-            f"the schema has a property {ERROR_COLUMN!r}, which is the column that says why a row failed. Call the "
-            "property otherwise."
+            f"the schema has a property {ERROR_COLUMN!r}, which is the column for the error of a failed row. Rename "
+            "the property."
         )
     if comes_to_parquet(definition, step):
         require_narrow(columns)

@@ -1,6 +1,6 @@
-"""What a pipeline's definition may say: JSON in, checked values out. No SQL, and no look into templates.
+"""The definition of a pipeline: parses JSON into checked values. Templates are checked elsewhere.
 
-Whoever gives a wrong one is told its place, as in `steps.1.source.store`, and what is allowed.
+An error names its place, such as `steps.1.source.store`, and what is allowed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _IN_SOURCE = {"pipeline", "date", "hour"}
 _IN_OUTPUT = {"pipeline", "date", "hour", "step", "run", "n"}
 _RESERVED_PARAMETERS = {
-    **dict.fromkeys(("model", "messages", "prompt", "response_format"), "model, prompt and schema say it"),
+    **dict.fromkeys(("model", "messages", "prompt", "response_format"), "model, prompt and schema set it"),
     "stream": "a batch has no reader",
     "n": "a row has one answer",
 }
@@ -51,11 +51,11 @@ class Take(StrEnum):
     """Which of a source's files a run takes."""
 
     ALL = "all"
-    NEW = "new_since_last_success"  # those that no successful run of the pipeline took as they are now
+    NEW = "new_since_last_success"  # files whose current version no successful run of the pipeline has taken
 
 
 class Format(StrEnum):
-    """How rows are written in a file."""
+    """The format of a file of rows."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -63,10 +63,10 @@ class Format(StrEnum):
 
 
 class OnError(StrEnum):
-    """What a row without an answer does to its run."""
+    """The effect of a row without an answer on its run."""
 
-    SKIP = "skip"  # it keeps its row, with an error, and goes through no further step
-    FAIL = "fail"  # the run fails, before the step puts anything out
+    SKIP = "skip"  # its row is kept with an error, and skips further steps
+    FAIL = "fail"  # the run fails before the step publishes anything
 
 
 class SpecModel(BaseModel):
@@ -81,7 +81,7 @@ def _name(text: str) -> str:
 
 
 def check_key(key: str, allowed: set[str]) -> str:
-    """Return a key, or a pattern of keys, that stays inside its store. Raises ValueError."""
+    """Return a key, or a pattern of keys, that stays inside its store. Raise ValueError."""
     parts = key.split("/")
     if key.startswith("/") or ".." in parts or "." in parts or "" in parts[:-1] or "\\" in key:
         raise ValueError("give a key below the store, without a leading /, empty parts, . or ..")
@@ -92,12 +92,12 @@ def check_key(key: str, allowed: set[str]) -> str:
         listed = ", ".join(f"{{{name}}}" for name in sorted(allowed))
         raise ValueError(f"{{{unknown[0]}}} is not known; allowed are {listed}")
     if "{" in _PLACEHOLDER.sub("", key) or "}" in _PLACEHOLDER.sub("", key):
-        raise ValueError("its braces do not match; {date} and the like stand in them")
+        raise ValueError("its braces do not match; they are for placeholders such as {date}")
     return key
 
 
-def _source_keys(given: Any) -> str | list[str]:
-    keys = (given,) if isinstance(given, str) else given
+def _source_keys(value: Any) -> str | list[str]:
+    keys = (value,) if isinstance(value, str) else value
     if not isinstance(keys, list | tuple) or not 1 <= len(keys) <= MAX_KEYS:
         raise ValueError(f"give a key, or a list of 1 to {MAX_KEYS} keys")
     for key in keys:
@@ -106,7 +106,7 @@ def _source_keys(given: Any) -> str | list[str]:
         check_key(key, _IN_SOURCE)
     if len(set(keys)) < len(keys):
         raise ValueError("it names a key twice")
-    return given if isinstance(given, str) else list(keys)
+    return value if isinstance(value, str) else list(keys)
 
 
 def _output_key(key: str) -> str:
@@ -117,25 +117,25 @@ def _output_key(key: str) -> str:
         raise ValueError("its last part needs {n}, the number of a file, as in part-{n}.jsonl")
     if "/" not in key:
         raise ValueError(
-            "put the files into a folder of their own, as in {pipeline}/{date}/part-{n}.jsonl: its _SUCCESS "
-            "says that they are whole"
+            "put the files into their own folder, as in {pipeline}/{date}/part-{n}.jsonl: its _SUCCESS "
+            "marks them as complete"
         )
     folders = key.split("/")[:-1]
     if any("{n}" in part for part in folders):
-        raise ValueError("{n} stands in its last part alone: all files of a run are in one folder")
+        raise ValueError("{n} is allowed only in its last part: all files of a run are in one folder")
     if "*" in key or "?" in key:
-        raise ValueError("* and ? are for sources; an output says how its files are called")
+        raise ValueError("* and ? are for sources; an output has exact names")
     if BESIDE in folders or any(part.startswith(".") for part in key.split("/")):
-        raise ValueError(f"no part may begin with a dot or be {BESIDE}: whoever reads the store leaves these out")
+        raise ValueError(f"no part may begin with a dot or be {BESIDE}: readers of the store skip these")
     return key
 
 
-def checked_parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what every request of a table gives beside its prompt. Raises ValueError for what another part says."""
+def checked_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of every request beside its prompt. Raise ValueError for those set elsewhere."""
     for name, reason in _RESERVED_PARAMETERS.items():
-        if name in given:
+        if name in parameters:
             raise ValueError(f"there may be no {name!r} among them: {reason}")
-    return given
+    return parameters
 
 
 def _cost(text: str) -> str:
@@ -156,26 +156,26 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 class Source(SpecModel):
-    """Where a step's rows come from: the files of a store, the rows of an earlier step, or the answers of a batch."""
+    """The source of a step's rows: files of a store, rows of an earlier step, or answers of a batch."""
 
     store: Name | None = None
     """A store that the operator has registered for the tenant."""
     keys: Annotated[str | list[str], PlainValidator(_source_keys)] | None = None
-    """Keys, or patterns with `*`, `?` and `**`: one or a list; {date}, {hour} and {pipeline} stand for the run's."""
+    """Keys, or patterns with `*`, `?` and `**`: one or a list; {date}, {hour} and {pipeline} are those of the run."""
     format: Format | None = None
-    """None: as each file is called."""
+    """None: from each file's name."""
     take: Take = Take.ALL
     step: Name | None = None
     group_by: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_GROUP_COLUMNS)] | None = None
-    """Columns of that step's rows: those that are alike there become one row; None: each is its own."""
+    """Columns of that step's rows: rows with equal values in them become one row; None: no grouping."""
     batch: Annotated[str, Field(pattern=r"^batch_[0-9A-Za-z]{1,60}$")] | None = None
-    """One of the tenant's own, each of whose answers is a row."""
+    """A batch of the tenant; each of its answers is a row."""
 
     @model_validator(mode="after")
     def _check(self) -> Source:
         if [self.store, self.step, self.batch].count(None) != 2:
             raise ValueError(
-                "give one of store, with keys, of step, the name of an earlier step, and of batch, one of your own"
+                "give exactly one of store (with keys), step (the name of an earlier step) and batch (one of your own)"
             )
         if self.store is not None and self.keys is None:
             raise ValueError("give keys too: which of the store's files, such as {date}/*.jsonl")
@@ -190,24 +190,24 @@ class Source(SpecModel):
             raise ValueError("group_by is for the rows of an earlier step; give step in place of store")
         reserved = [name for name in columns if name in GROUP_COLUMNS]
         if reserved:
-            raise ValueError(f"group_by has {reserved[0]!r}, which is what a template knows a group's own by")
+            raise ValueError(f"group_by has {reserved[0]!r}, which is reserved for a group's values in templates")
         if len(set(columns)) < len(columns):
             raise ValueError("group_by names a column twice")
 
 
 class Output(SpecModel):
-    """Where a step's rows go, with what was answered."""
+    """Where a step's rows are written, with their answers."""
 
     store: Name
     keys: Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH), AfterValidator(_output_key)]
-    """Such as `{pipeline}/{date}/part-{n}.jsonl`; `_SUCCESS` beside them says that all are there."""
+    """Such as `{pipeline}/{date}/part-{n}.jsonl`; a `_SUCCESS` file in the folder marks them as complete."""
     format: Format | None = None
-    """None: as the keys say."""
+    """None: from the keys."""
     rows_a_file: Annotated[StrictInt, Field(ge=1, le=10_000_000)] = 100_000
 
     @property
     def form(self) -> Format:
-        """How its files are written."""
+        """The format of its files."""
         form = self._named_form()
         assert form is not None, "it is checked"
         return form
@@ -218,7 +218,9 @@ class Output(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Output:
         if self._named_form() is None:
-            raise ValueError("its keys do not say what it is: end them with .jsonl, .csv or .parquet, or give a format")
+            raise ValueError(
+                "its keys do not show the format: end them with .jsonl, .csv or .parquet, or give a format"
+            )
         named = next((form for form in Format if self.keys.lower().endswith(f".{form}")), self.form)
         if named is not self.form:
             raise ValueError(f"its keys end in .{named} and its format is {self.form}; leave the format out")
@@ -226,7 +228,7 @@ class Output(SpecModel):
 
 
 class Step(SpecModel):
-    """One template over rows."""
+    """One step: a template over rows."""
 
     name: Name
     source: Source
@@ -234,9 +236,9 @@ class Step(SpecModel):
     """A template: see docs/pipelines.md."""
     model: Annotated[str, Field(min_length=1, max_length=200)]
     response_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    """JSON Schema of the answers; None: they are text."""
+    """JSON Schema of the answers; None for text."""
     parameters: Annotated[dict[str, Any], AfterValidator(checked_parameters)] = {}
-    """Of the request's body, such as max_tokens and temperature."""
+    """Parameters of the request's body, such as max_tokens and temperature."""
     priority: AskedPriority = AskedPriority.BULK
     completion_window: Annotated[str, AfterValidator(_window)] = "24h"
     on_error: OnError = OnError.SKIP
@@ -248,7 +250,7 @@ class Definition(SpecModel):
 
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS)]
     max_tokens: Annotated[StrictInt, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """Of all batches of a run; None: as many as the tenant's budget has."""
+    """Limit for all batches of a run; None: only the tenant's budget limits them."""
     max_cost: Annotated[str, AfterValidator(_cost)] | None = None
     """The same in units of currency, as a string."""
 
@@ -279,32 +281,32 @@ class Definition(SpecModel):
             if step.name in taken_once and "{run}" not in step.output.keys.rpartition("/")[0]:
                 raise ValueError(
                     f"steps.{number}.output.keys: its rows are taken once, and another run for the same keys would "
-                    "take their place: put {run} into the folder, as in {pipeline}/{date}/{run}/part-{n}.jsonl"
+                    "replace them: put {run} into the folder, as in {pipeline}/{date}/{run}/part-{n}.jsonl"
                 )
             folder = (step.output.store, step.output.keys.rpartition("/")[0].replace("{step}", step.name))
             if folder in folders:
                 raise ValueError(
-                    f"steps.{number}.output.keys: they lie in the folder of step {folders[folder]!r}; one _SUCCESS "
-                    "speaks for one step, so give each its own, such as {pipeline}/{step}/{date}/part-{n}.jsonl"
+                    f"steps.{number}.output.keys: they lie in the folder of step {folders[folder]!r}; a _SUCCESS is "
+                    "for one step, so give each its own folder, such as {pipeline}/{step}/{date}/part-{n}.jsonl"
                 )
             folders[folder] = step.name
 
 
-def parse_definition(given: Mapping[str, Any]) -> Definition:
-    """Check a definition. Raises InputError that names the place."""
+def parse_definition(definition: Mapping[str, Any]) -> Definition:
+    """Check a definition. Raise InputError that names the place."""
     try:
-        text = orjson.dumps(given)
+        text = orjson.dumps(definition)
     except TypeError as error:
-        raise InputError(f"The definition is no JSON: {error}.", param="steps") from None
+        raise InputError(f"The definition is not JSON: {error}.", param="steps") from None
     if b"\\u0000" in text:
-        raise InputError("The definition holds a NUL character, which no text may have. Remove it.", param="steps")
+        raise InputError("The definition contains a NUL character, which is not allowed. Remove it.", param="steps")
     size = len(text)
     if size > MAX_DEFINITION_BYTES:
         raise InputError(
-            f"The definition has {size:,} bytes and {MAX_DEFINITION_BYTES:,} are allowed. Put what is long into rows.",
+            f"The definition has {size:,} bytes and {MAX_DEFINITION_BYTES:,} are allowed. Move long texts into rows.",
             param="steps",
         )
     try:
-        return Definition.model_validate(given)
+        return Definition.model_validate(definition)
     except ValidationError as error:
         raise refusal(error) from None

@@ -1,6 +1,6 @@
-"""The rows of a step as they were read, kept as an object: a line each, with what its lines of a batch are joined by.
+"""The rows of a step as read, stored as an object with one row per line, with the ids that join them to batch lines.
 
-A source may change while a run goes on; what is put out is what was read.
+A source may change during a run; the output has the rows as they were read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class StepRow:
     """One row."""
 
     custom_id: str
-    """The same through all steps of a run."""
+    """The same in all steps of a run."""
     values: Mapping[str, Any]
     error: str | None
-    """Why it became no line; None: it did."""
+    """Why it became no line; None if it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredRow:
-    """A row, and the line of its batch's output or error file; None where there is none."""
+    """A row, and its line in the batch's output or error file; None if there is none."""
 
     row: StepRow
     line: Mapping[str, Any] | None
@@ -36,22 +36,22 @@ class AnsweredRow:
 
 def encode(row: StepRow) -> bytes:
     """Return a row as a line, without its newline."""
-    given = {"custom_id": row.custom_id, "row": dict(row.values), "error": row.error}
-    return dumps(given)
+    fields = {"custom_id": row.custom_id, "row": dict(row.values), "error": row.error}
+    return dumps(fields)
 
 
 def read_rows(storage: Storage, key: str) -> Iterator[StepRow]:
-    """Yield the rows of a step in order. Raises NotFoundError where the store has lost them."""
+    """Yield the rows of a step in order. Raise NotFoundError if the store has lost them."""
     for line in iter_lines(storage.iter_chunks(key), max_line_bytes=MAX_LINE_BYTES):
         assert line.content is not None, "rows are shorter"
-        found = loads(line.content)
-        yield StepRow(custom_id=found["custom_id"], values=found["row"], error=found["error"])
+        fields = loads(line.content)
+        yield StepRow(custom_id=fields["custom_id"], values=fields["row"], error=fields["error"])
 
 
 def answered(
     storage: Storage, rows_key: str, *, output_key: str | None, errors_key: str | None
 ) -> Iterator[AnsweredRow]:
-    """Yield the rows of a step with their answers, in memory of a piece of each file: all have the same order."""
+    """Yield the rows of a step with their answers, holding a piece of each file: all have the same order."""
     outputs, errors = OrderedResults(storage, output_key), OrderedResults(storage, errors_key)
     for row in read_rows(storage, rows_key):
         line = None if row.error is not None else outputs.take(row.custom_id) or errors.take(row.custom_id)

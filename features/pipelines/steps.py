@@ -1,4 +1,4 @@
-"""How far a run is with its steps: what each has read, which batch it is, what it has put out."""
+"""The steps of a run: their rows, batches and published outputs, and the caps of the run."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class Prepared:
 
     rows: NewFile
     lines: NewFile | None
-    """None: no row became a line."""
+    """None if no row became a line."""
     num_rows: int
     num_failed: int
     """Rows that became no line."""
     row_schema: bytes | None = None
-    """Types of the rows' columns, as `features.pipelines.rows.outputs.kept_columns` notes them; None where unused."""
+    """Types of the rows' columns, in the form of `features.pipelines.rows.outputs.kept_columns`; None if unused."""
     cpu_seconds: float = 0.0
-    """What its prompt took to render."""
+    """Processor time of rendering its prompt."""
     taken: Sequence[Found] = ()
-    """Files that hold what is new since the last success."""
+    """The files that are new since the last success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a run has used, and may use at most."""
+    """The usage and the caps of a run."""
 
     used_tokens: int
     used_picos: int
@@ -60,7 +60,7 @@ class Left:
 
     @property
     def tokens(self) -> int | None:
-        """Return what is left, None without a cap."""
+        """Return the tokens left, None without a cap."""
         return None if self.max_tokens is None else max(self.max_tokens - self.used_tokens, 0)
 
     @property
@@ -69,16 +69,16 @@ class Left:
 
 
 def steps_of(session: Session, run_id: str) -> list[RunStep]:
-    """Return the steps that are begun, in order."""
+    """Return the steps that have begun, in order."""
     return steps_of_each(session, [run_id])[run_id]
 
 
 def steps_of_each(session: Session, run_ids: Collection[str]) -> dict[str, list[RunStep]]:
-    """Return the same of several runs, by their ids, in one query."""
-    found: dict[str, list[RunStep]] = {run_id: [] for run_id in run_ids}
+    """Return the steps of several runs by run id, in one query."""
+    steps: dict[str, list[RunStep]] = {run_id: [] for run_id in run_ids}
     for step in session.scalars(select(RunStep).where(RunStep.run_id.in_(run_ids)).order_by(RunStep.step_no)):
-        found[step.run_id].append(step)
-    return found
+        steps[step.run_id].append(step)
+    return steps
 
 
 def begin_step(
@@ -91,9 +91,9 @@ def begin_step(
     settings: Settings,
     trace_context: str | None = None,
 ) -> RunStep:
-    """Name a step's rows and create its batch, in the transaction of the run's claim.
+    """Record a step's rows and create its batch, in the transaction of the run's claim.
 
-    Raises what creating a batch raises, and InputError where the run would pass one of its caps.
+    Raise what creating a batch raises, and InputError if the run would exceed one of its caps.
     """
     step = definition.steps[step_no]
     require_model(session, step.model)
@@ -133,7 +133,7 @@ def _submit(
     trace_context: str | None,
 ) -> Batch:
     tenant = session.get_one(Tenant, run.tenant_id)
-    wanted = CreateBatch(
+    submission = CreateBatch(
         input_file_id="",
         made_from=f"step {step.name} of {run.id}",
         endpoint=CHAT_ENDPOINT,
@@ -146,18 +146,18 @@ def _submit(
         cap_picos=left.picos,
         trace_context=trace_context,
     )
-    return made_inputs.submit(session, tenant, wanted, lines, settings, key_id=run.api_key_id).batch
+    return made_inputs.submit(session, tenant, submission, lines, settings, key_id=run.api_key_id).batch
 
 
 def finish_step(session: Session, step: RunStep, *, published: list[dict[str, Any]] | None, num_failed: int) -> None:
-    """Note that a step is done, and what it has put out."""
+    """Record that a step is done, with its published files."""
     step.published, step.num_failed = published, num_failed
     step.done_at = session.scalar(select(func.now()))
     session.flush()
 
 
 def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[str]) -> None:
-    """Forget a step that is to be done anew: its batch has not completed, or has failed lines that end the run."""
+    """Delete a step that must start over: its batch did not complete, or has failed lines that end the run."""
     failing = set(fails_on_error)
     for step in steps_of(session, run_id):
         batch = None if step.batch_id is None else session.get_one(Batch, step.batch_id)
@@ -169,7 +169,7 @@ def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[
 
 
 def require_model(session: Session, name: str) -> None:
-    """Raise InputError where a model is not known, which names some that are."""
+    """Raise InputError, which lists known models, if a model is unknown."""
     if session.get(Model, name) is None:
         known = session.scalars(select(Model.name).order_by(Model.name).limit(_LISTED_MODELS)).all()
         listed = ", ".join(known) or "none yet"
@@ -177,20 +177,20 @@ def require_model(session: Session, name: str) -> None:
 
 
 def used(session: Session, run: Run) -> tuple[int, int]:
-    """Return the tokens, and the pico-units of currency, that a run's batches have used.
+    """Return the tokens and pico-units of currency that a run's batches have used.
 
-    Those of steps that were done anew too: no step names them any more, but they were paid for.
+    This includes batches of steps that started over: no step names them any more, but they were billed.
     """
     return used_by_each(session, [run.id])[run.id]
 
 
 def used_by_each(session: Session, run_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return the same of several runs, by their ids, in one query."""
-    found = dict.fromkeys(run_ids, (0, 0))
+    """Return the usage of several runs by run id, in one query."""
+    usage = dict.fromkeys(run_ids, (0, 0))
     for batch in session.scalars(select(Batch).where(Batch.run_id.in_(run_ids))):
-        tokens, picos = found[batch.run_id or ""]
-        found[batch.run_id or ""] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
-    return found
+        tokens, picos = usage[batch.run_id or ""]
+        usage[batch.run_id or ""] = tokens + batch.input_tokens + batch.output_tokens, picos + prices.cost_picos(batch)
+    return usage
 
 
 def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
@@ -205,7 +205,7 @@ def what_is_left(session: Session, run: Run, definition: Definition) -> Left:
 
 
 def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None:
-    """Raise InputError where a step's lines, as they are estimated, are more than its run may still use."""
+    """Raise InputError if the estimate of a step's lines exceeds what its run may still use."""
     estimate = lines.estimate
     assert estimate is not None, "lines have one"
     needed = estimate.estimated_input_tokens + estimate.estimated_output_tokens
@@ -231,9 +231,9 @@ def check_caps(session: Session, left: Left, step: Step, lines: NewFile) -> None
 
 
 def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunStep) -> str | None:
-    """Cancel the batch of a step that can use no more of what its run has, and return why; None where it can.
+    """Cancel a step's batch that has used up what its run may use, and return why; None if there is room.
 
-    What has run stays and is billed. Belongs in the transaction that ends the run.
+    Finished lines stay and are billed. Call it in the transaction that ends the run.
     """
     assert step.batch_id is not None
     batch = batches.lock_batch(session, step.batch_id)
@@ -257,7 +257,7 @@ def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunSte
 
 
 def untaken(session: Session, pipeline_id: str, step: str, found: Sequence[Found]) -> list[Found]:
-    """Return those files that no successful run of the pipeline took in as they are now."""
+    """Return the files whose current version no successful run of the pipeline has taken."""
     rows = session.execute(
         select(DatasetFile.key, DatasetFile.version).where(
             DatasetFile.pipeline_id == pipeline_id,
@@ -271,7 +271,7 @@ def untaken(session: Session, pipeline_id: str, step: str, found: Sequence[Found
 
 
 def finish_files(session: Session, run_id: str) -> None:
-    """Note that the run which took these files in has succeeded."""
+    """Record that the run which took these files has succeeded."""
     taken = update(DatasetFile).where(DatasetFile.run_id == run_id, DatasetFile.done_at.is_(None))
     session.execute(taken.values(done_at=func.now()))
 

@@ -1,4 +1,4 @@
-"""The stores that operators have registered for tenants: add, list, find, remove. A tenant sees their names alone."""
+"""The stores that operators register for tenants: add, list, find, remove. A tenant sees only their names."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jobs.ids import new_id
 def add_store(
     session: Session, tenant_id: str, name: str, url: str, *, options: Mapping[str, str], is_writable: bool
 ) -> Store:
-    """Register a store for a tenant. Raises InputError, or ConflictError where the name is taken."""
+    """Register a store for a tenant. Raise InputError, or ConflictError if the name is taken."""
     check_name(name)
-    # What is wrong with it is said now, as far as it is known here: variables are those of the control workers.
+    # Report errors now as far as possible; environment variables are only known to the control workers.
     open_store(
         name, url, {key: value for key, value in options.items() if not value.startswith("env:")}, timeout_seconds=10
     )
@@ -46,7 +46,7 @@ def list_stores(session: Session, tenant_id: str) -> Sequence[Store]:
 
 
 def get_store(session: Session, tenant_id: str, name: str) -> Store:
-    """Return a tenant's store. Raises NotFoundError, which names those there are."""
+    """Return a tenant's store. Raise NotFoundError, which lists the existing ones."""
     store = _find(session, tenant_id, name)
     if store is None:
         known = ", ".join(each.name for each in list_stores(session, tenant_id)) or "none yet"
@@ -59,7 +59,7 @@ def get_store(session: Session, tenant_id: str, name: str) -> Store:
 
 
 def require(session: Session, tenant_id: str, name: str, *, place: str, writing: bool) -> None:
-    """Raise NotFoundError or InputError, with the place, where a tenant has no such store or may not write to it."""
+    """Raise NotFoundError or InputError, with the place, if a tenant has no such store or may not write to it."""
     try:
         store = get_store(session, tenant_id, name)
     except NotFoundError as error:
@@ -72,7 +72,7 @@ def require(session: Session, tenant_id: str, name: str, *, place: str, writing:
 
 
 def remove_store(session: Session, tenant_id: str, name: str) -> Store:
-    """Take a store from a tenant: runs that need it fail. What is in it stays. Raises NotFoundError."""
+    """Remove a tenant's store: runs that need it fail; its contents stay. Raise NotFoundError."""
     store = get_store(session, tenant_id, name)
     store.deleted_at = session.scalar(select(func.now()))
     store.options = {}
@@ -81,7 +81,7 @@ def remove_store(session: Session, tenant_id: str, name: str) -> Store:
 
 
 def open_registered(store: Store, *, writing: bool, timeout_seconds: float) -> ExternalStore:
-    """Open a tenant's store. Raises StoreRefusedError where it may only be read, and what `open_store` raises."""
+    """Open a tenant's store. Raise StoreRefusedError if it is read-only, and what `open_store` raises."""
     if writing and not store.is_writable:
         raise StoreRefusedError(f"The store {store.name!r} is registered for reading only; ask your operator.")
     return open_store(store.name, store.url, store.options, timeout_seconds=timeout_seconds)

@@ -1,4 +1,4 @@
-"""Graphs of batches: their definitions, schedules and runs, and the stores that they read and write."""
+"""Tables of pipelines: definitions, schedules, runs, and the stores that they read and write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.tables.courses import GraphRow
 
 
 class Pipeline(Base):
-    """What a run does, as steps: see `features.pipelines`. A run keeps the definition that it began with."""
+    """A pipeline: the steps of its runs, see `features.pipelines`. A run keeps the definition that it began with."""
 
     __tablename__ = "pipeline"
     __table_args__ = (
@@ -25,16 +25,16 @@ class Pipeline(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
     name: Mapped[str]
-    definition: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which orders the properties of schemas anew
-    version: Mapped[int] = mapped_column(server_default="1")  # of the definition; only grows
-    api_key_id: Mapped[str | None]  # that gave the definition: its budgets are charged
+    definition: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which reorders the properties of schemas
+    version: Mapped[int] = mapped_column(server_default="1")  # of the definition; only increases
+    api_key_id: Mapped[str | None]  # the key that set the definition: its budgets are charged
     created_at: Mapped[datetime] = created_at()
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
 
 
 class Schedule(Base):
-    """When a pipeline runs. Whoever moves `next_at` on inserts the runs up to it in the same transaction."""
+    """When a pipeline runs. Advancing `next_at` and inserting the runs up to it is one transaction."""
 
     __tablename__ = "schedule"
     __table_args__ = (
@@ -61,17 +61,17 @@ class Schedule(Base):
     overlap: Mapped[str] = mapped_column(server_default=Overlap.SKIP.value)
     catch_up: Mapped[str] = mapped_column(server_default=CatchUp.LATEST.value)
     catch_up_seconds: Mapped[int]
-    max_failures: Mapped[int | None] = mapped_column(Integer)  # in a row, which pause it; null: none do
-    next_at: Mapped[datetime | None]  # `scheduled_for` of its next run; null: there is none any more
+    max_failures: Mapped[int | None] = mapped_column(Integer)  # failures in a row that pause it; null: unlimited
+    next_at: Mapped[datetime | None]  # `scheduled_for` of its next run; null if there is none any more
     due_at: Mapped[datetime | None]  # next_at and its jitter
     paused_at: Mapped[datetime | None]
-    pause_reason: Mapped[str | None]  # null: somebody paused it
+    pause_reason: Mapped[str | None]  # null if a user paused it
     num_failures: Mapped[int] = mapped_column(Integer, server_default="0")  # in a row
     num_skipped: Mapped[int] = mapped_column(Integer, server_default="0")  # in a row
     created_at: Mapped[datetime] = created_at()
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
-    late_after_seconds: Mapped[int | None] = mapped_column(Integer)  # after `scheduled_for`; null: no run is late
+    late_after_seconds: Mapped[int | None] = mapped_column(Integer)  # after `scheduled_for`; null: runs are never late
 
 
 class Run(GraphRow):
@@ -88,7 +88,7 @@ class Run(GraphRow):
             "pipeline_id", "scheduled_for", "id",
             postgresql_where=text(one_of("state", OPEN_RUN_STATES)),
         ),
-        # One at a time: what is new since the last success would be taken twice.
+        # One at a time: otherwise files that are new since the last success would be taken twice.
         Index(
             "run_under_way_idx",
             "pipeline_id",
@@ -108,18 +108,18 @@ class Run(GraphRow):
     interval_start: Mapped[datetime]
     interval_end: Mapped[datetime]
     state: Mapped[str] = mapped_column(server_default=RunState.QUEUED.value)
-    num_missed: Mapped[int] = mapped_column(Integer, server_default="1")  # runs that a skipped one stands for
-    # The pipeline's when it began; null: it has not begun.
+    num_missed: Mapped[int] = mapped_column(Integer, server_default="1")  # runs that a skipped one represents
+    # The pipeline's definition when it began; null if it has not begun.
     definition: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    api_key_id: Mapped[str | None]  # whose budgets its batches are charged to
+    api_key_id: Mapped[str | None]  # the key whose budgets its batches are charged to
     idempotency_key: Mapped[str | None]
     started_at: Mapped[datetime | None]
-    late_at: Mapped[datetime | None]  # when it was told that it is
-    error_code: Mapped[str | None]  # of what it failed by, where that has one
+    late_at: Mapped[datetime | None]  # when it was reported as late
+    error_code: Mapped[str | None]  # of its error, if that has one
 
 
 class RunStep(Base):
-    """How far a run is with one of its steps; each column is written once, by the transaction that did it."""
+    """One step of a run and its progress; each column is written once, by the transaction of its effect."""
 
     __tablename__ = "run_step"
     __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
@@ -127,19 +127,19 @@ class RunStep(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
     step_no: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     name: Mapped[str]
-    rows_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))  # its rows, as they were read
-    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null: none of its rows became a line
+    rows_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))  # its rows, as read
+    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null if none of its rows became a line
     num_rows: Mapped[int] = mapped_column(server_default="0")
     num_failed: Mapped[int] = mapped_column(server_default="0")  # rows without an answer
-    prepared_at: Mapped[datetime | None]  # its rows and its batch are named
-    published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once they are there
+    prepared_at: Mapped[datetime | None]  # its rows and its batch are recorded
+    published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once published
     done_at: Mapped[datetime | None]
-    row_schema: Mapped[bytes | None]  # of its rows, in Arrow's form: where a Parquet output needs their types
-    cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # that its prompt took to render
+    row_schema: Mapped[bytes | None]  # Arrow schema of its rows, if a Parquet output needs their types
+    cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # for rendering its prompt
 
 
 class DatasetFile(Base):
-    """A file of a store that a run took in, as it was: what is new since the last success is not among these."""
+    """A version of a file of a store that a run took; files without a row here are new since the last success."""
 
     __tablename__ = "dataset_file"
     __table_args__ = (Index(None, "run_id"),)
@@ -149,12 +149,12 @@ class DatasetFile(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[str] = mapped_column(primary_key=True)
     size_bytes: Mapped[int]
-    run_id: Mapped[str | None] = mapped_column(ForeignKey("run.id"))  # the last one that took it; null: it is forgotten
-    done_at: Mapped[datetime | None]  # a run that took it succeeded
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("run.id"))  # the last run that took it; null if deleted
+    done_at: Mapped[datetime | None]  # when a run that took it succeeded
 
 
 class Store(Base):
-    """A folder or bucket that an operator has registered for a tenant: its pipelines reach no other."""
+    """A folder or bucket that an operator has registered for a tenant; its pipelines can reach no other."""
 
     __tablename__ = "store"
     __table_args__ = (
@@ -165,7 +165,7 @@ class Store(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
     name: Mapped[str]
     url: Mapped[str]
-    options: Mapped[dict[str, Any]]  # credentials among them: shown to nobody
+    options: Mapped[dict[str, Any]]  # they include credentials and are never shown
     is_writable: Mapped[bool]
     created_at: Mapped[datetime] = created_at()
     deleted_at: Mapped[datetime | None]

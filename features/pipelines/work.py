@@ -1,4 +1,4 @@
-"""Runs of pipelines that are due, taken up in turns between tenants; queued ones are begun."""
+"""Advances due pipeline runs in turns between tenants, and starts queued ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.turns.tenant_turns import CONNECTIONS, TenantTurns
 
 
 def run_turns(sessions: sessionmaker[Session], *, advance: Callable[[str], bool], look_seconds: float) -> TenantTurns:
-    """Return what begins queued runs, and goes on with those that are due."""
+    """Return the turns that start queued runs and advance due ones."""
 
     def find(session: Session) -> Sequence[Due]:
         if lifecycle.is_any_to_start(session):

@@ -87,7 +87,7 @@ def test_a_file_without_requests_makes_no_batch(service: Service, tmp_path: Path
 def test_a_packed_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
     packed = tmp_path / "in.jsonl.gz"
     packed.write_bytes(gzip.compress(write_lines(tmp_path / "in.jsonl").read_bytes())[:-20])
-    with pytest.raises(InputError, match=rf"cannot unpack {packed}: .*Compress it anew"):
+    with pytest.raises(InputError, match=rf"cannot unpack {packed}: .*Compress it again"):
         run("batch", "check", packed)
 
 

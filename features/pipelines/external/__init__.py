@@ -1,4 +1,1 @@
-"""The stores that operators register: a folder of this machine or a bucket. Files in, files out.
-
-Knows no table.
-"""
+"""The stores that operators register: folders of this machine and buckets."""

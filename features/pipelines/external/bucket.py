@@ -1,4 +1,4 @@
-"""A bucket, or what begins with a prefix of one, as a store."""
+"""A bucket, or a prefix of one, as a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_RIGHT = ("it answered 401", "it answered 403")
 
 
 class Bucket:
-    """A bucket, or what begins with a prefix of one."""
+    """A bucket, or a prefix of one."""
 
     def __init__(self, name: str, store: ObjectStore) -> None:
         self._name = name
@@ -38,14 +38,14 @@ class Bucket:
 
     def list(self, prefix: str) -> Iterator[Found]:
         with self._reported(prefix):
-            # A store lists below whole parts: what a prefix without / at its end names is in its folder.
+            # Object stores list below whole parts: a prefix without a final / is listed by its folder.
             folder = prefix.rpartition("/")[0]
             for page in obstore.list(self._store, folder or None, chunk_size=_LISTED_AT_ONCE):
-                for found in page:
-                    key = found["path"]
+                for entry in page:
+                    key = entry["path"]
                     if key.startswith(prefix) and BESIDE not in key.split("/") and not key.endswith("/"):
-                        version = found.get("version") or found.get("e_tag") or found["last_modified"].isoformat()
-                        yield Found(key=key, size_bytes=found["size"], version=str(version))
+                        version = entry.get("version") or entry.get("e_tag") or entry["last_modified"].isoformat()
+                        yield Found(key=key, size_bytes=entry["size"], version=str(version))
 
     def open(self, key: str) -> IO[bytes]:
         with self._reported(key):
@@ -90,10 +90,10 @@ class Bucket:
     def clear(self, folder: str) -> None:
         with self._reported(folder):
             for page in obstore.list(self._store, folder, chunk_size=_LISTED_AT_ONCE):
-                obstore.delete(self._store, [found["path"] for found in page])
+                obstore.delete(self._store, [entry["path"] for entry in page])
 
     def _require_bucket(self) -> None:
-        """Raise StoreAwayError where the bucket, too, is not there: a store of a tenant carries no marker of ours."""
+        """Raise StoreAwayError if the bucket itself is missing: tenants' stores have no marker of ours."""
         try:
             for _ in obstore.list(self._store, chunk_size=1):
                 break
@@ -108,7 +108,7 @@ class Bucket:
             raise self._sentence(key, error) from error
 
     def _sentence(self, key: str, error: Exception) -> StoreRefusedError | ServiceError:
-        """Return what to raise: by the answer too, as some calls know no narrower class of error."""
+        """Return the error to raise; it depends on the answer as well, as some calls raise only a general class."""
         log.warning("store failed name=%s error=%s", self._name, str(error).split("\n")[0])
         problem = problem_of(error)
         if "NoSuchBucket" in str(error):
@@ -152,7 +152,7 @@ class _Bytes(io.RawIOBase):
 
 
 def problem_of(error: Exception) -> str:
-    """Return what a store said without its URL, which tenants are not shown."""
+    """Return a store's message without its URL, which tenants must not see."""
     answer = _ANSWER.search(str(error))
     if answer is not None:
         return f"it answered {answer[1].strip()}"

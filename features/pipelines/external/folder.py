@@ -1,7 +1,7 @@
 """A folder of this machine as a store.
 
-It is entered part by part, and a symbolic link in it is never followed: whoever may write into it cannot lead us, or
-another's rows, out of it.
+Paths are opened part by part, and symbolic links are never followed, so that nobody who can write into the folder can
+redirect reads or writes out of it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LocalFolder:
                 try:
                     status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # renamed or deleted since its folder was read: as if it had been before
+                    continue  # renamed or deleted since its folder was read
                 if stat.S_ISREG(status.st_mode):
                     yield _found(path + name, status)
                 continue
@@ -82,7 +82,7 @@ class LocalFolder:
     @contextmanager
     def create(self, key: str) -> Iterator[IO[bytes]]:
         folder, _, name = key.rpartition("/")
-        unfinished = f".{name}.{os.urandom(6).hex()}"  # its own: two may write the same file, one of them given up
+        unfinished = f".{name}.{os.urandom(6).hex()}"  # unique, as two workers may write the same file for a while
         with self._reported(key):
             descriptor = self._enter(folder, make=True)
             try:
@@ -94,7 +94,7 @@ class LocalFolder:
                         os.fsync(file.fileno())
                     os.rename(unfinished, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
                 except Exception:
-                    with suppress(FileNotFoundError):  # where it could not even be made
+                    with suppress(FileNotFoundError):  # it may not have been created
                         os.unlink(unfinished, dir_fd=descriptor)
                     raise
                 os.fsync(descriptor)
@@ -134,7 +134,7 @@ class LocalFolder:
         with self._reported(folder), suppress(FileNotFoundError):
             descriptor = self._enter(above)
             try:
-                shutil.rmtree(name, dir_fd=descriptor)  # which follows no link, and says so
+                shutil.rmtree(name, dir_fd=descriptor)  # documented to follow no links
             finally:
                 os.close(descriptor)
 
@@ -142,17 +142,17 @@ class LocalFolder:
         folder, _, name = key.rpartition("/")
         descriptor = self._enter(folder)
         try:
-            # Not blocking: a pipe that somebody made there would have us wait for its other end.
+            # Non-blocking: opening a pipe in the folder would otherwise wait for its other end.
             opened = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
-            raise StoreRefusedError(f"{key!r} of the store {self._name!r} is no file.")
+            raise StoreRefusedError(f"{key!r} of the store {self._name!r} is not a file.")
         return opened
 
     def _enter(self, folder: str, *, make: bool = False) -> int:
-        """Return a descriptor of a folder below the root, entered part by part without following a link."""
+        """Return a descriptor of a folder below the root, opened part by part without following links."""
         try:
             descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -183,7 +183,7 @@ class LocalFolder:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise StoreRefusedError(
-                    f"{key!r} of the store {self._name!r} is, or lies behind, a symbolic link: none is followed."
+                    f"{key!r} of the store {self._name!r} is, or lies behind, a symbolic link; links are not followed."
                 ) from None
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(f"the store {self._name!r} is full; free some space") from error

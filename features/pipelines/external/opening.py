@@ -1,4 +1,4 @@
-"""Opens a store by the URL that an operator gave."""
+"""Opens a store by its URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENV = "env:"
 
 
 def open_store(name: str, url: str, options: Mapping[str, str], *, timeout_seconds: float) -> ExternalStore:
-    """Open a registered store. Raises InputError where its URL or an option is wrong."""
+    """Open a registered store. Raise InputError if its URL or an option is wrong."""
     scheme, separator, rest = url.partition("://")
     if scheme == "file" and separator:
         if not rest.startswith("/") or options:
@@ -31,13 +31,13 @@ def open_store(name: str, url: str, options: Mapping[str, str], *, timeout_secon
             f"The store {name!r} is {url!r}; give file:///absolute/folder or s3://bucket/prefix (or gs://, az://).",
             param="url",
         )
-    given = {key: _value(name, key, value) for key, value in options.items()}
+    values = {key: _value(name, key, value) for key, value in options.items()}
     silence = timedelta(seconds=timeout_seconds)
-    is_plain = given.pop("allow_http", "false").lower() == "true"
+    is_plain = values.pop("allow_http", "false").lower() == "true"
     client: Any = {"connect_timeout": silence, "read_timeout": silence, "timeout": 6 * silence, "allow_http": is_plain}
     retry: Any = {"max_retries": 3, "retry_timeout": silence}
     try:
-        store = from_url(url, client_options=client, retry_config=retry, **cast(Any, given))
+        store = from_url(url, client_options=client, retry_config=retry, **cast(Any, values))
     except (BaseError, ValueError, TypeError) as error:
         raise InputError(f"The store {name!r} cannot be opened: {problem_of(error)}.", param="url") from None
     return Bucket(name, store)
@@ -47,7 +47,7 @@ def _value(name: str, key: str, value: str) -> str:
     if not value.startswith(_ENV):
         return value
     variable = value.removeprefix(_ENV)
-    found = os.environ.get(variable)
-    if found is None:
+    setting = os.environ.get(variable)
+    if setting is None:
         raise InputError(f"The store {name!r} takes {key} from {variable}, which is not set for this process.")
-    return found
+    return setting

@@ -1,4 +1,4 @@
-"""What runs and extractions do with a store, and what one raises. Knows no kind of store."""
+"""The interface of stores for runs and extractions, and its errors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import IO, Any, Protocol
 from jobs.errors import InputError
 
 BESIDE = "_temporary"
-"""The part of a key below which files lie until they are published; sources leave it out."""
+"""The folder that holds files until they are published; sources skip it."""
 
 
 class StoreRefusedError(InputError):
-    """The store will not do this however often it is asked: no right, no such file, a link that leads elsewhere."""
+    """The store refuses, and a retry does not help: no right, no such file, a symbolic link."""
 
     code = "store_refused"
 
@@ -25,29 +25,29 @@ class Found:
     key: str
     size_bytes: int
     version: str
-    """Another one once it has changed."""
+    """Changes when the file does."""
 
 
 class ExternalStore(Protocol):
-    """What runs do with a store. Raises StoreRefusedError, and ServiceError where another try may help."""
+    """A store. Methods raise StoreRefusedError, and ServiceError if a retry may help."""
 
     def list(self, prefix: str) -> Iterator[Found]:
-        """Yield the files whose keys begin with a prefix, which ends in / or names one file, in order of their keys."""
+        """Yield the files below a prefix that ends in /, or the one file that it names, in order of their keys."""
 
     def open(self, key: str) -> IO[bytes]:
-        """Open a file to read; it can seek."""
+        """Open a file for reading; it is seekable."""
 
     def read_small(self, key: str, max_bytes: int) -> bytes | None:
-        """Return the first bytes of a file, None where there is none."""
+        """Return the first bytes of a file, None if there is no file."""
 
     def create(self, key: str) -> Any:
-        """Return a context in which a file is written; it appears, whole, when the context ends without an error."""
+        """Return a context in which a file is written; the whole file appears when the context ends without error."""
 
     def move(self, key: str, to: str) -> bool:
-        """Give a file another key, in the place of what is there; False where it is not there (any more)."""
+        """Move a file to another key, replacing what is there; return False if the file does not exist (any more)."""
 
     def delete(self, key: str) -> None:
-        """Delete a file; one that is gone is no error."""
+        """Delete a file; a missing file is no error."""
 
     def clear(self, folder: str) -> None:
-        """Delete all that is below a folder, hidden files too."""
+        """Delete everything below a folder, including hidden files."""

@@ -1,4 +1,1 @@
-"""The endpoints of pipelines, their schedules and their runs.
-
-Knows no SQL and carries nothing out: control workers do.
-"""
+"""The endpoints of pipelines, schedules and runs. Control workers do the work."""

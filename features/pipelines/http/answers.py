@@ -1,4 +1,4 @@
-"""Runs as the wire has them, with their steps: a few queries for a page of them."""
+"""Runs as API objects with their steps, in a few queries for a page of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from features.pipelines.tables import Run
 
 
 def shown(session: Session, run: Run) -> RunObject:
-    """Return a run as the wire has it."""
+    """Return a run as an API object."""
     return all_shown(session, [run])[0]
 
 

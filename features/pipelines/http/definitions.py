@@ -1,4 +1,4 @@
-"""`/v1/pipelines`: make, look at, list, change and delete pipelines."""
+"""`/v1/pipelines`: create, read, list, change and delete pipelines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PipelineBody(StrictModel):
 
 
 class ChangePipelineBody(StrictModel):
-    """What is left out stays; `null` takes a cap away."""
+    """The fields to change; those left out stay, and `null` removes a cap."""
 
     steps: Steps | None = None
     max_tokens: int | None = None
@@ -59,11 +59,11 @@ _ChangeBodyDep = Annotated[ChangePipelineBody, Depends(signed_in_body(ChangePipe
 async def create(
     body: PipelineBodyDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
 ) -> PipelineObject:
-    """Make a pipeline: its prompts, schemas and stores are checked, and nothing runs yet."""
-    given = body.model_dump(exclude={"name"}, exclude_none=True)
-    definition = parse_definition(given)
+    """Create a pipeline: its prompts, schemas and stores are checked, and nothing runs yet."""
+    fields = body.model_dump(exclude={"name"}, exclude_none=True)
+    definition = parse_definition(fields)
     make = partial(definitions.create_pipeline, settings=services.settings, api_key_id=key_id)
-    return await _checked(services, tenant.id, definition, lambda session: make(session, tenant.id, body.name, given))
+    return await _checked(services, tenant.id, definition, lambda session: make(session, tenant.id, body.name, fields))
 
 
 @router.get("", operation_id="listPipelines")
@@ -88,27 +88,27 @@ def retrieve(pipeline_id: str, session: SessionDep, *, tenant: TenantDep) -> Pip
 async def change(
     pipeline_id: str, body: _ChangeBodyDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
 ) -> PipelineObject:
-    """Give a pipeline other steps or caps; runs that have begun keep those that they began with."""
+    """Change a pipeline's steps or caps; runs that have begun keep theirs."""
     async with services.session_slots:
         present = await run_sync(_definition_of, services, tenant.id, pipeline_id)
     changes = body.model_dump(exclude_unset=True)
-    given = {name: value for name, value in (present | changes).items() if value is not None}
-    apply = partial(definitions.change_pipeline, definition=given, api_key_id=key_id)
+    fields = {name: value for name, value in (present | changes).items() if value is not None}
+    apply = partial(definitions.change_pipeline, definition=fields, api_key_id=key_id)
     return await _checked(
-        services, tenant.id, parse_definition(given), lambda session: apply(session, tenant.id, pipeline_id)
+        services, tenant.id, parse_definition(fields), lambda session: apply(session, tenant.id, pipeline_id)
     )
 
 
 @router.delete("/{pipeline_id}", operation_id="deletePipeline", responses=failures(404))
 def delete(pipeline_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedPipeline:
-    """Delete a pipeline and its schedules; its runs stay to be seen, and those that wait are cancelled."""
+    """Delete a pipeline and its schedules; its runs stay visible, and queued ones are cancelled."""
     return DeletedPipeline(id=definitions.delete_pipeline(session, tenant.id, pipeline_id).id)
 
 
 async def _checked(
     services: Services, tenant_id: str, definition: Definition, write: Callable[[Session], Pipeline]
 ) -> PipelineObject:
-    """Check what costs processes and CPU while no session is held, then write."""
+    """Run the expensive checks without a session, then write."""
     await run_sync(check_requests, definition, services.settings, limiter=services.store.estimate_threads)
     async with services.session_slots:
         return await run_sync(_written, services, tenant_id, definition, write)

@@ -1,4 +1,4 @@
-"""`/v1/pipelines/preview`: what a pipeline would send, before it is made."""
+"""`/v1/pipelines/preview`: the lines that a pipeline would send, before it is created."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _preview(services: Services, tenant_id: str, name: str, definition: Definiti
         definitions.check_names(session, tenant_id, definition)
         model = session.get(Model, step.model)
     assert model is not None, "its name was checked"
-    now = datetime.now(UTC)  # of what is shown alone: nothing is kept
+    now = datetime.now(UTC)  # only for display: nothing is stored
     context = RunContext(
         run_id="preview",
         tenant_id=tenant_id,
@@ -65,12 +65,12 @@ def _preview(services: Services, tenant_id: str, name: str, definition: Definiti
         zone=ZoneInfo("UTC"),
         definition=definition,
     )
-    found = preview(_taken(services, context), context, services.settings)
-    return PreviewObject.of(found, Prices.of(model, step.priority), currency=services.settings.currency)
+    previewed = preview(_taken(services, context), context, services.settings)
+    return PreviewObject.of(previewed, Prices.of(model, step.priority), currency=services.settings.currency)
 
 
 def _taken(services: Services, context: RunContext) -> TakenFiles:
-    """Return what the first step takes, as if no run had taken any."""
+    """Return the files that the first step takes, as if no run had taken any."""
     step = context.definition.steps[0]
     with transaction(services.sessions) as session:
         if step.source.batch is not None:
@@ -80,4 +80,4 @@ def _taken(services: Services, context: RunContext) -> TakenFiles:
         assert step.source.store is not None, "a first step takes files or a batch"
         store: Store = stores.get_store(session, context.tenant_id, step.source.store)
     opened = stores.open_registered(store, writing=False, timeout_seconds=services.settings.storage_timeout_seconds)
-    return take_files(opened, context, step, lambda found: found)
+    return take_files(opened, context, step, lambda files: files)

@@ -1,4 +1,4 @@
-"""`/v1/runs`: trigger, look at, list, cancel, resume and delete runs."""
+"""`/v1/runs`: trigger, read, list, cancel, resume and delete runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunBody(StrictModel):
     pipeline: ObjectId
     """Its id or its name."""
     interval_start: AwareDatetime | None = None
-    """Null: the end of the last run that succeeded."""
+    """Null: the end of the last successful run."""
 
 
 @router.post("", operation_id="createRun", responses=failures(404, 408, 409, 413, 429))
@@ -53,7 +53,7 @@ def create(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> RunObject:
-    """Run a pipeline now, or as soon as a run of it that is under way has ended."""
+    """Run a pipeline now, or as soon as its current run has ended."""
     run = schedules.trigger(
         session,
         tenant.id,
@@ -92,18 +92,18 @@ def retrieve(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObjec
 
 @router.post("/{run_id}/cancel", operation_id="cancelRun", responses=failures(404, 409))
 def cancel(run_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> RunObject:
-    """Stop a run, and the batch that it waits for; what it has published stays."""
+    """Stop a run and the batch that it waits for; its published files stay."""
     return shown(session, lifecycle.cancel_run(session, tenant.id, run_id, reason=f"cancelled by {key_id}"))
 
 
 @router.post("/{run_id}/resume", operation_id="resumeRun", responses=failures(404, 409))
 def resume(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
-    """Let a failed run go on where it stopped."""
+    """Resume a failed run where it stopped."""
     return shown(session, lifecycle.resume_run(session, tenant.id, run_id))
 
 
 @router.delete("/{run_id}", operation_id="deleteRun", responses=failures(404, 409))
 def delete(run_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedRun:
-    """Forget a run that has ended; what it published stays, and its batches."""
+    """Delete a run that has ended; its published files and its batches stay."""
     purging.delete_run(session, tenant.id, run_id)
     return DeletedRun(id=run_id)

@@ -1,4 +1,4 @@
-"""`/v1/schedules`: make, look at, list, change, pause, resume, delete schedules, and backfill their runs."""
+"""`/v1/schedules`: create, read, list, change, pause, resume, delete schedules, and backfill their runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScheduleBody(StrictModel):
 
 
 class ChangeScheduleBody(StrictModel):
-    """What is left out stays."""
+    """The fields to change; those left out stay as they are."""
 
     name: Text | None = None
     cron: Text | None = None
@@ -79,7 +79,7 @@ _MAY_BE_NULL = {"starts_at", "ends_at", "max_failures", "late_after_seconds"}
 
 @router.post("", operation_id="createSchedule", responses=failures(404, 408, 409, 413, 429))
 def create(body: ScheduleBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ScheduleObject:
-    """Let a pipeline run from now on, whenever its cron expression says so."""
+    """Run a pipeline from now on at the times of a cron expression."""
     wish = ScheduleWish(**body.model_dump(exclude={"pipeline"}))
     return _shown(session, schedules.create_schedule(session, tenant.id, body.pipeline, wish, services.settings))
 
@@ -101,9 +101,9 @@ def retrieve(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> Sch
 
 @router.patch("/{schedule_id}", operation_id="changeSchedule", responses=failures(404, 408, 409, 413))
 def change(schedule_id: str, body: ChangeScheduleBody, session: SessionDep, *, tenant: TenantDep) -> ScheduleObject:
-    """Change a schedule; where that says when it runs, it counts from now."""
-    given: dict[str, Any] = body.model_dump(exclude_unset=True)
-    changes = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_NULL}
+    """Change a schedule; changes of its times count from now."""
+    values: dict[str, Any] = body.model_dump(exclude_unset=True)
+    changes = {name: value for name, value in values.items() if value is not None or name in _MAY_BE_NULL}
     return _shown(session, schedules.change_schedule(session, tenant.id, schedule_id, changes))
 
 
@@ -114,7 +114,7 @@ def pause(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> Schedu
 
 @router.post("/{schedule_id}/resume", operation_id="resumeSchedule", responses=failures(404))
 def resume(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> ScheduleObject:
-    """Let a schedule go on from now: what it would have run meanwhile is not made up for."""
+    """Resume a schedule from now; runs missed meanwhile are not caught up."""
     return _shown(session, schedules.resume_schedule(session, tenant.id, schedule_id))
 
 
@@ -128,7 +128,7 @@ def backfill(
     key_id: KeyIdDep,
     services: ServicesDep,
 ) -> BackfillObject:
-    """Queue a run for each time of the schedule in a range that is over, both ends included; those there are stay."""
+    """Queue a run for each time of the schedule in a past range, both ends included; existing runs stay."""
     runs = schedules.backfill(
         session,
         tenant.id,
@@ -143,12 +143,12 @@ def backfill(
 
 @router.delete("/{schedule_id}", operation_id="deleteSchedule", responses=failures(404))
 def delete(schedule_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedSchedule:
-    """Delete a schedule; its runs stay to be seen, and those that wait are cancelled."""
+    """Delete a schedule; its runs stay visible, and queued ones are cancelled."""
     return DeletedSchedule(id=schedules.delete_schedule(session, tenant.id, schedule_id).id)
 
 
 def _listed(schedule: Schedule) -> ScheduleObject:
-    """Show its next run alone, which is known: looking for those after it may take long, a hundred times."""
+    """Return a schedule with only its next run, which is stored: computing more for a page of 100 may take long."""
     if schedule.next_at is None or schedule.paused_at is not None:
         return ScheduleObject.of(schedule, [])
     local = schedule.next_at.astimezone(ZoneInfo(schedule.time_zone))

@@ -1,4 +1,4 @@
-"""`/v1/files/{id}/table` and `/requests`: an uploaded table, and its rows through a prompt as the input of a batch."""
+"""`/v1/files/{id}/table` and `/requests`: reads an uploaded table, and turns its rows into the input of a batch."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ router = APIRouter(prefix="/v1/files", tags=["files"], responses=failures(401, 4
 
 class RowsBody(StrictModel):
     prompt: Annotated[str, Field(min_length=1, json_schema_extra={"examples": ["Classify: {{ text }}"]})]
-    """A template: `{{ column }}` is that of a row, `row` all of it."""
+    """A template: `{{ column }}` is a column of the row, `row` the whole row."""
     model: Annotated[Storable, Field(min_length=1, max_length=200)]
     parameters: Annotated[dict[str, Any], AfterValidator(checked_parameters)] = Field(default_factory=dict)
-    """Of every request, such as `max_tokens`."""
+    """Parameters of every request, such as `max_tokens`."""
     response_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     """JSON Schema that each answer must fit."""
 
 
 @router.get("/{file_id}/table", operation_id="readTable", dependencies=[ONE_PREVIEW])
 async def read(file_id: str, *, tenant: TenantDep, services: ServicesDep) -> TableObject:
-    """Say which columns a file has that is CSV, JSONL or Parquet by its name, and show its first rows."""
+    """Return the columns and first rows of a file whose name ends as CSV, JSONL or Parquet."""
     table = await _open(services, tenant, file_id)
     async with services.preview_turn(tenant.id):
-        found = await run_sync(uploaded_tables.look, table, limiter=services.store.preview_threads)
-    return TableObject(file_id=file_id, columns=found.columns, rows=found.rows)
+        look = await run_sync(uploaded_tables.look, table, limiter=services.store.preview_threads)
+    return TableObject(file_id=file_id, columns=look.columns, rows=look.rows)
 
 
 @router.post("/{file_id}/requests", operation_id="createRequests", responses=failures(408), dependencies=[ONE_PREVIEW])
 async def create(file_id: str, body: RowsBody, *, tenant: TenantDep, services: ServicesDep) -> TableRequestsObject:
-    """Put every row of a table through a prompt into a new file, which a batch may have as its input.
+    """Render every row of a table with a prompt into a new file, which can be the input of a batch.
 
-    A row that does not fit the prompt is told of and left out. Nothing runs.
+    A row that does not fit the prompt is reported and left out. Nothing runs.
     """
     table = await _open(services, tenant, file_id)
     ask = Ask(model=body.model, params=body.parameters, schema=body.response_schema)

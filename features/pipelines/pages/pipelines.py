@@ -1,4 +1,4 @@
-"""`/pipelines`: schedules with their next and last runs, and the latest runs; `/pipelines/runs/{id}`: one of them."""
+"""`/pipelines`: schedules with their next and last runs, and the latest runs; `/pipelines/runs/{id}`: one run."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _NEXT = 5
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     tenant_id = viewer.caller.owner().id
     pipelines = definitions.list_pipelines(session, tenant_id, limit=_MOST_PIPELINES).data
-    found, runs = _found(session, tenant_id)
+    next_runs, runs = _rows(session, tenant_id)
     return render(
         request,
         viewer,
         "pipelines.html",
         pipelines=pipelines,
         names={pipeline.id: pipeline.name for pipeline in pipelines},
-        schedules=found,
+        schedules=next_runs,
         runs=runs,
-        look=_look_of(found, runs),
+        look=_look_of(next_runs, runs),
     )
 
 
@@ -54,21 +54,21 @@ async def live(request: Request, *, viewer: ViewerDep) -> Response:
 
 
 def _look(session: Session, tenant_id: str) -> Look:
-    return _look_of(*_found(session, tenant_id))
+    return _look_of(*_rows(session, tenant_id))
 
 
-def _found(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequence[Run]]:
-    found = scheduled.next_runs(session, [tenant_id], limit=_MOST_SCHEDULES)
-    return found[tenant_id], lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
+def _rows(session: Session, tenant_id: str) -> tuple[Sequence[NextRun], Sequence[Run]]:
+    next_runs = scheduled.next_runs(session, [tenant_id], limit=_MOST_SCHEDULES)
+    return next_runs[tenant_id], lifecycle.list_runs(session, tenant_id, limit=_MOST_RUNS).data
 
 
-def _look_of(found: Sequence[NextRun], runs: Sequence[Run]) -> Look:
-    shown = tuple(schedule_row(one) for one in found)
-    return Look.of(schedule_places(found) | _run_places(runs), shown, _states(runs))
+def _look_of(next_runs: Sequence[NextRun], runs: Sequence[Run]) -> Look:
+    rows = tuple(schedule_row(one) for one in next_runs)
+    return Look.of(schedule_places(next_runs) | _run_places(runs), rows, _states(runs))
 
 
 def _run_places(runs: Sequence[Run]) -> dict[str, Shown]:
-    """Return what of a table of runs changes, by the name of its place."""
+    """Return the changing values of a table of runs, by the name of their place."""
     values: dict[str, Shown] = {}
     for n, run in enumerate(runs):
         values |= {f"r{n}.state": (formats.state_name(run.state), formats.tone(run.state)), f"r{n}.took": _took(run)}
@@ -97,7 +97,7 @@ def show_schedule(schedule_id: str, request: Request, session: ReadingDep, *, vi
         viewer,
         "schedule.html",
         schedule=schedule,
-        pipeline=session.get_one(Pipeline, schedule.pipeline_id),  # also where it is deleted
+        pipeline=session.get_one(Pipeline, schedule.pipeline_id),  # it may be deleted
         ticks=[] if schedule.paused_at else schedules.upcoming(session, schedule, number=_NEXT),
         runs=runs,
         names={},
@@ -131,9 +131,9 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
         request,
         viewer,
         "run.html",
-        run=(shown := answers.shown(session, run)),
-        look=_look_of_run(shown),
-        pipeline=session.get_one(Pipeline, run.pipeline_id),  # also where it is deleted
+        run=(run_object := answers.shown(session, run)),
+        look=_look_of_run(run_object),
+        pipeline=session.get_one(Pipeline, run.pipeline_id),  # it may be deleted
     )
 
 
@@ -150,5 +150,5 @@ def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
 
 
 def _look_of_run(run: RunObject) -> Look:
-    others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # a step more: the page is asked for anew
+    others = run.model_dump_json(exclude={"total_tokens", "cost_micros"})  # any other change reloads the page
     return Look.of({"tokens": formats.exact(run.total_tokens)}, others)

@@ -1,1 +1,1 @@
-"""Tables through prompts: where rows come from, how they become prompts, and how answers become rows again."""
+"""Tables through prompts: reads rows, renders them into prompts, and turns answers into rows again."""

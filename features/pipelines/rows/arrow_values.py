@@ -1,4 +1,4 @@
-"""Values of Arrow's columns as those of Python, without what Python would cut off: nanoseconds stay Arrow's scalars."""
+"""Converts values of Arrow columns to Python without loss: values with nanoseconds stay Arrow scalars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenmill.packages import needed
 
 
 def row_values(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a RecordBatch. Raises InputError with the column's name where Python has no such value."""
+    """Yield the rows of a RecordBatch. Raise InputError with the column's name if Python has no such value."""
     names = batch.schema.names
     columns = [_column(name, batch.column(index)) for index, name in enumerate(names)]
     for values in zip(*columns, strict=True) if columns else iter([()] * batch.num_rows):
@@ -21,11 +21,11 @@ def row_values(batch: Any) -> Iterator[dict[str, Any]]:
 def _column(name: str, column: Any) -> list[Any]:
     try:
         return [_value(scalar) for scalar in column] if _has_nanoseconds(column.type) else column.to_pylist()
-    except (ValueError, OverflowError) as error:  # as of a day after the year 9999
+    except (ValueError, OverflowError) as error:  # such as a day after the year 9999
         kind = getattr(column.type, "value_type", column.type) if hasattr(column, "indices") else column.type
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"column {name!r} of type {kind} holds what cannot be read: {reason}. Leave it out, or make it a "
+            f"column {name!r} of type {kind} has a value that cannot be read: {reason}. Leave it out, or make it a "
             "column of texts.",
             code="invalid_source",
         ) from None

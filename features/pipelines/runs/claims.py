@@ -1,4 +1,4 @@
-"""Claims on runs: which control worker advances one, and until when; and the runs that are due for one."""
+"""Claims on runs: which control worker advances a run and until when; and the due runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RunWork = ClaimedWork[Run]
 
 
 def due_runs(session: Session) -> Sequence[Due]:
-    """Return runs that somebody can go on with, of each tenant a few, those first that wait longest."""
+    """Return due runs, a few per tenant, those that have waited longest first."""
     return find_due(session, _DUE)
 
 
 def _lock(session: Session, run_id: str) -> Run | None:
-    """Return a run, locked, and its schedule locked before it."""
+    """Return a locked run, after locking its schedule."""
     schedule_id = session.scalar(text("SELECT schedule_id FROM run WHERE id = :run_id"), {"run_id": run_id})
     if schedule_id is not None:
         session.get(Schedule, schedule_id, with_for_update={"key_share": True}, populate_existing=True)
@@ -33,5 +33,5 @@ def _lock(session: Session, run_id: str) -> Run | None:
 
 RUNS = Claims(Run, [RunState.RUNNING, RunState.CANCELLING], lock=_lock)
 
-# What waits for a batch that can use no more of what the run has is due, too: it fails.
+# A run that waits for a batch that has used up the run's caps is due as well: it fails.
 _DUE = due_query("run", parts="run_step", under_way=RunState.RUNNING, goes_on=CAP_IS_REACHED)

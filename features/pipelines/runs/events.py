@@ -1,7 +1,4 @@
-"""What webhooks are told of runs, each in the transaction that makes it true: so each is told once.
-
-Knows neither what a run does nor who is told.
-"""
+"""Webhook events of runs, each emitted once, in the transaction that makes it true."""
 
 from __future__ import annotations
 
@@ -15,35 +12,35 @@ from jobs.hooks import emit
 from jobs.states import EventType
 
 SKIPS = 3
-"""In a row, of which a schedule's owner is told."""
+"""Number of runs skipped in a row at which a schedule's owner is notified."""
 _RUNS_AT_ONCE = 100
 
 
 def tell(session: Session, run: Run, event: EventType) -> None:
-    """Note an event of a run."""
+    """Emit an event of a run."""
     about = {"id": run.id, "pipeline_id": run.pipeline_id, "schedule_id": run.schedule_id}
     emit(session, run.tenant_id, event, about)
 
 
-def tell_of_skips(session: Session, schedule: Schedule, *, told: bool) -> None:
-    """Note that so many runs in a row were skipped that somebody should look, unless that was `told`."""
-    if schedule.num_skipped >= SKIPS and not told:
+def tell_of_skips(session: Session, schedule: Schedule, *, is_reported: bool) -> None:
+    """Emit an event if SKIPS runs in a row were skipped, unless it `is_reported` already."""
+    if schedule.num_skipped >= SKIPS and not is_reported:
         about = {"id": schedule.id, "pipeline_id": schedule.pipeline_id, "num_skipped": schedule.num_skipped}
         emit(session, schedule.tenant_id, EventType.SCHEDULE_SKIPPING, about)
 
 
 def tell_of_late_runs(session: Session, *, of_run: str | None = None, now: datetime | None = None) -> list[str]:
-    """Note an event for each run that has become late, and that it was noted; return their ids.
+    """Emit an event for each run that has become late and mark it as reported; return their ids.
 
-    Runs that others hold locked are for the next look, or for their end, which looks at its run (`of_run`) alone.
+    Locked runs are left for the next call, or for their end, which checks only its own run (`of_run`).
     """
-    found = session.execute(_MARK_LATE, {"run_id": of_run, "now": now, "limit": _RUNS_AT_ONCE}).all()
-    for row in found:
+    rows = session.execute(_MARK_LATE, {"run_id": of_run, "now": now, "limit": _RUNS_AT_ONCE}).all()
+    for row in rows:
         tell(session, session.get_one(Run, row.id), EventType.RUN_LATE)
-    return [row.id for row in found]
+    return [row.id for row in rows]
 
 
-# Nobody waits for a run that was triggered, or made up for: only for those that the schedule made.
+# Only scheduled runs can be late, not those that were triggered or backfilled.
 _MARK_LATE = text("""
     WITH found AS (
         SELECT run.id FROM run JOIN schedule ON schedule.id = run.schedule_id

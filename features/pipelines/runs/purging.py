@@ -1,8 +1,8 @@
-"""Forgets runs: those that ended long ago, and one that its owner deletes.
+"""Deletes runs: those that ended long ago, and one that its owner deletes.
 
-What incremental sources take from them stays as long as their pipeline.
+The files that incremental sources have taken stay recorded as long as their pipeline.
 
-Their files expire by themselves, and their batches stay as all batches do.
+Their files expire by themselves, and their batches stay like all batches.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import Storage
 
 _RUNS = 50
-"""A transaction: each may have taken thousands of files, whose rows it locks until it ends."""
+"""Runs per transaction: each may have taken thousands of files, whose rows stay locked until it ends."""
 
 
 def purges(maker: sessionmaker[Session], _storage: Storage, settings: Settings) -> Sequence[Purge]:
-    """Return what is ended of runs, for `Feature.purges`."""
+    """Return the purges of runs, for `Feature.purges`."""
     age = timedelta(days=settings.run_days)
     return (Purge(what="old runs", chore="forget runs", step=lambda: purge_runs(maker, age=age)),)
 
 
 def purge_runs(maker: sessionmaker[Session], *, age: timedelta) -> int:
-    """Delete the runs that ended so long ago; return how many.
+    """Delete the runs that ended longer ago than `age`; return their number.
 
-    The last one of a pipeline that succeeded stays: the next one's interval begins where its own ended.
+    A pipeline's last successful run stays, as the next one's interval begins where it ended.
     """
     num_purged = 0
     while True:
@@ -48,16 +48,16 @@ def purge_runs(maker: sessionmaker[Session], *, age: timedelta) -> int:
 
 
 def delete_run(session: Session, tenant_id: str, run_id: str) -> None:
-    """Forget a run that has ended; what it published stays, and its batches.
+    """Delete a run that has ended; its published files and its batches stay.
 
-    Raises NotFoundError, or ConflictError where it has not ended or the next run of its pipeline begins where it ended.
+    Raise NotFoundError, or ConflictError if it has not ended or is its pipeline's last successful run.
     """
     run = lifecycle.lock_own(session, tenant_id, run_id)
     if RunState(run.state) not in TERMINAL_RUN_STATES:
         message = f"Cannot delete a run with status '{run.state}'. Cancel it or wait for its end, then delete it."
         raise ConflictError(message, code="run_not_deletable")
     if session.scalar(_IS_LAST, {"run_id": run.id}):
-        message = "Cannot delete the last run of a pipeline that succeeded: the next one begins where it ended."
+        message = "Cannot delete the last successful run of a pipeline: the next one begins where it ended."
         raise ConflictError(message, code="run_not_deletable")
     _forget(session, [run.id])
 
@@ -79,7 +79,7 @@ _IS_LAST = text(
     f"SELECT {_HAS_LAST_END} FROM run JOIN pipeline ON pipeline.id = run.pipeline_id WHERE run.id = :run_id"
 )
 
-# One that is resumed just now is locked, or has no end any more.
+# A run that is being resumed is locked or no longer has an end.
 _OLD = text(f"""
     SELECT run.id FROM run JOIN pipeline ON pipeline.id = run.pipeline_id
     WHERE run.ended_at < now() - CAST(:age AS interval)
@@ -89,8 +89,8 @@ _OLD = text(f"""
 
 _DELETE_UNDONE = text("DELETE FROM dataset_file WHERE run_id = ANY(:run_ids) AND done_at IS NULL")
 
-# A file that was changed and taken again: what it was before is not asked for any more.
-# Twice, for an index: those that these runs took, and those that they took in place of others.
+# A file that was changed and taken again: its earlier version is not needed any more.
+# Two statements, to use the index: versions that these runs took, and versions that they superseded.
 _DELETE_SUPERSEDED = [
     text(f"""
         DELETE FROM dataset_file AS old USING dataset_file AS new

@@ -1,7 +1,7 @@
-"""Cron expressions in time zones, as moments. No SQL and no clock of its own.
+"""Cron expressions in time zones, as moments. Pure functions without a clock.
 
-As Debian's cron has it: a time that the clocks leave out runs at the moment of the change, one that comes twice runs
-once, and `*/30` runs on through both.
+As in Debian's cron, a local time that is skipped by a clock change runs at the change, one that occurs twice runs once,
+and `*/30` continues through both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORMS = (
 )
 _ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 _CHANGE_AT_MOST = timedelta(hours=3)
-"""By which the clocks of a zone are put on or back."""
+"""Largest clock change of a zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +44,27 @@ class Tick:
     at: datetime
     """In UTC."""
     local: datetime
-    """The same on the clocks of the zone."""
+    """The same moment in the zone's local time."""
     note: str | None
-    """What the clocks do since the tick before; None: nothing."""
+    """The clock change since the previous tick, None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """An expression that is good, in its zone."""
+    """A valid expression in its zone."""
 
     fields: str
     zone: ZoneInfo
 
     @classmethod
     def parse(cls, expression: str, zone: ZoneInfo) -> Self:
-        """Read an expression. Raises InputError that names the field which is wrong, and what is allowed."""
-        given = expression.strip()
-        fields = _NAMED.get(given.lower(), given)
+        """Parse an expression. Raise InputError that names the wrong field and what is allowed."""
+        stripped = expression.strip()
+        fields = _NAMED.get(stripped.lower(), stripped)
         if len(expression) > _MAX_CHARACTERS:
             raise _wrong(expression, f"it has {len(expression)} characters and {_MAX_CHARACTERS} are allowed")
-        if given.startswith("@") and fields == given:
-            raise _wrong(expression, f"{given!r} is not known")
+        if stripped.startswith("@") and fields == stripped:
+            raise _wrong(expression, f"{stripped!r} is not known")
         if len(fields.split()) != _NUM_FIELDS:
             what = "seconds are not" if len(fields.split()) == _NUM_FIELDS + 1 else f"{_NUM_FIELDS} are"
             raise _wrong(expression, f"it has {len(fields.split())} fields and {what} allowed")
@@ -74,26 +74,26 @@ class Cron:
             raise _wrong(expression, _problem(error)) from None
         cron = cls(fields=fields, zone=zone)
         if cron.after(_ANY_MOMENT) is None:
-            raise _wrong(expression, "no day is ever meant by it")
+            raise _wrong(expression, "it never matches any day")
         return cron
 
     def after(self, moment: datetime) -> datetime | None:
-        """Return the first moment that is meant and later than `moment`, in UTC; None where none comes any more."""
-        # Compared in UTC: of two moments of one zone Python compares what the clocks show. cronsim counts from that
-        # too, and in the second of two equal hours it finds one in the first.
+        """Return the first tick later than `moment`, in UTC; None if there is none any more."""
+        # Compared in UTC, as Python compares two moments of one zone by local time. cronsim counts in local time too,
+        # and in the second of two equal hours it returns a tick in the first.
         try:
             for tick in CronSim(self.fields, moment.astimezone(self.zone)):
-                found = tick.astimezone(UTC)
-                if found > moment:
-                    return found
+                utc_tick = tick.astimezone(UTC)
+                if utc_tick > moment:
+                    return utc_tick
         except (OverflowError, ValueError):  # the year 10,000
             pass
         return None
 
     def before(self, moment: datetime) -> datetime | None:
-        """Return the last moment that is meant and earlier than `moment`, in UTC; None where there was none."""
+        """Return the last tick earlier than `moment`, in UTC; None if there was none."""
         ticks = CronSim(self.fields, moment.astimezone(self.zone), reverse=True)
-        # Backwards and forwards differ by the hour that clocks change by; `after` alone says what is meant.
+        # Backwards and forwards differ by the hour of a clock change; `after` is authoritative.
         start = next((tick.astimezone(UTC) for tick in ticks if tick.astimezone(UTC) < moment), None)
         if start is None:
             return None
@@ -105,14 +105,14 @@ class Cron:
         return last
 
     def all_after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the moments that are meant and later than `moment`, in order."""
-        found = self.after(moment)
-        while found is not None:
-            yield found
-            found = self.after(found)
+        """Yield the ticks later than `moment`, in order."""
+        tick = self.after(moment)
+        while tick is not None:
+            yield tick
+            tick = self.after(tick)
 
     def upcoming(self, after: datetime, *, number: int, until: datetime | None = None) -> list[Tick]:
-        """Return the next ticks, `until` included, with a note at each change of the clocks."""
+        """Return the next ticks up to and including `until`, with a note at each clock change."""
         ticks: list[Tick] = []
         earlier = after.astimezone(self.zone)
         for moment in islice(self.all_after(after), number):
@@ -140,12 +140,12 @@ def _shown(duration: timedelta) -> str:
 
 
 def _problem(error: CronSimError) -> str:
-    """Name the field as users know it: cronsim says `Bad day-of-month`."""
+    """Return the problem with the field and what is allowed; cronsim's message is `Bad day-of-month`."""
     field = str(error).removeprefix("Bad ")
     allowed = {
         "minute": "0 to 59",
         "hour": "0 to 23",
-        "day-of-month": "1 to 31, L for the last day, that the months have",
+        "day-of-month": "1 to 31, or L for the last day, that occur in the months",
         "month": "1 to 12 or JAN to DEC",
         "day-of-week": "0 to 7 or SUN to SAT, MON#1 for the first Monday, 5L for the last Friday",
     }

@@ -1,6 +1,6 @@
-"""Schedules that are due: find them, and make their runs, each exactly once, however many dispatchers do.
+"""Due schedules: find them and create their runs, each exactly once with any number of dispatchers.
 
-A schedule's lock, its runs and its next moment are one transaction, on the database's clock.
+Locking a schedule, inserting its runs and setting its next time are one transaction, on the database's clock.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from jobs.tables import Tenant
 log = logging.getLogger(__name__)
 
 _Key = tuple[str | None, datetime]
-"""A schedule's id, and what a run of it is scheduled for."""
+"""A schedule's id, and the time that a run of it is scheduled for."""
 _Found = Row[Schedule, datetime | None]
-"""A schedule that is locked, and when its tenant was enabled again."""
+"""A locked schedule, and when its tenant was enabled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Due:
-    """A schedule that is locked, and what becomes of its ticks."""
+    """A locked schedule, and the plan of its ticks."""
 
     schedule: Schedule
     pipeline: Pipeline
@@ -44,7 +44,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueSchedule:
-    """A schedule that is due."""
+    """A due schedule."""
 
     id: str
     tenant_id: str
@@ -53,9 +53,9 @@ class DueSchedule:
 def find_due(
     session: Session, *, at_least: int, aside: Collection[str] = (), now: datetime | None = None
 ) -> list[DueSchedule]:
-    """Return the schedules that are due now, by the database, but for those `aside`; in the order in which they were.
+    """Return the schedules that are due now by the database's clock, except `aside`, in the order of their due times.
 
-    At least so many where there are, and of each tenant as many as of any other, as far as it has them.
+    Return at least `at_least` of them if there are that many, and equally many of each tenant as far as it has them.
     """
     turn = func.row_number().over(partition_by=Schedule.tenant_id, order_by=(Schedule.due_at, Schedule.id))
     due = (
@@ -70,9 +70,9 @@ def find_due(
 
 
 def insert_due_runs(session: Session, schedule_ids: Sequence[str], *, now: datetime | None = None) -> set[str]:
-    """Insert the runs of these schedules that are due now, by the database.
+    """Insert the runs of these schedules that are due now by the database's clock.
 
-    Returns the ids of those that were: another dispatcher may hold the others, or have made their runs.
+    Return the ids of the processed schedules: another dispatcher may hold the others, or have inserted their runs.
     """
     due = (
         select(Schedule, Tenant.enabled_at)
@@ -81,23 +81,23 @@ def insert_due_runs(session: Session, schedule_ids: Sequence[str], *, now: datet
         .order_by(Schedule.due_at)
         .with_for_update(of=Schedule, skip_locked=True, key_share=True)
     )
-    found = session.execute(due, execution_options={"populate_existing": True}).all()
-    if not found:
+    rows = session.execute(due, execution_options={"populate_existing": True}).all()
+    if not rows:
         return set()
     now = now or session.scalar(select(func.now()))
     assert now is not None
     since = watched_since(session, now=now)
-    due_now = _planned(session, found, watched_since=since, now=now)
+    due_now = _planned(session, rows, watched_since=since, now=now)
     inserted = _insert(session, due_now)
-    with session.no_autoflush:  # the schedules are sent together at the end
+    with session.no_autoflush:  # the schedules are flushed together at the end
         for each in due_now:
             _move_on(session, each, inserted)
     session.flush()
-    return {row.Schedule.id for row in found}
+    return {row.Schedule.id for row in rows}
 
 
 def timetable_of(schedule: Schedule) -> Timetable:
-    """Return what of a schedule says when it runs."""
+    """Return the timetable of a schedule."""
     return Timetable(
         schedule_id=schedule.id,
         cron=Cron.parse(schedule.cron, zone_of(schedule.time_zone)),
@@ -110,13 +110,13 @@ def timetable_of(schedule: Schedule) -> Timetable:
 
 
 def set_next(schedule: Schedule, timetable: Timetable, next_at: datetime | None) -> None:
-    """Note when a schedule runs next; None: not any more."""
+    """Set when a schedule runs next; None if it never runs again."""
     schedule.next_at = next_at
     schedule.due_at = None if next_at is None else timetable.due(next_at)
 
 
 def _is_due(now: datetime | None) -> ColumnElement[bool]:
-    """Say which schedules are due, of tenants whose schedules do not rest."""
+    """Return the condition for due schedules of enabled tenants."""
     is_past = Schedule.due_at <= (now or func.now())
     return and_(
         is_past,
@@ -127,19 +127,19 @@ def _is_due(now: datetime | None) -> ColumnElement[bool]:
     )
 
 
-def _planned(session: Session, found: Sequence[_Found], *, watched_since: datetime, now: datetime) -> list[_Due]:
-    """Decide on the runs of schedules; one that cannot be read is paused."""
-    schedules = [row.Schedule for row in found]
+def _planned(session: Session, rows: Sequence[_Found], *, watched_since: datetime, now: datetime) -> list[_Due]:
+    """Plan the runs of schedules; a schedule that cannot be parsed is paused."""
+    schedules = [row.Schedule for row in rows]
     underway = lifecycle.underway(session, [schedule.id for schedule in schedules])
     are_theirs = Pipeline.id.in_({schedule.pipeline_id for schedule in schedules})
     pipelines = {pipeline.id: pipeline for pipeline in session.scalars(select(Pipeline).where(are_theirs))}
     planned = []
-    for schedule, enabled_at in found:
+    for schedule, enabled_at in rows:
         assert schedule.next_at is not None, "it is due"
         since = watched_since if enabled_at is None else max(watched_since, enabled_at)
         try:
             timetable = timetable_of(schedule)
-        except InputError as error:  # its zone is gone from the database of zones: that holds up nobody else
+        except InputError as error:  # such as a zone that was removed from tzdata: other schedules must not wait
             schedule.paused_at, schedule.pause_reason = now, error.message
             continue
         runs = plan(timetable, schedule.next_at, underway=underway[schedule.id], watched_since=since, now=now)
@@ -159,10 +159,10 @@ def _insert(session: Session, due: Sequence[_Due]) -> dict[_Key, Run]:
 
 
 def _move_on(session: Session, due: _Due, inserted: Mapping[_Key, Run]) -> None:
-    """Move a schedule on past its runs that were inserted, which stop others where it says so."""
+    """Advance a schedule past its inserted runs, which stop other runs if its overlap rule requires it."""
     schedule = due.schedule
     new = [(planned, inserted.get((schedule.id, planned.scheduled_for))) for planned in due.plan.runs]
-    told = schedule.num_skipped >= events.SKIPS
+    is_reported = schedule.num_skipped >= events.SKIPS
     to_come = {run.id for _, run in new if run is not None}
     for planned, run in new:
         if run is None:
@@ -172,7 +172,7 @@ def _move_on(session: Session, due: _Due, inserted: Mapping[_Key, Run]) -> None:
             lifecycle.stop_all(session, schedule.id, but=to_come, reason=reason)
         to_come.remove(run.id)
         schedule.num_skipped = 0 if planned.skipped is None else schedule.num_skipped + planned.num_missed
-        told = told and schedule.num_skipped > 0
+        is_reported = is_reported and schedule.num_skipped > 0
         log.info("run inserted run_id=%s schedule_id=%s for=%s", run.id, schedule.id, run.scheduled_for)
-    events.tell_of_skips(session, schedule, told=told)
+    events.tell_of_skips(session, schedule, is_reported=is_reported)
     set_next(schedule, due.timetable, due.plan.next_at)

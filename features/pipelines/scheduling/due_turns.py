@@ -1,7 +1,4 @@
-"""The runs of schedules that are due, some at a time: tenants in turn, and none in the way of the others.
-
-Says nothing of what becomes of a schedule: `features.pipelines.scheduling.due`.
-"""
+"""Creates the runs of due schedules in small transactions, in turns between tenants; none blocks the others."""
 
 from __future__ import annotations
 
@@ -22,26 +19,26 @@ from protocol.turns import TurnQueue
 log = logging.getLogger(__name__)
 
 AT_ONCE = 50
-"""Schedules of one transaction."""
+"""Schedules per transaction."""
 BUSY_SECONDS = 2.0
-"""How long a schedule that others hold locked is left to them."""
+"""Pause before a locked schedule is tried again."""
 FAILED_SECONDS = 60.0
-"""How long a schedule whose runs could not be made rests before the next try."""
+"""Pause before a schedule whose runs could not be created is tried again."""
 
 
 class DueTurns:
-    """Make runs, a transaction at a time; one for a process, used by one thread."""
+    """Creates due runs; one instance per process, used by one thread."""
 
     def __init__(self, sessions: sessionmaker[Session], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._sessions = sessions
         self._monotonic = monotonic
         self._queue: TurnQueue[DueSchedule] = TurnQueue()
-        self._aside: dict[str, float] = {}  # until when a schedule is left out
+        self._aside: dict[str, float] = {}  # until when a schedule is skipped
 
     def make_due_runs(self) -> None:
-        """Make the runs of all schedules that are due, and note which runs are late between transactions.
+        """Create the runs of all due schedules, and report late runs between transactions.
 
-        Raises ServiceError where the database is away; what is left is for the next call.
+        Raise ServiceError if the database is down; the rest is left for the next call.
         """
         goes_on = True
         while goes_on:
@@ -50,22 +47,22 @@ class DueTurns:
                 tell_of_late_runs(session)
 
     def make_some(self) -> bool:
-        """Make the runs of AT_ONCE schedules that are due, or of all where there are fewer: then return False."""
+        """Create the runs of up to AT_ONCE due schedules; return False if there were fewer."""
         now = self._monotonic()
         self._aside = {schedule_id: until for schedule_id, until in self._aside.items() if until > now}
         with transaction(self._sessions) as session:
             note_look(session)
-            found = find_due(session, at_least=AT_ONCE, aside=self._aside)
-        chosen = next_in_turn(self._queue, found)
+            due = find_due(session, at_least=AT_ONCE, aside=self._aside)
+        chosen = next_in_turn(self._queue, due)
         if chosen:
             self._make([each.id for each in chosen])
         return len(chosen) == AT_ONCE
 
     def _make(self, schedule_ids: Sequence[str]) -> None:
-        """Make the runs of these in one transaction; where it fails, in one for each, to find which are to blame."""
+        """Create the runs of these schedules in one transaction; if it fails, in one for each, to isolate the cause."""
         try:
             self._insert(schedule_ids)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold up more than one schedule
+        except Exception as error:  # noqa: BLE001 - no error may block more than one schedule
             log.warning("runs are made one by one, as they cannot be together error=%s", error)
             for schedule_id in schedule_ids:
                 self._make_alone(schedule_id)
@@ -74,7 +71,7 @@ class DueTurns:
         try:
             self._insert([schedule_id])
         except ServiceError:
-            self._set_aside(schedule_id, BUSY_SECONDS)  # unless Postgres is away, somebody locks what it needs
+            self._set_aside(schedule_id, BUSY_SECONDS)  # Postgres is down, or a row that it needs is locked
             raise
         except Exception:
             log.exception("the runs of a schedule cannot be made schedule_id=%s", schedule_id)
@@ -91,9 +88,9 @@ class DueTurns:
         self._aside[schedule_id] = self._monotonic() + seconds
 
 
-def next_in_turn(queue: TurnQueue[DueSchedule], found: Iterable[DueSchedule]) -> list[DueSchedule]:
-    """Return AT_ONCE of the schedules that were found due, one of each tenant after the other."""
-    queue.renew((each.tenant_id, each) for each in found)
+def next_in_turn(queue: TurnQueue[DueSchedule], due: Iterable[DueSchedule]) -> list[DueSchedule]:
+    """Return up to AT_ONCE of the due schedules, round robin between tenants."""
+    queue.renew((each.tenant_id, each) for each in due)
     chosen: list[DueSchedule] = []
     while queue and len(chosen) < AT_ONCE:
         chosen += [queue.take(place) for place in islice(list(queue.firsts()), AT_ONCE - len(chosen))]

@@ -1,4 +1,4 @@
-"""A tenant's schedules: make, look at, list, change, pause, resume, delete; trigger and backfill runs."""
+"""A tenant's schedules: create, read, list, change, pause, resume, delete; trigger and backfill runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAYS_WHEN = {"cron", "time_zone", "starts_at", "ends_at", "jitter_seconds"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleWish:
-    """What a schedule is to be."""
+    """The values of a new or changed schedule."""
 
     name: str
     cron: str
@@ -50,15 +50,15 @@ class ScheduleWish:
     overlap: Overlap = Overlap.SKIP
     catch_up: CatchUp = CatchUp.LATEST
     catch_up_seconds: int = 6 * 3600
-    """How late a run may be caught up on."""
+    """How late a run may still be caught up."""
     max_failures: int | None = None
-    """In a row, which pause it; None: none do."""
+    """Failures in a row that pause it; None: unlimited."""
     late_after_seconds: int | None = None
-    """A run that has not ended so long after the time for which it is due is late; None: none is."""
+    """A run that has not ended this long after its due time is late; None: never."""
 
 
 def check_wish(wish: ScheduleWish) -> Cron:
-    """Return the cron expression of a schedule that is good. Raises InputError."""
+    """Return the cron expression of a valid schedule. Raise InputError."""
     check_name(wish.name)
     cron = Cron.parse(wish.cron, zone_of(wish.time_zone))
     _check_range("jitter_seconds", wish.jitter_seconds, 0, MAX_JITTER_SECONDS)
@@ -77,7 +77,7 @@ def check_wish(wish: ScheduleWish) -> Cron:
 def create_schedule(
     session: Session, tenant_id: str, pipeline_id: str, wish: ScheduleWish, settings: Settings
 ) -> Schedule:
-    """Make a schedule of a pipeline, from now on. Raises InputError, NotFoundError, ConflictError or LimitError."""
+    """Create a schedule of a pipeline, from now on. Raise InputError, NotFoundError, ConflictError or LimitError."""
     check_wish(wish)
     pipeline = get_pipeline(session, tenant_id, pipeline_id)
     hold_room(session, Schedule, tenant_id, wish.name, settings)
@@ -91,14 +91,14 @@ def create_schedule(
 
 
 def get_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
-    """Return a schedule of this tenant, by its id or its name. Raises NotFoundError."""
+    """Return a schedule of this tenant, by its id or its name. Raise NotFoundError."""
     return get_named(session, Schedule, tenant_id, schedule_id)
 
 
 def list_schedules(
     session: Session, tenant_id: str, *, pipeline_id: str | None = None, after: str | None = None, limit: int = 20
 ) -> Page[Schedule]:
-    """Return a page of a tenant's schedules, newest first. Raises InputError on an unknown `after`."""
+    """Return a page of a tenant's schedules, newest first. Raise InputError on an unknown `after`."""
     query = select(Schedule).where(of_tenant(Schedule, tenant_id))
     if pipeline_id is not None:
         query = query.where(Schedule.pipeline_id == pipeline_id)
@@ -106,13 +106,13 @@ def list_schedules(
 
 
 def change_schedule(session: Session, tenant_id: str, schedule_id: str, changes: Mapping[str, Any]) -> Schedule:
-    """Change fields of a schedule; where they say when it runs, it goes on from now. Raises as `create_schedule`."""
+    """Change fields of a schedule; changes of its times count from now. Raise as `create_schedule`."""
     schedule = lock_named(session, Schedule, tenant_id, schedule_id)
-    wanted = {field.name: getattr(schedule, field.name) for field in fields(ScheduleWish)} | dict(changes)
-    check_wish(ScheduleWish(**wanted))
-    if wanted["name"] != schedule.name:
-        hold_name(session, Schedule, tenant_id, wanted["name"])
-    is_retimed = any(wanted[name] != getattr(schedule, name) for name in _SAYS_WHEN)
+    values = {field.name: getattr(schedule, field.name) for field in fields(ScheduleWish)} | dict(changes)
+    check_wish(ScheduleWish(**values))
+    if values["name"] != schedule.name:
+        hold_name(session, Schedule, tenant_id, values["name"])
+    is_retimed = any(values[name] != getattr(schedule, name) for name in _SAYS_WHEN)
     _write(schedule, changes)
     if is_retimed:
         _begin(session, schedule)
@@ -120,7 +120,7 @@ def change_schedule(session: Session, tenant_id: str, schedule_id: str, changes:
 
 
 def pause_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
-    """Let a schedule make no runs; those that are made go on. Repeating it is no error."""
+    """Pause a schedule; existing runs continue. Repeating it is no error."""
     schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     if schedule.paused_at is None:
         schedule.paused_at, schedule.pause_reason = _now(session), None
@@ -128,7 +128,7 @@ def pause_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedu
 
 
 def resume_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
-    """Let a schedule go on from now: what it would have run meanwhile is not made up for. No error if it runs."""
+    """Resume a schedule from now; missed runs are not caught up. No error if it is not paused."""
     schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     if schedule.paused_at is not None:
         schedule.paused_at = schedule.pause_reason = None
@@ -138,7 +138,7 @@ def resume_schedule(session: Session, tenant_id: str, schedule_id: str) -> Sched
 
 
 def delete_schedule(session: Session, tenant_id: str, schedule_id: str) -> Schedule:
-    """Delete a schedule; its runs that wait are cancelled, one that is under way goes on, and all stay to be seen."""
+    """Delete a schedule; its queued runs are cancelled, a run in progress continues, and all stay visible."""
     schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     schedule.deleted_at = _now(session)
     lifecycle.stop_queued(session, Run.schedule_id == schedule.id, reason="its schedule was deleted")
@@ -146,10 +146,10 @@ def delete_schedule(session: Session, tenant_id: str, schedule_id: str) -> Sched
 
 
 def upcoming(session: Session, schedule: Schedule, *, number: int) -> list[Tick]:
-    """Return the next ticks of a schedule, without its jitter; none where it is paused or over."""
+    """Return the next ticks of a schedule, without its jitter; none if it is paused or over."""
     if schedule.next_at is None or schedule.paused_at is not None:
         return []
-    # From the moment before its next run: that is one of them, also where the dispatcher is late.
+    # Start just before its next run, so that it is included even if the dispatcher is late.
     start = max(schedule.next_at - timedelta(seconds=1), _FIRST)
     return timetable_of(schedule).cron.upcoming(start, number=number, until=schedule.ends_at)
 
@@ -166,23 +166,23 @@ def backfill(
 ) -> list[Run]:
     """Queue a run for each tick from `start` to `end`, both inclusive, that has no such run; return the new ones.
 
-    Raises InputError where the range is not over or has too many ticks, LimitError where too many runs wait.
+    Raise InputError if the range is not past or has too many ticks, LimitError if too many runs are queued.
     """
     schedule = lock_named(session, Schedule, tenant_id, schedule_id)
     now = _now(session)
     if not _FIRST <= start <= end <= now:
         raise InputError(
-            f"start is {start.isoformat()} and end is {end.isoformat()}; give a range that is over by now, "
-            f"{now:%Y-%m-%dT%H:%M:%SZ}, begins after 1999, and has its earlier end first",
+            f"start is {start.isoformat()} and end is {end.isoformat()}; give a range that starts after 1999, ends "
+            f"before now, {now:%Y-%m-%dT%H:%M:%SZ}, and has its start before its end",
             param="start",
         )
     cron = timetable_of(schedule).cron
     before = start - timedelta(microseconds=1)
     ticks = list(_first_of(takewhile(lambda tick: tick <= end, cron.all_after(before)), MAX_BACKFILL + 1))
     if not ticks or len(ticks) > MAX_BACKFILL:
-        found = "none" if not ticks else f"more than {MAX_BACKFILL:,}"
+        number = "none" if not ticks else f"more than {MAX_BACKFILL:,}"
         raise InputError(
-            f"There are {found} runs of {schedule.cron!r} in this range; give one with 1 to {MAX_BACKFILL:,}.",
+            f"There are {number} runs of {schedule.cron!r} in this range; give one with 1 to {MAX_BACKFILL:,}.",
             param="end",
         )
     pipeline = get_pipeline(session, tenant_id, schedule.pipeline_id)
@@ -213,9 +213,9 @@ def trigger(
     api_key_id: str | None = None,
     idempotency_key: str | None = None,
 ) -> Run:
-    """Queue a run of a pipeline now; sent again with its key it returns the run made before.
+    """Queue a run of a pipeline now; a repeated call with the same idempotency key returns the same run.
 
-    Its interval begins where the last one that succeeded ended, unless it is given. Raises NotFoundError or LimitError.
+    By default its interval begins where that of the last successful run ended. Raise NotFoundError or LimitError.
     """
     if idempotency_key is not None:
         advisory_lock(session, f"run {tenant_id} {idempotency_key}")
@@ -227,7 +227,7 @@ def trigger(
     now = _now(session)
     begin = interval_start or _last_end(session, pipeline.id) or min(pipeline.created_at, now)
     if not _FIRST <= begin <= now:
-        raise InputError(f"interval_start is {begin.isoformat()}; give a time that is over", param="interval_start")
+        raise InputError(f"interval_start is {begin.isoformat()}; give a past time", param="interval_start")
     new = lifecycle.NewRun(
         pipeline=pipeline,
         planned=PlannedRun(scheduled_for=now, interval_start=begin),
@@ -238,20 +238,20 @@ def trigger(
     )
     run = lifecycle.insert_run(session, new)
     if run is None:
-        raise ConflictError("Another run of this schedule was triggered at the same moment; send it again.")
+        raise ConflictError("Another run of this schedule was triggered at the same moment; send the request again.")
     check_queue(session, tenant_id, settings)
     return run
 
 
 def check_queue(session: Session, tenant_id: str, settings: Settings) -> None:
-    """Raise LimitError where more runs of a tenant wait than may, where more are asked for."""
+    """Raise LimitError if a tenant has more queued runs than allowed; call it after queuing more."""
     advisory_lock(session, f"runs {tenant_id}")
     waiting = (Run.tenant_id == tenant_id) & (Run.state == RunState.QUEUED.value)
     queued = session.scalar(select(func.count()).select_from(Run).where(waiting)) or 0
     if queued > settings.tenant_queued_runs:
         raise LimitError(
             f"{queued:,} runs would wait and {settings.tenant_queued_runs:,} may. Wait for some to "
-            "end, cancel some, or ask for fewer.",
+            "end, cancel some, or request fewer.",
             code="too_many_queued_runs",
         )
 
@@ -271,13 +271,13 @@ def _write(schedule: Schedule, values: Mapping[str, Any]) -> None:
 
 
 def _begin(session: Session, schedule: Schedule) -> None:
-    """Let a schedule run from now on. Raises InputError where it never would."""
+    """Set the next run of a schedule from now on. Raise InputError if it would never run."""
     timetable = timetable_of(schedule)
     next_at = timetable.first(starts_at=schedule.starts_at, now=_now(session))
     if next_at is None:
         raise InputError(
-            f"The schedule would never run: {schedule.cron!r} has no time that is to come and not after its ends_at. "
-            "Give a later end, or none.",
+            f"The schedule would never run: {schedule.cron!r} has no time from now on and before its ends_at. Give a "
+            "later end, or none.",
             param="ends_at",
         )
     set_next(schedule, timetable, next_at)

@@ -1,6 +1,6 @@
-"""Since when dispatchers look at schedules without a pause: what was due before, and not made, nobody looked at.
+"""Records since when dispatchers check schedules without a pause; a run due before that may have been missed.
 
-Says nothing of what becomes of such a run: `features.pipelines.planning`.
+`features.pipelines.planning` decides on missed runs.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from sqlalchemy.orm import Session
 from features.pipelines.planning import LATE
 
 _NOTED_EVERY = timedelta(seconds=10)
-"""A look is noted so often at most: dispatchers look every two seconds, and a stack at rest is to write little."""
+"""Minimum interval of records: dispatchers check every two seconds, and an idle stack should write little."""
 PAUSE = LATE + _NOTED_EVERY
-"""A time without a noted look that is longer is a pause: nobody looked for at least LATE of it."""
+"""A longer time without a record is a pause: for at least LATE of it no dispatcher checked."""
 
 
 def note_look(session: Session) -> None:
-    """Note that a dispatcher looks at schedules now, where there are any; after a pause it looks since now only."""
+    """Record that a dispatcher checks schedules now, if there are any; after a pause the watch starts anew."""
     session.execute(_NOTE, {"noted_every": _NOTED_EVERY, "pause": PAUSE})
 
 
 def watched_since(session: Session, *, now: datetime) -> datetime:
-    """Return since when dispatchers have looked without a pause; `now` where none has."""
+    """Return since when dispatchers have checked without a pause; `now` if none has."""
     since: datetime | None = session.scalar(_SINCE, {"now": now, "pause": PAUSE})
     return now if since is None else since
 
 
-# Between looks that are noted the statement only reads: a row that is locked would be a transaction to write down.
+# Between records the statement only reads, as locking a row would make it a write transaction.
 _NOTE = text("""
     INSERT INTO schedule_watch (since, seen_at)
     SELECT clock_timestamp(), clock_timestamp()
@@ -40,5 +40,5 @@ _NOTE = text("""
             ELSE schedule_watch.since END
 """)
 
-# A dispatcher that was frozen after its look goes on with a look that is old.
+# A dispatcher that was frozen after its check continues with an old record.
 _SINCE = text("SELECT since FROM schedule_watch WHERE seen_at >= :now - CAST(:pause AS interval)")

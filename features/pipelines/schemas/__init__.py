@@ -1,1 +1,1 @@
-"""Bodies of pipelines, schedules, runs and tables."""
+"""Response objects of pipelines, schedules, runs and tables."""

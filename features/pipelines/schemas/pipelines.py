@@ -1,4 +1,4 @@
-"""`/v1/pipelines`, `/v1/schedules`, `/v1/runs`: what they are made of and what became of them."""
+"""Response objects of `/v1/pipelines`, `/v1/schedules` and `/v1/runs`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PipelineObject(ListedObject):
     object: Literal["pipeline"] = "pipeline"
     name: str
     version: int
-    """Of the definition: 1, and one more with each change."""
+    """Version of the definition: starts at 1 and increases with each change."""
     steps: list[dict[str, Any]]
-    """As they were given."""
+    """The steps as given."""
     max_tokens: int | None
-    """Of all batches of a run."""
+    """Limit for all batches of a run."""
     max_cost: str | None
     """The same in units of currency."""
     created_at: int
@@ -52,9 +52,9 @@ class NextRun(WireModel):
     """Without the schedule's jitter."""
     utc: str
     local: str
-    """On the clocks of its time zone."""
+    """In the local time of its time zone."""
     note: str | None
-    """Where the clocks change before it."""
+    """The clock change before it, if any."""
 
     @classmethod
     def of(cls, tick: Tick) -> Self:
@@ -77,17 +77,17 @@ class ScheduleObject(ListedObject):
     catch_up_seconds: int
     max_failures: int | None
     late_after_seconds: int | None
-    """A run that has not ended so long after its `scheduled_for` is late."""
+    """A run that has not ended this long after its `scheduled_for` is late."""
     paused_at: int | None
     """Null while it runs."""
     pause_reason: str | None
-    """Null where somebody paused it."""
+    """Null if a user paused it."""
     num_failures: int
-    """Runs in a row that failed, up to the last one."""
+    """The latest runs in a row that failed."""
     num_skipped: int
-    """Runs in a row that were skipped, up to the last one."""
+    """The latest runs in a row that were skipped."""
     next_runs: list[NextRun]
-    """Five, in a list the first alone; none while it is paused, or where there is none any more."""
+    """The next five, in a list only the first; empty while it is paused, or if there is none any more."""
     created_at: int
     updated_at: int
 
@@ -133,13 +133,13 @@ class StepObject(WireModel):
     status: Literal["in_progress", "done"]
     rows: int
     failed: int
-    """Rows without an answer, known once it is done; before, those that could not be rendered."""
+    """Rows without an answer once it is done; before, rows that could not be rendered."""
     batch_id: str | None
-    """Null where none of its rows became a line."""
+    """Null if none of its rows became a line."""
     rows_file_id: str | None
-    """The file that has its rows as they were read."""
+    """The file with its rows as they were read."""
     files: list[OutputFile]
-    """What it has put out."""
+    """Its published files."""
 
     @classmethod
     def of(cls, step: RunStep) -> Self:
@@ -161,24 +161,24 @@ class RunObject(ListedObject):
     kind: RunKind
     status: RunState
     reason: str | None
-    """Why it failed, was skipped or cancelled; while it runs, the trouble for which it is tried again."""
+    """Why it failed, was skipped or cancelled; while it runs, the error for which it is retried."""
     error_code: str | None
-    """Of what it failed by, where that has one, such as `template_cpu_exceeded`."""
+    """The code of its error, if that has one, such as `template_cpu_exceeded`."""
     scheduled_for: int
     interval_start: int
     interval_end: int
     num_missed: int
-    """How many runs a skipped one stands for."""
+    """How many runs a skipped one represents."""
     steps: list[StepObject]
-    """Those that have begun."""
+    """The steps that have begun."""
     total_tokens: int
-    """Of its batches."""
+    """Tokens of its batches."""
     cost_micros: int
     created_at: int
     started_at: int | None
     ended_at: int | None
     late_at: int | None
-    """When it was found not to have ended in the time that its schedule allows."""
+    """When it was reported late: it had not ended in the time that its schedule allows."""
 
     @classmethod
     def of(cls, run: Run, steps: Sequence[RunStep], used: tuple[int, int]) -> Self:
@@ -212,7 +212,7 @@ class RunPage(Page[RunObject]):
 class BackfillObject(WireModel):
     object: Literal["backfill"] = "backfill"
     runs: list[str]
-    """Ids of the runs that are new, in the order of their times."""
+    """Ids of the new runs, in the order of their times."""
 
 
 class DeletedPipeline(DeletedObject):
@@ -232,18 +232,18 @@ class PreviewObject(WireModel):
     lines: list[dict[str, Any]]
     """The first three lines that its first step would send."""
     rows: int
-    """That were looked at: 1,000 at most, as for what follows."""
+    """Rows in the preview, at most 1,000; the following fields are for these."""
     failed: int
-    """Those that cannot be rendered."""
+    """Rows that cannot be rendered."""
     has_more: bool
     files: int
-    """All that its source means now."""
+    """All files that match its source now."""
     estimated_input_tokens: int
     estimated_output_tokens: int
-    """The most that they may have."""
+    """The maximum."""
     cost_micros: int
     summary: str
-    """All of this as sentences."""
+    """The preview as sentences."""
 
     @classmethod
     def of(cls, preview: Preview, prices: Prices, *, currency: str) -> Self:

@@ -1,4 +1,4 @@
-"""Tables that were uploaded, and the requests that their rows became."""
+"""Uploaded tables, and the requests made from their rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class TableObject(WireModel):
     object: Literal["table"] = "table"
     file_id: str
     columns: list[str]
-    """Of a JSONL file, whose rows have names of their own, those of the first rows."""
+    """For a JSONL file, whose rows may differ, those of the first rows."""
     rows: list[dict[str, Any]]
-    """The first three, fewer where they are long."""
+    """The first three rows, without long ones."""
 
 
 class UnfitRow(WireModel):
@@ -32,9 +32,9 @@ class TableRequestsObject(WireModel):
     failed: int
     """Rows that do not fit the prompt; they are left out."""
     errors: list[UnfitRow]
-    """Of the first of these."""
+    """Errors of the first of these rows."""
     lines: list[dict[str, Any]]
-    """The first three of the file, fewer where they are long."""
+    """The first three lines of the file, without long ones."""
 
     @classmethod
     def of(cls, file: FileObject, written: WrittenRequests) -> Self:

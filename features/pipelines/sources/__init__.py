@@ -1,4 +1,1 @@
-"""Where a first step's rows come from: the files of a tenant's store, or the answers of one of its batches.
-
-Knows neither prompts nor runs: a step and what it may look into go in, rows come out.
-"""
+"""Sources of a first step's rows: files of a tenant's store, an uploaded table, or the answers of a batch."""

@@ -1,4 +1,4 @@
-"""The answers of one of a tenant's own batches as the rows of a step. Reads what is kept; runs nothing."""
+"""The answers of one of a tenant's batches as the rows of a step."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from jobs.storage import Storage
 from jobs.tables import Batch
 from tokenmill.row_json import loads
 
-_MAX_LINE_BYTES = 64 * MIB  # far above what an answer may have
+_MAX_LINE_BYTES = 64 * MIB  # far above the size of any answer
 _CHECKED_EVERY = 100  # rows
 
 
 def require(session: Session, tenant_id: str, batch_id: str, *, place: str) -> Batch:
-    """Return a tenant's own batch, whose answers are texts. Raises NotFoundError or InputError that names the place."""
+    """Return a tenant's batch with text answers. Raise NotFoundError or InputError that names the place."""
     try:
         batch = batches.get_batch(session, tenant_id, batch_id)
     except NotFoundError as error:
         raise NotFoundError(f"{place}: {error.message}", param=place) from None
     if kind_of(batch.endpoint) is not LineKind.GENERATE:
         raise InputError(
-            f"{place}: batch {batch_id!r} is for {batch.endpoint}, whose answers are no texts; rows are made of those "
-            f"of {' and '.join(paths_of(LineKind.GENERATE))}. Give another batch.",
+            f"{place}: batch {batch_id!r} is for {batch.endpoint}, whose answers are not texts; rows need answers of "
+            f"{' and '.join(paths_of(LineKind.GENERATE))}. Give another batch.",
             param=place,
         )
     return batch
 
 
 def answers_key(session: Session, tenant_id: str, batch_id: str, *, place: str) -> str:
-    """Return where the answers of a batch that has ended are. Raises InputError where there are none."""
+    """Return the object key of an ended batch's answers. Raise InputError if there are none."""
     batch = require(session, tenant_id, batch_id, place=place)
     if BatchState(batch.state) not in TERMINAL_BATCH_STATES:
         raise InputError(
-            f"{place}: batch {batch_id!r} is {batch.state}; its answers are whole once it has ended. Wait for that.",
+            f"{place}: batch {batch_id!r} is {batch.state}; its answers are complete once it has ended. Wait for that.",
             param=place,
         )
     file = None if batch.output_file_id is None else files.find_kept(session, tenant_id, batch.output_file_id)
@@ -60,17 +60,17 @@ def rows(storage: Storage, key: str, moves: Callable[[], None] = lambda: None) -
         if number % _CHECKED_EVERY == 0:
             moves()
         assert line.content is not None, "answers are shorter"
-        found = orjson.loads(line.content)
-        text = _text_of(found)
+        result = orjson.loads(line.content)
+        text = _text_of(result)
         yield SourceRow(
             custom_id=row_id(number),
-            values={"custom_id": found["custom_id"], "answer": text},
+            values={"custom_id": result["custom_id"], "answer": text},
             previous={"text": text, "json": _object_of(text)},
         )
 
 
 def _text_of(line: Mapping[str, Any]) -> str | None:
-    """Return what was said first; None where nothing was, as where tools were called."""
+    """Return the text of the first choice; None if it has none, such as with tool calls."""
     choices = line["response"]["body"].get("choices") or [{}]
     text: str | None = choices[0].get("message", {}).get("content", choices[0].get("text"))
     return text
@@ -78,7 +78,7 @@ def _text_of(line: Mapping[str, Any]) -> str | None:
 
 def _object_of(text: str | None) -> Any:
     try:
-        found = loads((text or "").encode())
+        value = loads((text or "").encode())
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

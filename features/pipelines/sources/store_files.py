@@ -1,4 +1,4 @@
-"""Which files of a tenant's store a step takes, and their rows."""
+"""The files of a tenant's store that a step takes, and their rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from features.pipelines.spec import Step, Take
 from jobs.errors import InputError
 
 MAX_FILES = 10_000
-"""Of a step in one run: those that come after them in the order of keys are the next run's."""
+"""Files of a step in one run; further ones in the order of keys are left for the next run."""
 _LOOKED_UP_AT_ONCE = 1000
 
 Untaken = Callable[[list[Found]], list[Found]]
-"""Leaves out files that a successful run took in as they are."""
+"""Removes files whose current version a successful run has taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class TakenFiles:
     files: list[Found]
     rows: Iterator[SourceRow]
     schema: Any = None
-    """A pyarrow.Schema, where the columns of the files have types."""
+    """A pyarrow.Schema if the columns of the files have types."""
 
 
 def take_files(
@@ -42,48 +42,48 @@ def take_files(
     *,
     moves: Callable[[], None] = lambda: None,
 ) -> TakenFiles:
-    """Find the files that a step's source means. Raises InputError where they are no one table.
+    """Return the files that match a step's source. Raise InputError if they do not form one table.
 
-    `moves` is called now and then while files are listed, and before each that is opened; it may raise.
+    `moves` is called periodically while files are listed, and before each file is opened; it may raise.
     """
     assert step.source.keys is not None, "a source of a store has keys"
     keys = [step.source.keys] if isinstance(step.source.keys, str) else step.source.keys
-    wanted = [context.key(key, step=step) for key in keys]
-    meant = (_meant(store, step, key, untaken, moves) for key in wanted)
-    by_key = {each.key: each for files in meant for each in files}
-    found = list(by_key.values()) if len(wanted) == 1 else sorted(by_key.values(), key=lambda each: each.key)
-    description = ", ".join(wanted)
-    if len(found) > MAX_FILES and step.source.take is Take.ALL:
-        raise InputError(f"{description} means more than {MAX_FILES:,} files; give keys that mean fewer.")
-    found = found[:MAX_FILES]
-    if not found:
+    patterns_of_run = [context.key(key, step=step) for key in keys]
+    matches = (_matching(store, step, key, untaken, moves) for key in patterns_of_run)
+    by_key = {each.key: each for files in matches for each in files}
+    files = list(by_key.values()) if len(patterns_of_run) == 1 else sorted(by_key.values(), key=lambda each: each.key)
+    description = ", ".join(patterns_of_run)
+    if len(files) > MAX_FILES and step.source.take is Take.ALL:
+        raise InputError(f"{description} matches more than {MAX_FILES:,} files; give keys that match fewer.")
+    files = files[:MAX_FILES]
+    if not files:
         return TakenFiles(files=[], rows=iter(()))
-    source = _source(store, step, found, description, moves)
+    source = _source(store, step, files, description, moves)
     rows = (SourceRow(custom_id=row_id(n), values=row.values) for n, row in enumerate(source.read(), start=1))
-    return TakenFiles(files=found, rows=rows, schema=source.schema)
+    return TakenFiles(files=files, rows=rows, schema=source.schema)
 
 
-def _meant(store: ExternalStore, step: Step, key: str, untaken: Untaken, moves: Callable[[], None]) -> list[Found]:
-    """Return the files that one key means, or so many that more of them are not taken."""
-    found: list[Found] = []
+def _matching(store: ExternalStore, step: Step, key: str, untaken: Untaken, moves: Callable[[], None]) -> list[Found]:
+    """Return the files that match one key, stopping above MAX_FILES."""
+    files: list[Found] = []
     is_there = False
     for page in _pages(store, key, moves):
         is_there = is_there or bool(page)
-        found += untaken(page) if step.source.take is Take.NEW else page
-        if len(found) > MAX_FILES:
+        files += untaken(page) if step.source.take is Take.NEW else page
+        if len(files) > MAX_FILES:
             break
     if not is_there and not isinstance(step.source.keys, str) and not patterns.is_pattern(key):
         raise InputError(
             f"There is no file {key!r}, which the source of step {step.name!r} names in its list. Put it there, or "
-            "take it from the list."
+            "remove it from the list."
         )
-    return found
+    return files
 
 
 def _pages(store: ExternalStore, pattern: str, moves: Callable[[], None]) -> Iterator[list[Found]]:
     page: list[Found] = []
     for number, each in enumerate(store.list(patterns.prefix_of(pattern)), start=1):
-        if number % _LOOKED_UP_AT_ONCE == 0:  # whether they match or not: a store may hold many others
+        if number % _LOOKED_UP_AT_ONCE == 0:  # counts all files, as a store may hold many that do not match
             moves()
         if patterns.matches(pattern, each.key) and not each.key.rpartition("/")[2].startswith(("_", ".")):
             _require_utf8(each.key)
@@ -95,33 +95,33 @@ def _pages(store: ExternalStore, pattern: str, moves: Callable[[], None]) -> Ite
 
 
 def _require_utf8(key: str) -> None:
-    """Raise InputError for a file of a folder whose name no database and no JSON can hold."""
+    """Raise InputError for a file name that neither the database nor JSON can hold."""
     try:
         key.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"The name of the file {key!r} is not UTF-8; rename it, or give keys that leave it out."
+            f"The name of the file {key!r} is not UTF-8; rename it, or give keys that do not match it."
         ) from None
 
 
-def _source(store: ExternalStore, step: Step, found: list[Found], pattern: str, moves: Callable[[], None]) -> Source:
-    files = [_source_file(store, step, each, moves) for each in found]
+def _source(store: ExternalStore, step: Step, taken: list[Found], pattern: str, moves: Callable[[], None]) -> Source:
+    files = [_source_file(store, step, each, moves) for each in taken]
     kinds = sorted({file.format.value for file in files})
     if len(kinds) > 1:
-        raise InputError(f"{pattern} means files of several kinds: {', '.join(kinds)}. Give keys that mean one.")
+        raise InputError(f"{pattern} matches files of several kinds: {', '.join(kinds)}. Give keys that match one.")
     return source_of(files, description=pattern)
 
 
-def _source_file(store: ExternalStore, step: Step, found: Found, moves: Callable[[], None]) -> SourceFile:
-    form = format_of(found.key) if step.source.format is None else Format(step.source.format.value)
+def _source_file(store: ExternalStore, step: Step, file: Found, moves: Callable[[], None]) -> SourceFile:
+    form = format_of(file.key) if step.source.format is None else Format(step.source.format.value)
     if form is None:
         raise InputError(
-            f"{found.key!r} does not say what it holds: give it a name that ends in .jsonl, .csv or .parquet, or give "
+            f"{file.key!r} does not show its format: give it a name that ends in .jsonl, .csv or .parquet, or give "
             f"the source of step {step.name!r} a format."
         )
 
     def opened() -> BinaryIO:
-        moves()  # all are opened for their columns before a row is read
-        return cast(BinaryIO, store.open(found.key))
+        moves()  # all files are opened for their columns before the first row is read
+        return cast(BinaryIO, store.open(file.key))
 
-    return SourceFile(name=found.key, format=form, open=opened, identity=lambda: found.version)
+    return SourceFile(name=file.key, format=form, open=opened, identity=lambda: file.version)

@@ -1,6 +1,6 @@
-"""A table that a tenant has uploaded: its columns, and its rows through a prompt as an input that no row names yet.
+"""An uploaded table: its columns, and its rows rendered with a prompt into the input of a batch.
 
-While its owner waits, so it is bounded: what is larger is a pipeline's, or `tokenmill map`'s.
+Its owner waits, so it is bounded; larger tables need a pipeline or `tokenmill map`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from jobs.storage import Storage
 from tokenmill.row_json import dumps
 
 MAX_TABLE_BYTES = 32 * MIB
-"""Of the file, which is held in memory."""
+"""Size of the file, which is held in memory."""
 MAX_ROWS = 50_000
 MAX_LINES_BYTES = 256 * MIB
 MAX_SECONDS = 60
-"""Of reading, and of putting rows through the prompt: rows alone bound neither, as each may cost much or be blank."""
+"""Time limit of reading and of rendering: the number of rows limits neither, as a row may be expensive or blank."""
 SHOWN = 3
 SHOWN_BYTES = 64 << 10
 """A row or a line that is longer is not shown."""
 LISTED = 20
-"""Rows that do not fit: so many are told."""
+"""Most errors of rows that are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class TableLook:
 
 
 class _Deadline:
-    """When a call must be done. `check` raises TooLargeError from then on."""
+    """The deadline of a call; `check` raises TooLargeError after it."""
 
     def __init__(self) -> None:
         self._at = time.monotonic() + MAX_SECONDS
@@ -69,7 +69,7 @@ class _Deadline:
 
 
 class _Content(io.BytesIO):
-    """A file in memory that is read for MAX_SECONDS at most, into however much it unpacks."""
+    """A file in memory with a time limit on reading, however much it unpacks to."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -82,7 +82,7 @@ class _Content(io.BytesIO):
 
 @dataclass(slots=True, kw_only=True)
 class _Outcomes:
-    """What became of rows, counted as they pass."""
+    """Counts of the outcomes of rows."""
 
     num_rows: int = 0
     num_failed: int = 0
@@ -93,7 +93,7 @@ class _Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRequests:
-    """An input that was made of a table."""
+    """The input made from a table."""
 
     new: NewFile
     num_rows: int
@@ -105,10 +105,10 @@ class WrittenRequests:
 
 
 def open_table(storage: Storage, key: str, *, filename: str, size_bytes: int) -> UploadedTable:
-    """Read a file that is a table by its name. Raises InputError where it is none, TooLargeError."""
+    """Read a file whose name is that of a table. Raise InputError if it is not, or TooLargeError."""
     form = format_of(filename)
     if form is None:
-        raise InputError(f"File {filename!r} is no table by its name. Upload it with {ALLOWED}.", param="file_id")
+        raise InputError(f"File {filename!r} is not a table by its name. Upload it with {ALLOWED}.", param="file_id")
     if size_bytes > MAX_TABLE_BYTES:
         raise _too_large(f"The table has {size_bytes:,} bytes, and {MAX_TABLE_BYTES:,} are allowed")
     try:
@@ -120,30 +120,30 @@ def open_table(storage: Storage, key: str, *, filename: str, size_bytes: int) ->
 
 
 def look(table: UploadedTable) -> TableLook:
-    """Return a table's columns and first rows. Raises InputError where these cannot be read."""
+    """Return a table's columns and first rows. Raise InputError if these cannot be read."""
     rows = [dict(row.values) for row in islice(table.source.read(), SHOWN)]
     columns = table.source.columns or dict.fromkeys(name for row in rows for name in row)
     try:
-        written = [dumps(row) for row in rows]
+        encoded = [dumps(row) for row in rows]
     except TypeError as error:
         raise InputError(f"{table.filename} has a row that cannot be shown: {error}.", param="file_id") from None
-    shown = [orjson.loads(row) for row in written if len(row) <= SHOWN_BYTES]
+    shown = [orjson.loads(row) for row in encoded if len(row) <= SHOWN_BYTES]
     return TableLook(columns=list(columns), rows=shown)
 
 
 def write_requests(
     table: UploadedTable, prompt: str, ask: Ask, storage: Storage, key: str, *, settings: Settings
 ) -> WrittenRequests:
-    """Write a line for each row that fits the prompt into an object that no row names yet; nothing where this raises.
+    """Write a line for each row that fits the prompt into an object that no row names yet; nothing after an error.
 
-    Raises InputError with the place in the prompt, with the row that cannot be read, and where no row fits.
+    Raise InputError with the place in the prompt, with an unreadable row, or if no row fits.
     """
     template = check(prompt)
     require_columns(template, table.source.columns)
     outcomes = _Outcomes()
-    with closing(request_lines(table.source, template, ask)) as found:
+    with closing(request_lines(table.source, template, ask)) as requests:
         filename = f"{PurePath(table.filename).stem}_requests.jsonl"
-        lines = _lines(table, found, outcomes)
+        lines = _lines(table, requests, outcomes)
         new = made_inputs.write_input(storage, key, lines, filename=filename, settings=settings)
     return WrittenRequests(
         new=new,
@@ -154,9 +154,11 @@ def write_requests(
     )
 
 
-def _lines(table: UploadedTable, found: Iterator[RequestLine | UnrenderedRow], outcomes: _Outcomes) -> Iterator[bytes]:
+def _lines(
+    table: UploadedTable, requests: Iterator[RequestLine | UnrenderedRow], outcomes: _Outcomes
+) -> Iterator[bytes]:
     deadline = _Deadline()
-    for one in found:
+    for one in requests:
         deadline.check()
         outcomes.num_rows += 1
         if outcomes.num_rows > MAX_ROWS:

@@ -1,4 +1,1 @@
-"""What a run does in one step: rows are read and become lines; answers are looked at and put out.
-
-Knows not which step comes next, and writes no state.
-"""
+"""The work of one step of a run: turns rows into lines, and publishes the answered rows. Writes no state."""

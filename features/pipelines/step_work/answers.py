@@ -1,4 +1,4 @@
-"""What a row of a step was answered, as its schema has it."""
+"""The answer of a step's row, parsed by the step's schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from features.pipelines.step_rows import AnsweredRow
 
 
 def columns_of(step: Step) -> Any:
-    """Return the columns of a step's answers, None where they are texts."""
+    """Return the columns of a step's answers, None if they are texts."""
     return None if step.response_schema is None else answer_columns(step.response_schema)
 
 
@@ -25,6 +25,6 @@ def answer_to(each: AnsweredRow, columns: Any) -> Answer:
 
 
 def text_of(each: AnsweredRow) -> str:
-    """Return the text of a row's answer, which it has."""
+    """Return the text of a row's answer, which must exist."""
     assert each.line is not None, "it has an answer"
     return str(each.line["response"]["body"]["choices"][0]["message"]["content"])

@@ -1,4 +1,4 @@
-"""A run at the control worker that has claimed it: the stores that it reaches, and what its steps were answered."""
+"""A run at the control worker that has claimed it: its stores, and the answers of its steps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jobs.tables import Batch
 
 OpenStore = Callable[..., ExternalStore]
 
-_CHECKED_EVERY = 100  # rows: a claim that is over ends the work
+_CHECKED_EVERY = 100  # rows between two checks of the claim
 
 
 class RunFailedError(InputError):
-    """A run cannot go on; the message is its reason."""
+    """A run fails; the message is its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedRun:
-    """A run, as the worker that is at it sees it; each look at the database is a transaction of its own."""
+    """A claimed run; each read of the database is a separate transaction."""
 
     work: RunWork
     context: RunContext
@@ -39,17 +39,17 @@ class ClaimedRun:
     open_store: OpenStore
 
     def store(self, name: str | None, *, writing: bool) -> ExternalStore:
-        """Open a store of the run's tenant. Raises InputError where the tenant has none of this name."""
+        """Open a store of the run's tenant. Raise InputError if the tenant has none of this name."""
         assert name is not None
         with self.work.reading() as session:
             store: Store = stores.get_store(session, self.context.tenant_id, name)
         return self.open_store(store, writing=writing, timeout_seconds=self.settings.storage_timeout_seconds)
 
     def answered(self, begun: RunStep) -> Iterator[AnsweredRow]:
-        """Yield the rows of a step, each with what its batch came to. Raises RunFailedError where a file is gone."""
+        """Yield the rows of a step with their results. Raise RunFailedError if a file was deleted."""
         with self.work.reading() as session:
-            found = _answers_of(session, begun)
-        rows = answered(self.storage, found.rows_key, output_key=found.output_key, errors_key=found.errors_key)
+            keys = _answers_of(session, begun)
+        rows = answered(self.storage, keys.rows_key, output_key=keys.output_key, errors_key=keys.errors_key)
         for number, row in enumerate(rows):
             if number % _CHECKED_EVERY == 0:
                 self.work.check()
@@ -58,7 +58,7 @@ class ClaimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
-    """Where the answers of a step that has run are."""
+    """The object keys of a finished step's rows and answers."""
 
     rows_key: str
     output_key: str | None
@@ -66,7 +66,7 @@ class _Answers:
 
 
 def _answers_of(session: Session, begun: RunStep) -> _Answers:
-    """Return where the answers of a step are. Raises RunFailedError where one of its files was deleted."""
+    """Return the object keys of a step. Raise RunFailedError if one of its files was deleted."""
     run = session.get_one(Run, begun.run_id)
     batch = None if begun.batch_id is None else session.get_one(Batch, begun.batch_id)
     ids = [begun.rows_file_id, *((None, None) if batch is None else (batch.output_file_id, batch.error_file_id))]

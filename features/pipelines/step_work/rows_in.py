@@ -1,4 +1,4 @@
-"""The rows of a step, and the lines that they become: of files of a store, of another batch, of an earlier step."""
+"""Reads the rows of a step (files of a store, a batch, an earlier step) and writes their lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobs.tables import Tenant
 
 
 def require_able(run: ClaimedRun) -> None:
-    """Raise InputError where a step could not be done, before anything is spent on the first."""
+    """Raise InputError if any step could not run, before the first one costs anything."""
     output_columns.require_packages(run.context.definition)
     with run.work.reading() as session:
         definitions.check_names(session, run.context.tenant_id, run.context.definition)
@@ -33,8 +33,8 @@ def require_able(run: ClaimedRun) -> None:
 def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared:
     """Read a step's source and write its lines.
 
-    Raises RateLimitError or LimitError, before anything is written, where there is no room for their batch; InputError
-    for a source that cannot be read, and where the run's prompts have taken all the CPU time that a run may take.
+    Raise RateLimitError or LimitError, before anything is written, if there is no room for the batch; InputError for an
+    unreadable source, or if the run's prompts have used up its CPU time.
     """
     step = run.context.definition.steps[step_no]
     used = sum(each.cpu_seconds for each in begun)
@@ -51,7 +51,7 @@ def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared
     if step.source.group_by is None:
         return _preparation(run, step, cpu, known=_known_types(run.context, earlier)).write(chained)
     grouped = groups(chained, step.source.group_by, settings=run.settings)
-    return _preparation(run, step, cpu, known=None).write(grouped)  # their columns are others
+    return _preparation(run, step, cpu, known=None).write(grouped)  # groups have other columns
 
 
 def _require_room(run: ClaimedRun) -> None:
@@ -66,12 +66,12 @@ def _taken(run: ClaimedRun, step: Step, step_no: int) -> TakenFiles:
             key = batch_rows.answers_key(session, run.context.tenant_id, step.source.batch, place=place)
         return TakenFiles(files=[], rows=batch_rows.rows(run.storage, key, run.work.check))
     store = run.store(step.source.store, writing=False)
-    return take_files(store, run.context, step, lambda found: _untaken(run, step, found), moves=run.work.check)
+    return take_files(store, run.context, step, lambda files: _untaken(run, step, files), moves=run.work.check)
 
 
-def _untaken(run: ClaimedRun, step: Step, found: list[Any]) -> list[Any]:
+def _untaken(run: ClaimedRun, step: Step, files: list[Any]) -> list[Any]:
     with run.work.reading() as session:
-        return steps.untaken(session, run.context.pipeline_id, step.name, found)
+        return steps.untaken(session, run.context.pipeline_id, step.name, files)
 
 
 def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Preparation:
@@ -82,7 +82,7 @@ def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Pr
 
 
 def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:
-    """Yield the answered rows of an earlier step; those without an answer go no further."""
+    """Yield the answered rows of an earlier step; rows without an answer are dropped."""
     columns = columns_of(run.context.definition.steps[earlier.step_no])
     for each in run.answered(earlier):
         answer = answer_to(each, columns)
@@ -94,7 +94,7 @@ def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:
 
 
 def _known_types(context: RunContext, earlier: RunStep) -> Any:
-    """Return the columns of the rows that an earlier step hands on; None where nobody needs their types."""
+    """Return the columns of the rows of an earlier step; None if their types are not needed."""
     if earlier.row_schema is None:
         return None
     return output_columns.with_answers(loaded(earlier.row_schema), context.definition.steps[earlier.step_no])

@@ -1,4 +1,4 @@
-"""The answered rows of a step: counted, and put out with their answers' columns."""
+"""Counts the answered rows of a step, and publishes them with their answers' columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from features.pipelines.tables import RunStep
 
 
 def count_failed(run: ClaimedRun, step: Step, begun: RunStep) -> int:
-    """Return how many rows have no answer. Raises RunFailedError where the step wants one of each."""
+    """Return how many rows have no answer. Raise RunFailedError if there are any and the step's on_error is fail."""
     columns = columns_of(step)
     num_failed = 0
     first_error: str | None = None
@@ -33,7 +33,7 @@ def count_failed(run: ClaimedRun, step: Step, begun: RunStep) -> int:
 
 
 def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]:
-    """Write a step's output where its store's readers look; return the files, as `RunStep.published` has them."""
+    """Publish a step's output in its store; return the files in the form of `RunStep.published`."""
     assert step.output is not None
     store = run.store(step.output.store, writing=True)
     publication = Publication(store, run.context, step, moves=run.work.check, confirm=run.work.confirm)
@@ -46,13 +46,13 @@ def publish(run: ClaimedRun, step: Step, begun: RunStep) -> list[dict[str, Any]]
 def _output_columns(run: ClaimedRun, step: Step, begun: RunStep) -> OutputColumns:
     assert step.output is not None
     if step.output.form is Format.PARQUET:
-        assert begun.row_schema is not None, "it was noted when the step was begun"
+        assert begun.row_schema is not None, "it was recorded when the step began"
         return OutputColumns(step, schema=output_columns.put_out(loaded(begun.row_schema), step))
     return OutputColumns(step, names=_names(run, begun, step))
 
 
 def _names(run: ClaimedRun, begun: RunStep, step: Step) -> list[str]:
-    """Return the columns of the output: those of its rows in the order in which they are met, then the answer's."""
+    """Return the columns of the output: those of its rows in order of first occurrence, then the answer's."""
     names: dict[str, None] = {}
     for each in run.answered(begun):
         names |= dict.fromkeys(each.row.values)

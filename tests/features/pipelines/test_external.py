@@ -119,7 +119,7 @@ def test_what_is_renamed_while_a_folder_is_listed_is_left_out(folder: LocalFolde
 def test_a_pipe_in_a_folder_holds_up_nobody(folder: LocalFolder, root: Path) -> None:
     os.mkfifo(root / "pipe.jsonl")
     assert keys(folder) == []
-    with pytest.raises(StoreRefusedError, match="is no file"):
+    with pytest.raises(StoreRefusedError, match="is not a file"):
         folder.open("pipe.jsonl")
 
 

@@ -55,7 +55,7 @@ def test_the_next_tick_follows_from_the_last_one_and_not_from_the_clock() -> Non
 
 def test_of_missed_runs_the_latest_is_made_up_for() -> None:
     planned = plan(HOURLY, TEN, underway=IDLE, now=TEN + 3.5 * HOUR)
-    reason = "nobody looked at the schedule when it was due, and a later run makes up for it"
+    reason = "no dispatcher checked the schedule when it was due, and a later run covers it"
     assert shown(planned) == [(12, reason, 3), (13, None, 1)]
     assert [run.is_late for run in planned.runs] == [True, True]
     assert planned.runs[0].interval_start == TEN - HOUR, "the one that stands for three begins where the first did"
@@ -70,14 +70,14 @@ def test_all_missed_runs_follow_each_other_where_the_schedule_wants_that() -> No
 def test_a_run_that_is_later_than_the_window_is_skipped() -> None:
     planned = plan(replace(HOURLY, catch_up=CatchUp.ALL), TEN, underway=IDLE, now=TEN + 8.5 * HOUR)
     [skipped, *others] = shown(planned)
-    assert skipped == (12, "nobody looked at the schedule for longer than its catch_up_window of 6:00:00", 3)
+    assert skipped == (12, "no dispatcher checked the schedule for longer than its catch_up_window of 6:00:00", 3)
     assert [hour for hour, *_ in others] == [13, 14, 15, 16, 17, 18]
 
 
 def test_no_catch_up_runs_nothing_that_is_late_and_all_that_is_not() -> None:
     never = replace(HOURLY, catch_up=CatchUp.NONE)
     planned = plan(never, TEN, underway=IDLE, now=TEN + 2 * HOUR + timedelta(seconds=30))
-    reason = "nobody looked at the schedule when it was due, and its catch_up is none"
+    reason = "no dispatcher checked the schedule when it was due, and its catch_up is none"
     assert shown(planned) == [(11, reason, 2), (12, None, 1)]
 
 
@@ -104,7 +104,7 @@ def test_no_catch_up_runs_nothing_that_is_late_and_all_that_is_not() -> None:
         (
             Overlap.QUEUE_ALL,
             Underway(running=1, queued=MAX_QUEUED),
-            "100 runs of the schedule wait, which is as many as may",
+            "100 runs of the schedule wait, which is the limit",
         ),
         (Overlap.CANCEL_RUNNING, Underway(running=1, queued=0), None),
     ],
@@ -163,7 +163,7 @@ def test_no_later_run_makes_up_for_one_that_a_dispatcher_was_slow_to_make(catch_
 def test_runs_of_a_pause_are_missed_and_those_after_it_are_not() -> None:
     never = replace(HOURLY, catch_up=CatchUp.NONE, overlap=Overlap.QUEUE_ALL)
     planned = planning.plan(never, TEN, underway=IDLE, watched_since=TEN + 1.5 * HOUR, now=TEN + 3 * HOUR)
-    reason = "nobody looked at the schedule when it was due, and its catch_up is none"
+    reason = "no dispatcher checked the schedule when it was due, and its catch_up is none"
     assert shown(planned) == [(11, reason, 2), (12, None, 1), (13, None, 1)]
 
 

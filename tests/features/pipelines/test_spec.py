@@ -45,7 +45,7 @@ _NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_succ
         ({"steps": [step(source={"store": "a", "keys": "{today}/*"})]}, "steps.0.source.keys", "{today} is not known"),
         ({"steps": [step(source={"store": "a", "keys": "{date/*"})]}, "steps.0.source.keys", "braces do not match"),
         ({"steps": [step(source={"store": "a"})]}, "steps.0.source", "give keys too"),
-        ({"steps": [step(source={})]}, "steps.0.source", "give one of store, with keys, of step"),
+        ({"steps": [step(source={})]}, "steps.0.source", "give exactly one of store"),
         ({"steps": [step(source={"store": "../x", "keys": "a"})]}, "steps.0.source.store", "give 1 to 63 characters"),
         ({"steps": [step(output={"store": "a", "keys": "b/out.jsonl"})]}, "steps.0.output.keys", "needs {n}"),
         ({"steps": [step(output={"store": "a", "keys": "part-{n}.jsonl"})]}, "steps.0.output.keys", "folder of their"),
@@ -96,7 +96,7 @@ _NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_succ
         (
             {"steps": [step(output={"store": "a", "keys": "{n}/p-{n}.csv"})]},
             "steps.0.output.keys",
-            "in its last part alone",
+            "only in its last part",
         ),
         (
             {"steps": [step(output={"store": "a", "keys": "o/*-{n}.csv"})]},

@@ -1,4 +1,1 @@
-"""Rows become the lines of a batch, and its results the columns beside them.
-
-Knows no server and no file of the user: rows, templates and results in, bytes and rows out.
-"""
+"""Turns rows into the lines of a batch, and joins its results to the rows."""

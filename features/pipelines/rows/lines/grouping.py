@@ -1,6 +1,6 @@
-"""Rows put together by what they have in some columns, in the order in which groups are first met.
+"""Groups rows by their values in some columns, in order of first occurrence.
 
-Knows no prompt and no step. Rows wait in a file of their own: memory is that of a place for each, and of one group.
+Rows are spooled to a temporary file: memory holds an offset for each row, and one group.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tokenmill.row_json import dumps, loads
 ROWS_COLUMN = "rows"
 COUNT_COLUMN = "num_rows"
 GROUP_COLUMNS = (ROWS_COLUMN, COUNT_COLUMN)
-"""What a group has beside the columns that it is one by."""
+"""A group's names beside its grouping columns."""
 MAX_GROUP_BYTES = 16 << 20
-"""As JSON: what a row of a prompt may have."""
+"""Size as JSON, the same as for the row of a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rows that are alike in the columns of a grouping."""
+    """Rows with equal values in the grouping columns."""
 
     values: Mapping[str, Any]
-    """What they have there, by column."""
+    """The shared values, by column."""
     num_rows: int
     rows: list[dict[str, Any]] | None
-    """In the order of the source; None: they have more than MAX_GROUP_BYTES together."""
+    """In the order of the source; None if they have more than MAX_GROUP_BYTES together."""
 
 
 def grouped(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, max_bytes: int) -> Iterator[Group]:
-    """Yield the groups of rows; one that lacks a column has null there, as if it said so.
+    """Yield the groups of rows; a missing column counts as null.
 
-    Raises InputError where no row has a column, TooLargeError where all have more than `max_bytes` as JSON,
-    ServiceError where the disk of this machine has no room for them.
+    Raise InputError if no row has a column, TooLargeError if all rows have more than `max_bytes` as JSON, ServiceError
+    if the disk is full.
     """
     with _room(), tempfile.TemporaryFile() as spool:
         file = cast(BinaryIO, spool)
@@ -54,26 +54,26 @@ def _room() -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ServiceError(f"the rows cannot be put together in {tempfile.gettempdir()}: {reason}") from None
+        raise ServiceError(f"the rows cannot be grouped in {tempfile.gettempdir()}: {reason}") from None
 
 
 def _spooled(
     rows: Iterable[Mapping[str, Any]], columns: Sequence[str], file: BinaryIO, *, max_bytes: int
 ) -> dict[bytes, array[int]]:
-    """Write rows one behind the other; return where those of each group begin, and how long they are, in turn."""
-    found: dict[bytes, array[int]] = {}
+    """Write rows one after another; return, for each group, the offset and length of each of its rows, alternating."""
+    places: dict[bytes, array[int]] = {}
     seen: dict[str, None] = {}
     size = 0
     for row in rows:
         seen |= dict.fromkeys(row)
         line = dumps(row)
         key = dumps([row.get(column) for column in columns], sorts_keys=True)
-        found.setdefault(key, array("Q")).extend((size, len(line)))
+        places.setdefault(key, array("Q")).extend((size, len(line)))
         size += file.write(line)
         if size > max_bytes:
             raise TooLargeError(f"The rows to be grouped have more than {max_bytes:,} bytes. Take fewer files.")
     _require_columns(columns, list(seen))
-    return found
+    return places
 
 
 def _require_columns(columns: Sequence[str], seen: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""The results of a batch beside the rows that they are for, in the order of the source; every row appears once.
+"""Joins the results of a batch to their rows, in the order of the source; every row appears once.
 
-Walks along the source and along what is in its order: the rows that became no line, and the results.
+It merges the source with the rows that became no line and with the results, which all have the same order.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from jobs.errors import ServiceError
 def joined_rows(
     source: Source, shape: Shape, *, unrendered: Iterable[UnrenderedRow], results: Iterable[Iterable[bytes]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an output; each of `results` is the lines of an output or error file, in line order.
+    """Yield the rows of an output; each of `results` has the lines of an output or error file, in line order.
 
-    Raises ServiceError where a row that became a line has no result.
+    Raise ServiceError if a row that became a line has no result.
     """
     skipped = ((row.index, Answer(values={}, error=row.error)) for row in unrendered)
-    found = [_Answers(skipped), *(_Answers(_answered(lines, shape)) for lines in results)]
+    streams = [_Answers(skipped), *(_Answers(_answered(lines, shape)) for lines in results)]
     for index, row in enumerate(source.read(), start=1):
-        answer = next((answer for answers in found if (answer := answers.pop(index)) is not None), None)
+        answer = next((answer for answers in streams if (answer := answers.pop(index)) is not None), None)
         if answer is None:
             raise ServiceError(f"the results have no line for row {index:,} of {source.description}")
         yield shape.row(row.values, answer.values, answer.error)
 
 
 class _Answers:
-    """Answers in the order of their rows, each given away once."""
+    """Answers in the order of their rows, each returned once."""
 
     def __init__(self, answers: Iterator[tuple[int, Answer]]) -> None:
         self._answers = answers

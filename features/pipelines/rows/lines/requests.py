@@ -1,4 +1,4 @@
-"""A table through a prompt: for each row a line of a batch's input, or why there is none."""
+"""Renders a table with a prompt: for each row a line of a batch's input, or an error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jobs.errors import InputError
 
 ENDPOINT = "/v1/chat/completions"
 WHOLE_ROW = "row"
-"""The name under which a template has all of a row, whatever its columns are called."""
+"""The name of the whole row in templates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What every row asks for."""
+    """The part of the request that is the same for every row."""
 
     model: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Of the body, such as `max_tokens`."""
+    """Parameters of the body, such as `max_tokens`."""
     schema: Mapping[str, Any] | None = None
-    """That the answer must fit; None for a text."""
+    """Schema of the answer; None for a text."""
 
     def body(self) -> dict[str, Any]:
-        """Return all of a line's body but its messages."""
+        """Return a line's body without its messages."""
         if self.schema is None:
             return {"model": self.model, **self.params}
         form = {"name": "answer", "schema": self.schema, "strict": True}
@@ -41,7 +41,7 @@ class RequestLine:
     """One row's line."""
 
     index: int
-    """Of the row in its source, from 1."""
+    """Number of the row in its source, from 1."""
     messages: Sequence[Message]
     line: bytes
 
@@ -59,27 +59,27 @@ def custom_id(index: int) -> str:
 
 
 def index_of(custom_id: object) -> int | None:
-    """Return which row a result is for; None for no line of ours."""
+    """Return the row number of a result; None if the line is not ours."""
     text = str(custom_id)
     return int(text.removeprefix("row-")) if text.startswith("row-") and text[4:].isdecimal() else None
 
 
 def require_columns(template: Template, columns: Sequence[str] | None) -> None:
-    """Raise InputError where a template takes a column that no row has, as far as that is known."""
+    """Raise InputError if a template uses a column that no row has, if the columns are known."""
     if columns is None:
         return
     for name in sorted(template.names - {WHOLE_ROW} - set(columns)):
-        shown = ", ".join(columns)
+        listed = ", ".join(columns)
         raise InputError(
-            f"the prompt takes {{{{ {name} }}}}, and the source has no such column. Its columns are: {shown}; "
-            f'`{WHOLE_ROW}` is all of them, so one whose name is no word is {{{{ {WHOLE_ROW}["…"] }}}}.',
+            f"the prompt takes {{{{ {name} }}}}, and the source has no such column. Its columns are: {listed}; "
+            f'`{WHOLE_ROW}` is the whole row, so a column whose name is not a word is {{{{ {WHOLE_ROW}["…"] }}}}.',
             param="template",
             code="invalid_template",
         )
 
 
 def request_lines(source: Source, template: Template, ask: Ask) -> Generator[RequestLine | UnrenderedRow, None, None]:
-    """Yield what each row of a source becomes, in order."""
+    """Yield the line or the error of each row of a source, in order."""
     body = ask.body()
     with Renderer(template) as renderer:
         outcomes = renderer.render(shown_to(template, row.values) for row in source.read())
@@ -93,14 +93,14 @@ def request_lines(source: Source, template: Template, ask: Ask) -> Generator[Req
 
 
 def shown_to(template: Template, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the template may take of a row, and no more: what it does not name costs nothing."""
-    shown = {name: values[name] for name in template.words if name in values}
+    """Return only the variables that the template names, so that other columns cost nothing."""
+    variables = {name: values[name] for name in template.words if name in values}
     if WHOLE_ROW in template.words:
-        shown[WHOLE_ROW] = dict(values)
-    return shown
+        variables[WHOLE_ROW] = dict(values)
+    return variables
 
 
 def _line(index: int, messages: Sequence[Message], *, body: Mapping[str, Any]) -> bytes:
-    said = [{"role": message.role, "content": message.content} for message in messages]
-    line = {"custom_id": custom_id(index), "method": "POST", "url": ENDPOINT, "body": {**body, "messages": said}}
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    line = {"custom_id": custom_id(index), "method": "POST", "url": ENDPOINT, "body": {**body, "messages": chat}}
     return orjson.dumps(line) + b"\n"

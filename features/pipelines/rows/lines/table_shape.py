@@ -1,4 +1,4 @@
-"""The columns of an output: those of the source, those of the answer, and one for errors."""
+"""The columns of an output: those of the source, those of the answer, and the error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tokenmill.packages import needed
 ERROR_COLUMN = "error"
 MAX_COLUMNS = 10_000
 _GROUP_ROWS = 1024
-"""Whose types are found at once; fewer where they are more than _GROUP_BYTES."""
+"""Rows whose types are inferred at once; fewer if they exceed _GROUP_BYTES."""
 _GROUP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of an answer becomes columns, and how they are called."""
+    """The columns of an answer and their names."""
 
     answer: Mapping[str, ColumnType] | None
     """By the schema's names; None for a text."""
@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def typed(self) -> Mapping[str, ColumnType]:
-        """Return every added column by its own name, the error last."""
+        """Return every added column by its name, the error last."""
         text = ColumnType(kind=Kind.STRING, place="$")
         columns = {TEXT_COLUMN: text} if self.answer is None else self.answer
         return {self.prefix + name: column for name, column in (*columns.items(), (ERROR_COLUMN, text))}
@@ -42,11 +42,11 @@ class Shape:
 
 
 def require_apart(columns: Iterable[str], shape: Shape) -> None:
-    """Raise InputError where a column of the source is called as one that is added."""
+    """Raise InputError if a column of the source has the name of an added one."""
     if shape.answer is not None and ERROR_COLUMN in shape.answer:
         raise InputError(
-            f"the schema has a property {ERROR_COLUMN!r}, which is the column that says why a row failed. "
-            "Call the property otherwise.",
+            f"the schema has a property {ERROR_COLUMN!r}, which is the column for the error of a failed row. "
+            "Rename the property.",
             param="schema",
         )
     if both := [name for name in columns if name in shape.typed]:
@@ -58,14 +58,14 @@ def require_apart(columns: Iterable[str], shape: Shape) -> None:
 
 
 def output_schema(source_schema: Any, columns: Sequence[str], shape: Shape) -> Any:
-    """Return the pyarrow.Schema of an output. Columns of a source that has no types are texts."""
+    """Return the pyarrow.Schema of an output. Columns of a source without types are texts."""
     arrow = needed("pyarrow", by="writing Parquet")
     own = source_schema if source_schema is not None else [arrow.field(name, arrow.string()) for name in columns]
     return arrow.schema([*own, *arrow_fields(shape.typed)])
 
 
 class SeenColumns:
-    """The names of rows that have no header, in the order they appear; with their types where the output needs them."""
+    """The column names of rows without a header, in order of appearance; with types if the output needs them."""
 
     def __init__(self, form: Format) -> None:
         self._names: dict[str, None] = {}
@@ -74,14 +74,14 @@ class SeenColumns:
         self._group_bytes = 0
         self._schema: Any = None
         self.has_widened = False
-        """Whether a column's type became wider: its values were not looked at with the type it has now."""
+        """Whether a column's type became wider, so that earlier values were not checked against it."""
 
     @property
     def names(self) -> list[str]:
         return list(self._names)
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Note a row. Raises InputError where its types cannot be those of a column."""
+        """Add a row. Raise InputError if its types do not fit a column."""
         if not values.keys() <= self._names.keys():
             self._names.update(dict.fromkeys(values))
             if len(self._names) > MAX_COLUMNS:
@@ -93,7 +93,7 @@ class SeenColumns:
                 self._infer()
 
     def schema(self) -> Any:
-        """Return the pyarrow.Schema that fits all rows; None where no types were asked for."""
+        """Return the pyarrow.Schema that fits all rows; None if types are not needed."""
         if not self._needs_types:
             return None
         self._infer()

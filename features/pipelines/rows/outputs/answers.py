@@ -1,4 +1,4 @@
-"""One answer of a model as the values of its columns, or why there are none. Bytes of a result line in, values out."""
+"""Turns a model's answer into the values of its columns, or an error."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from features.pipelines.rows.outputs.column_types import ColumnType, Kind
 from tokenmill.row_json import loads
 
 TEXT_COLUMN = "answer"
-"""What an answer without a schema becomes."""
+"""The column of an answer without a schema."""
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The values of the answer's columns, or an error: then there are none."""
+    """The values of the answer's columns, or an error without values."""
 
     values: Mapping[str, Any]
     error: str | None = None
 
 
 class UnfitAnswerError(Exception):
-    """Say why an answer has no place in its columns."""
+    """An answer does not fit its columns."""
 
 
 def answer_of(line: Mapping[str, Any], columns: Mapping[str, ColumnType] | None) -> Answer:
-    """Read a line of a batch's output or error file; `columns` None: the answer is a text."""
+    """Parse a line of a batch's output or error file; with `columns` None the answer is a text."""
     try:
         text = _text_of(line, needs_end=columns is not None)
         return Answer(values={TEXT_COLUMN: text} if columns is None else _values_of(text, columns))
@@ -55,16 +55,16 @@ def _text_of(line: Mapping[str, Any], *, needs_end: bool) -> str:
 
 def _values_of(text: str, columns: Mapping[str, ColumnType]) -> dict[str, Any]:
     try:
-        found = loads(text.encode())
+        answer = loads(text.encode())
     except ValueError as error:
-        raise UnfitAnswerError(f"the answer is no JSON: {error} (invalid_json)") from None
-    if not isinstance(found, dict):
-        raise UnfitAnswerError("the answer is no JSON object (invalid_json)")
-    return {name: _fitted(found.get(name), column, place=name) for name, column in columns.items()}
+        raise UnfitAnswerError(f"the answer is not JSON: {error} (invalid_json)") from None
+    if not isinstance(answer, dict):
+        raise UnfitAnswerError("the answer is not a JSON object (invalid_json)")
+    return {name: _fitted(answer.get(name), column, place=name) for name, column in columns.items()}
 
 
 def _fitted(value: Any, column: ColumnType, *, place: str) -> Any:
-    """Return a value as its column has it. Raises UnfitAnswerError: servers that keep no schema answer anything."""
+    """Return a value converted to its column. Raise UnfitAnswerError, as some servers do not enforce schemas."""
     if value is None or column.kind is Kind.ANY:
         return value
     if column.kind is Kind.ARRAY and isinstance(value, list) and column.item is not None:

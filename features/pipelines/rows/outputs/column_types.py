@@ -1,6 +1,6 @@
-"""The columns that the JSON schema of an answer has, and what each may hold.
+"""The columns of an answer's JSON schema and their types.
 
-Reads the schema alone; whether a model can be kept to it is asked elsewhere.
+It only reads the schema; whether it can be enforced is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TYPES = ("string", "integer", "number", "boolean", "array", "object")
 
 
 class Kind(StrEnum):
-    """What a value is, by the word that JSON schemas have for it."""
+    """The type of a value, in the words of JSON Schema."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -26,26 +26,26 @@ class Kind(StrEnum):
     ARRAY = "array"
     OBJECT = "object"
     ANY = "any"
-    """More than one of them, or what the schema does not say."""
+    """Several types, or not specified by the schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnType:
-    """What the values of a column are; each may also be null."""
+    """The type of a column's values; each may also be null."""
 
     kind: Kind
     place: str
-    """In the schema, such as `$.properties.total`."""
+    """Its place in the schema, such as `$.properties.total`."""
     item: ColumnType | None = None
-    """Of an array."""
+    """Type of an array's items."""
     fields: Mapping[str, ColumnType] | None = None
-    """Of an object, in the schema's order."""
+    """Types of an object's fields, in the schema's order."""
     problem: str = ""
-    """Of `any`: why it is no narrower."""
+    """For `any`: why it has no single type."""
 
 
 def answer_columns(schema: Any) -> dict[str, ColumnType]:
-    """Return the columns of an answer, by name in the schema's order. Raises InputError with the place in it."""
+    """Return the columns of an answer, by name in the schema's order. Raise InputError with the place."""
     if not isinstance(schema, dict):
         raise _refused("$", f"it is {_name(schema)}, and a JSON schema is an object")
     whole = _type_of(schema, schema, place="$", level=0)
@@ -59,7 +59,7 @@ def answer_columns(schema: Any) -> dict[str, ColumnType]:
 
 
 def require_narrow(columns: Mapping[str, ColumnType]) -> None:
-    """Raise InputError with the place of a column that has no single type, as each has in Parquet."""
+    """Raise InputError with the place of a column without a single type, which Parquet requires."""
     for column in columns.values():
         if column.kind is Kind.ANY:
             raise InputError(
@@ -98,7 +98,7 @@ def _type_of(schema: Any, root: Mapping[str, Any], *, place: str, level: int) ->
 
 
 def _instead_of(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str) -> Any:
-    """Return the schema that another one stands for: a reference, which pydantic wraps where it describes it."""
+    """Return the schema that this one refers to: by `$ref`, or by the `allOf` in which pydantic wraps a `$ref`."""
     if "$ref" in schema:
         return _referred(schema["$ref"], root, place=place)
     whole = schema.get("allOf")
@@ -122,15 +122,15 @@ def _list(value: Any, place: str) -> Sequence[Any]:
 
 
 def _referred(reference: Any, root: Mapping[str, Any], *, place: str) -> Any:
-    found: Any = root
+    target: Any = root
     if not isinstance(reference, str) or not reference.startswith("#"):
-        raise _refused(f"{place}.$ref", f"{reference!r} is no place in this schema; only such as #/$defs/Item is known")
+        raise _refused(f"{place}.$ref", f"{reference!r} is no place in this schema; use one such as #/$defs/Item")
     for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(target, dict) or name not in target:
             raise _refused(f"{place}.$ref", f"there is no {reference} in this schema")
-        found = found[name]
-    return found
+        target = target[name]
+    return target
 
 
 def _one_of(schemas: Sequence[Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
@@ -142,7 +142,7 @@ def _one_of(schemas: Sequence[Any], root: Mapping[str, Any], *, place: str, leve
 
 
 def _joined(kinds: Sequence[Kind], first: ColumnType | None, *, place: str) -> ColumnType:
-    """Return the one type that several have in common, where they are plain ones."""
+    """Return the common type of several plain types, if there is one."""
     distinct = set(kinds)
     if distinct == {Kind.INTEGER, Kind.NUMBER}:
         return ColumnType(kind=Kind.NUMBER, place=place)
@@ -162,9 +162,9 @@ def _kind_of(value: Any) -> Kind:
 
 
 def _typed(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, level: int) -> ColumnType:
-    given = schema.get("type", "object" if "properties" in schema else None)
-    names = [name for name in (given if isinstance(given, list) else [given]) if name != "null"]
-    if given is None:
+    declared = schema.get("type", "object" if "properties" in schema else None)
+    names = [name for name in (declared if isinstance(declared, list) else [declared]) if name != "null"]
+    if declared is None:
         return _any(place, "it has no type")
     if unknown := [name for name in names if name not in _TYPES]:
         raise _refused(f"{place}.type", f"{unknown[0]!r} is no type; allowed are {', '.join(_TYPES)} and null")

@@ -1,7 +1,4 @@
-"""Arrow's columns whose rows are kept as JSON meanwhile: how their types are noted, and how the values come back.
-
-Knows types alone: no file, and no prompt.
-"""
+"""Arrow columns whose rows are stored as JSON in between: serialises their types and restores their values."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ _FRACTION = re.compile(r"\.(\d+)")
 _DURATION = re.compile(r"(?:(-?\d+) days?,? ?)?\+?(?:(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?")
 
 Restorer = Callable[[Any], Any]
-"""Of a value that is not null."""
+"""Restores a value that is not null."""
 
 
 def dumped(schema: Any) -> bytes:
-    """Return a pyarrow.Schema in its own form. Raises InputError where that is too much to keep."""
+    """Return a serialised pyarrow.Schema. Raise InputError if it is too large to store."""
     content = bytes(schema.serialize().to_pybytes())
     if len(content) > MAX_SCHEMA_BYTES:
         raise InputError(
@@ -43,7 +40,7 @@ def loaded(content: bytes) -> Any:
 
 
 def nullable(schema: Any) -> Any:
-    """Return the same columns without what describes them, each of which may be null: JSON has no NaN, for one."""
+    """Return the same columns as nullable and without metadata, as JSON has no NaN."""
     arrow = needed("pyarrow", by="writing Parquet")
     return arrow.schema([arrow.field(field.name, _nullable(field.type)) for field in schema])
 
@@ -63,9 +60,9 @@ def _nullable(kind: Any) -> Any:
 
 
 def restorers(schema: Any) -> Mapping[str, Restorer]:
-    """Return how the values of those columns come back that JSON has no form for."""
-    found = ((field.name, _restorer(field.type)) for field in schema)
-    return {name: restorer for name, restorer in found if restorer is not None}
+    """Return the restorers of columns whose values JSON cannot represent."""
+    by_name = ((field.name, _restorer(field.type)) for field in schema)
+    return {name: restorer for name, restorer in by_name if restorer is not None}
 
 
 def _restorer(kind: Any) -> Restorer | None:
@@ -96,7 +93,7 @@ def _plain_restorer(kind: Any, types: Any) -> Restorer | None:
         (types.is_fixed_size_binary, bytes.fromhex),
         (types.is_binary_view, bytes.fromhex),
         (types.is_date, date.fromisoformat),
-        (types.is_floating, lambda value: float(value) if isinstance(value, str) else value),  # Infinity; no integer
+        (types.is_floating, lambda value: float(value) if isinstance(value, str) else value),  # text for Infinity
         (types.is_decimal, Decimal),
     ]
     return next((restorer for is_one, restorer in restored_by if is_one(kind)), None)
@@ -121,7 +118,7 @@ def _restored(restorer: Restorer | None, value: Any) -> Any:
 
 
 def _moment(text: str, parts_a_second: int) -> int:
-    """Return a time in its column's unit: a datetime has no nanoseconds."""
+    """Return a time as a number in its column's unit, as a datetime has no nanoseconds."""
     moment = datetime.fromisoformat(_FRACTION.sub("", text))
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     seconds = (aware - datetime(1970, 1, 1, tzinfo=UTC)) // (datetime.resolution * 10**6)
@@ -130,11 +127,11 @@ def _moment(text: str, parts_a_second: int) -> int:
 
 
 def _duration(text: str, parts_a_second: int) -> int:
-    found = _DURATION.fullmatch(text)
-    assert found is not None, "it was written by str()"
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:4])
+    match = _DURATION.fullmatch(text)
+    assert match is not None, "it was written by str()"
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
     whole = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    return whole * parts_a_second + _fraction(found[5] or "", parts_a_second)
+    return whole * parts_a_second + _fraction(match[5] or "", parts_a_second)
 
 
 def _fraction(digits: str, parts_a_second: int) -> int:

@@ -1,6 +1,6 @@
-"""Keywords of an answer's schema that leave no answer, or mean nothing: found before a line is sent.
+"""Checks an answer's schema for keywords that no answer can satisfy or that are invalid, before a line is sent.
 
-Whether a model can be kept to a schema only its worker knows.
+Only a worker can tell whether a schema can be enforced.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LISTS = ("anyOf", "oneOf", "allOf")
 
 
 def check_keywords(schema: Mapping[str, Any]) -> None:
-    """Raise InputError with the place of the first keyword that cannot be meant."""
+    """Raise InputError with the place of the first wrong keyword."""
     for place, part in _parts(schema, "$", level=0):
         problem = _required(part) or _pattern(part) or _range(part)
         if problem is not None:
-            name, said = problem
+            name, reason = problem
             raise InputError(
-                f"the schema cannot be used: at {place}.{name}, {said}.", param="schema", code="invalid_schema"
+                f"the schema cannot be used: at {place}.{name}, {reason}.", param="schema", code="invalid_schema"
             )
 
 
@@ -45,33 +45,33 @@ def _parts(schema: Any, place: str, *, level: int) -> Iterator[tuple[str, Mappin
             [(f"{place}.{word}.{name}", part) for name, part in named.items()] if isinstance(named, Mapping) else []
         )
     for word in _LISTS:
-        listed = schema.get(word)
-        below += [(f"{place}.{word}[{at}]", part) for at, part in enumerate(listed)] if isinstance(listed, list) else []
+        parts = schema.get(word)
+        below += [(f"{place}.{word}[{at}]", part) for at, part in enumerate(parts)] if isinstance(parts, list) else []
     for where, part in below:
         yield from _parts(part, where, level=level + 1)
 
 
 def _required(schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    given = schema.get("required", [])
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         return "required", "it must be a list of names of properties"
     known = schema.get("properties")
-    unknown = [name for name in given if isinstance(known, Mapping) and name not in known]
+    unknown = [name for name in required if isinstance(known, Mapping) and name not in known]
     if unknown and schema.get("additionalProperties") is False:
         return "required", f"{unknown[0][:80]!r} is no property, and no others are allowed"
     return None
 
 
 def _pattern(schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    given = schema.get("pattern", "")
-    if not isinstance(given, str):
+    pattern = schema.get("pattern", "")
+    if not isinstance(pattern, str):
         return "pattern", "it must be a regular expression, as text"
     try:
-        re.compile(given)
+        re.compile(pattern)
     except re.error as error:
-        # Other errors may be of what workers know and this library does not, such as \\p{L}.
+        # Other errors may concern syntax that workers support and this library does not, such as \\p{L}.
         if error.msg.startswith(_NEVER_GOOD):
-            return "pattern", f"{given[:80]!r} is no regular expression: {error}"
+            return "pattern", f"{pattern[:80]!r} is not a regular expression: {error}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Tables being written: rows go in, in order, bytes of JSONL, CSV or Parquet come out; memory stays flat."""
+"""Writers of tables as JSONL, CSV or Parquet, in constant memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tokenmill.packages import needed
 from tokenmill.row_json import dumps
 
 _GROUP_ROWS = 4096
-"""Of Parquet: a row group; fewer where they are more than _GROUP_BYTES."""
+"""Rows in a row group of Parquet; fewer if they exceed _GROUP_BYTES."""
 _GROUP_BYTES = 32 << 20
 
 
 class TableWriter(Protocol):
-    """Use as a context manager; only what ended without an exception is a whole table."""
+    """A writer; use it as a context manager. The table is complete only if the context ends without an exception."""
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add a row, whose names are the table's columns; one that is missing is null."""
+        """Add a row with the table's columns as names; a missing one is null."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,17 +37,17 @@ class TableWriter(Protocol):
 
 
 def output_format(name: str) -> Format:
-    """Return what the name of an output asks for. Raises InputError."""
+    """Return the format of an output's name. Raise InputError."""
     suffix = name.rpartition(".")[2].lower()
     if suffix not in tuple(Format):
-        raise InputError(f"cannot tell what {name} is to be. Its name must end in .jsonl, .csv or .parquet.")
+        raise InputError(f"cannot tell the format of {name}. Its name must end in .jsonl, .csv or .parquet.")
     return Format(suffix)
 
 
 def open_table(
     target: BinaryIO, form: Format, *, columns: Sequence[str] | None, schema: Any | None = None
 ) -> TableWriter:
-    """Return a writer of a table. CSV needs the columns, Parquet a pyarrow.Schema of them."""
+    """Return a writer of a table. CSV needs the columns, Parquet their pyarrow.Schema."""
     if form is Format.JSONL:
         return _JsonLines(target)
     if form is Format.CSV:
@@ -72,7 +72,7 @@ class _JsonLines:
 
 
 class _Csv:
-    """Texts and numbers as they are, null as nothing, all else as JSON: times without its quotes."""
+    """Writes texts and numbers unchanged, null as an empty field, times as in JSON without quotes, the rest as JSON."""
 
     def __init__(self, target: BinaryIO, columns: Sequence[str]) -> None:
         self._columns = columns
@@ -84,7 +84,7 @@ class _Csv:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._text.detach()  # flushes, and leaves the file to its owner
+        self._text.detach()  # flushes without closing the file
 
     def write(self, row: Mapping[str, Any]) -> None:
         self._writer.writerow([_field(row.get(name)) for name in self._columns])
@@ -118,7 +118,7 @@ class _Parquet:
             self._writer.close()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add a row. Raises InputError where Parquet has no place for a value of this row or one before."""
+        """Add a row. Raise InputError if Parquet cannot hold a value of this row or of an earlier one."""
         self._rows.append(row)
         self._num_bytes += size_of(row)
         if len(self._rows) >= _GROUP_ROWS or self._num_bytes >= _GROUP_BYTES:
@@ -135,7 +135,7 @@ class _Parquet:
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value takes: of texts their length, of all else a word."""
+    """Return the approximate bytes of a value: the length of texts, a word for anything else."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):
@@ -144,7 +144,7 @@ def size_of(value: Any) -> int:
 
 
 def require_writable(schema: Any, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-    """Raise InputError where Parquet takes no such columns or rows: now, and not when all is computed."""
+    """Raise InputError if Parquet cannot hold the columns or rows, before anything is computed."""
     arrow = needed("pyarrow", by="writing Parquet")
     with Path(os.devnull).open("wb") as nowhere:
         try:
@@ -165,7 +165,7 @@ def several_types(reason: str) -> InputError:
 
 
 def arrow_fields(columns: Mapping[str, ColumnType]) -> list[Any]:
-    """Return the pyarrow.Field of each column. Raises InputError with the place of one that has no single type."""
+    """Return the pyarrow.Field of each column. Raise InputError with the place of one without a single type."""
     require_narrow(columns)
     return _fields(columns)
 

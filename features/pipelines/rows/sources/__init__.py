@@ -1,4 +1,1 @@
-"""Tables of users, row by row: JSONL, CSV and Parquet from files, folders and object stores; memory stays flat.
-
-Knows no prompt and no batch; what a row means is not its business, only where it stands.
-"""
+"""Reads users' tables row by row in constant memory: JSONL, CSV and Parquet from files, folders and object stores."""

@@ -1,6 +1,6 @@
-"""Which files a source is: one, those of a glob or a folder, or the objects below a prefix of a store, in name order.
+"""The files of a source in name order: a file, a glob, a folder, or the objects below a store's prefix.
 
-Knows how to open them, and nothing of what is in them.
+It opens files but does not parse them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Format(StrEnum):
-    """How a file holds its rows; the value is the end of its name."""
+    """The format of a file; the value is its suffix."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -40,7 +40,7 @@ ALLOWED = "a name that ends in .jsonl, .csv or .parquet (the first two also pack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file or object; `open` gives its bytes, as often as it is called."""
+    """One file or object; `open` returns its bytes and may be called repeatedly."""
 
     name: str
     format: Format
@@ -49,29 +49,29 @@ class SourceFile:
 
 
 def format_of(name: str) -> Format | None:
-    """Return what a name's end promises; None for no table of ours."""
+    """Return the format of a name's suffix; None if it is not a table."""
     stem, _, last = name.lower().rpartition(".")
     is_packed = last == "gz"
-    found = _SUFFIXES.get(stem.rpartition(".")[2] if is_packed else last)
-    return None if is_packed and found is Format.PARQUET else found
+    form = _SUFFIXES.get(stem.rpartition(".")[2] if is_packed else last)
+    return None if is_packed and form is Format.PARQUET else form
 
 
 def files_of(spec: str) -> list[SourceFile]:
-    """Return the files that a path, a glob, a folder or a store's URL names. Raises InputError where there are none."""
+    """Return the files of a path, a glob, a folder or a store's URL. Raise InputError if there are none."""
     scheme, separator, _ = spec.partition("://")
     if separator and scheme not in _STORES:
-        raise InputError(f"cannot read {spec}: {scheme}:// is no store. Allowed are: {', '.join(_STORES)}.")
+        raise InputError(f"cannot read {spec}: {scheme}:// is not a store. Allowed are: {', '.join(_STORES)}.")
     files = _store_files(spec) if separator else _local_files(spec)
     formats = sorted({file.format.value for file in files})
     if len(formats) > 1:
         raise InputError(
-            f"{spec} holds files of several kinds: {', '.join(formats)}. Say which, such as */*.{formats[0]}."
+            f"{spec} has files of several kinds: {', '.join(formats)}. Choose one, such as */*.{formats[0]}."
         )
     return files
 
 
 def reads(spec: str, path: Path) -> bool:
-    """Tell whether a local file is one that a source has, or would have if it were there."""
+    """Tell whether a local file belongs to a source, or would if it existed."""
     scheme, separator, rest = spec.partition("://")
     if separator and scheme != "file":
         return False
@@ -93,7 +93,7 @@ def _local_files(spec: str) -> list[SourceFile]:
         return _require(spec, sorted(found for found in path.rglob("*") if _is_table(found.relative_to(path).parts)))
     if path.exists() or not _MAGIC.search(spec):
         if format_of(path.name) is None:
-            raise InputError(f"cannot tell what {spec} holds. Give {ALLOWED}.")
+            raise InputError(f"cannot tell the format of {spec}. Give {ALLOWED}.")
         if not path.exists():
             raise InputError(f"cannot read {spec}: there is no such file. Give a file, a folder, a glob or a URL.")
         return [_local(path)]
@@ -109,16 +109,16 @@ def _require(spec: str, paths: list[Path]) -> list[SourceFile]:
 
 
 def _is_table(parts: tuple[str, ...]) -> bool:
-    """Leave out what writers of tables lay beside them, such as `_SUCCESS` and `.part` files."""
+    """Tell whether a path is a table; files that writers put beside tables, such as `_SUCCESS`, are not."""
     return not any(part.startswith(("_", ".")) for part in parts) and format_of(parts[-1]) is not None
 
 
 def _local(path: Path) -> SourceFile:
-    found = format_of(path.name)
-    assert found is not None
+    form = format_of(path.name)
+    assert form is not None
     return SourceFile(
         name=str(path),
-        format=found,
+        format=form,
         open=lambda: _opened(path),
         identity=lambda: _digest(path),
     )
@@ -136,7 +136,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what a file or a store says when it cannot be read into one sentence."""
+    """Turn the errors of reading a file or a store into one sentence."""
     try:
         yield
     except FileNotFoundError:
@@ -152,25 +152,25 @@ def _store_files(spec: str) -> list[SourceFile]:
     root, path = _split(spec)
     with _answers(obstore, spec):
         store = needed("obstore.store", by=spec).from_url(root)
-        files = [_stored(obstore, store, root, found) for found in _listed(obstore, store, path)]
+        files = [_stored(obstore, store, root, entry) for entry in _listed(obstore, store, path)]
     if not files:
         raise InputError(f"there is no table at {spec}. Tables have {ALLOWED}.")
     return sorted(files, key=lambda file: file.name)
 
 
 def _split(spec: str) -> tuple[str, str]:
-    """Cut a URL into its store and a path within it, which may be a glob."""
+    """Split a URL into its store and a path within it, which may be a glob."""
     scheme, _, rest = spec.partition("://")
     if scheme == "file":
         return "file:///", rest.strip("/") + ("/" if rest.endswith("/") else "")
     bucket, _, path = rest.partition("/")
     if not bucket:
-        raise InputError(f"{spec} names no bucket. Give such as {scheme}://bucket/folder/*.parquet.")
+        raise InputError(f"{spec} names no bucket. Give a URL such as {scheme}://bucket/folder/*.parquet.")
     return f"{scheme}://{bucket}", path
 
 
 def _listed(obstore: Any, store: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a path: itself, those that a glob fits, or the tables below it."""
+    """Yield the objects of a path: the object itself, those that match a glob, or the tables below it."""
     if path and not _MAGIC.search(path) and not path.endswith("/") and format_of(path) is not None:
         yield obstore.head(store, path)
         return
@@ -178,10 +178,10 @@ def _listed(obstore: Any, store: Any, path: str) -> Iterator[dict[str, Any]]:
     below = fixed.rpartition("/")[0] if match else path.strip("/")
     fits = re.compile(_pattern(path)).fullmatch if match else None
     for page in obstore.list(store, prefix=below or None):
-        for found in page:
-            inside = PurePosixPath(found["path"]).relative_to(below or ".").parts
-            if (fits(found["path"]) if fits else True) and _is_table(inside):
-                yield found
+        for entry in page:
+            inside = PurePosixPath(entry["path"]).relative_to(below or ".").parts
+            if (fits(entry["path"]) if fits else True) and _is_table(inside):
+                yield entry
 
 
 def _pattern(path: str) -> str:
@@ -191,8 +191,8 @@ def _pattern(path: str) -> str:
     return "".join(signs.get(part) or (part if _SET.fullmatch(part) else re.escape(part)) for part in parts)
 
 
-def _stored(obstore: Any, store: Any, root: str, found: dict[str, Any]) -> SourceFile:
-    path = str(found["path"])
+def _stored(obstore: Any, store: Any, root: str, entry: dict[str, Any]) -> SourceFile:
+    path = str(entry["path"])
     name = f"{root.rstrip('/')}/{path}"
     form = format_of(path)
     assert form is not None
@@ -238,7 +238,7 @@ class _StoredBytes(io.RawIOBase):
 
 @contextmanager
 def _answers(obstore: Any, name: str) -> Iterator[None]:
-    """Say in one sentence what a store refuses or fails at."""
+    """Turn a store's refusals and failures into one sentence."""
     refusals = (obstore.exceptions.PermissionDeniedError, obstore.exceptions.UnauthenticatedError)
     try:
         with readable(name):

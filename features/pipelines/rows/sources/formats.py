@@ -1,4 +1,4 @@
-"""The rows of one file of each format, with the place of the first that cannot be read."""
+"""Reads the rows of a file in each format; errors name the place of the first unreadable row."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tokenmill.row_json import loads
 
 MAX_ROW_BYTES = 16 << 20
 MAX_COLUMNS = 16_384
-"""Of CSV: as many as a sheet of a spreadsheet has."""
+"""Columns of CSV: as many as a sheet of a spreadsheet has."""
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _BATCH_ROWS = 512
-"""Of Parquet, as Python values at once; fewer where they would take more than MAX_ROW_BYTES."""
+"""Rows of Parquet that are converted to Python at once; fewer if they exceed MAX_ROW_BYTES."""
 _TEXTS = {"NONE", "STRING", "JSON", "BSON", "ENUM"}
-"""What is read as a dictionary, by logical type."""
+"""Logical types that are read as dictionaries."""
 
 
 def jsonl_rows(file: SourceFile) -> Iterator[Row]:
-    """Yield the objects of a JSONL file; blank lines are none, and counted."""
+    """Yield the objects of a JSONL file; blank lines are skipped but counted."""
     number = 0
     with _opened(file) as stream:
         while line := stream.readline(MAX_ROW_BYTES + 1):
@@ -44,24 +44,24 @@ def jsonl_rows(file: SourceFile) -> Iterator[Row]:
 
 def _object(file: SourceFile, number: int, line: bytes) -> dict[str, Any]:
     try:
-        found = loads(line)
+        value = loads(line)
     except ValueError as error:
-        raise _bad(file, number, f"it is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise _bad(file, number, 'it is no JSON object, such as {"text": "…"}')
-    return found
+        raise _bad(file, number, f"it is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _bad(file, number, 'it is not a JSON object, such as {"text": "…"}')
+    return value
 
 
 def csv_columns(file: SourceFile) -> list[str]:
-    """Return the header of a CSV file. Raises InputError where a name is missing or there twice, or there are many."""
+    """Return the header of a CSV file. Raise InputError if a name is missing or repeated, or there are too many."""
     with _records(file) as records:
         header = records.take(0)
     if header is None:
         raise InputError(f"{file.name} is empty. Its first line must name the columns.")
     if len(header) > MAX_COLUMNS:
         raise InputError(
-            f"{file.name}: the header names {len(header):,} columns; {MAX_COLUMNS:,} are allowed. Leave out what no "
-            "prompt takes, or write JSONL."
+            f"{file.name}: the header names {len(header):,} columns; {MAX_COLUMNS:,} are allowed. Leave out columns "
+            "that no prompt uses, or write JSONL."
         )
     seen: set[str] = set()
     for position, name in enumerate(header, start=1):
@@ -89,11 +89,11 @@ def csv_rows(file: SourceFile, columns: Sequence[str]) -> Iterator[Row]:
 
 
 class _TooLongError(Exception):
-    """A record has no end where it must have one."""
+    """A record exceeds its maximum length."""
 
 
 class _Records:
-    """The records of a CSV file, each bounded: `csv.reader` takes lines, and records of many lines, of any length."""
+    """The records of a CSV file with a limit on each, as `csv.reader` accepts lines and records of any length."""
 
     def __init__(self, file: SourceFile, text: io.TextIOWrapper) -> None:
         self._file, self._text = file, text
@@ -102,25 +102,25 @@ class _Records:
 
     @property
     def num_lines(self) -> int:
-        """Return how many lines were taken so far."""
+        """Return how many lines were read so far."""
         return self._reader.line_num
 
     def take(self, number: int) -> list[str] | None:
-        """Return the next record, [] for a blank line; None at the end. `number` is that of an error."""
+        """Return the next record, [] for a blank line, None at the end. `number` is the row number for errors."""
         self._num_left = MAX_ROW_BYTES
         try:
             return next(self._reader, None)
         except csv.Error as error:
             raise _bad(self._file, number, str(error), line=self.num_lines) from None
         except UnicodeDecodeError as error:
-            problem = f"it is no UTF-8 ({error.reason})"
+            problem = f"it is not UTF-8 ({error.reason})"
             raise _bad(self._file, number, problem, line=self.num_lines + 1) from None
         except _TooLongError:
             problem = f"it has more than {MAX_ROW_BYTES:,} bytes"
             raise _bad(self._file, number, problem, line=self.num_lines + 1) from None
 
     def _lines(self) -> Iterator[str]:
-        while line := self._text.readline(self._num_left + 1):  # characters: each is a byte or more
+        while line := self._text.readline(self._num_left + 1):  # in characters, each of at least one byte
             self._num_left -= len(line)
             if self._num_left < 0:
                 raise _TooLongError
@@ -129,7 +129,7 @@ class _Records:
 
 @contextmanager
 def _records(file: SourceFile) -> Iterator[_Records]:
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the library's own is 128 KiB, for everybody
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the library's global default is 128 KiB
     with _opened(file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         try:
@@ -139,13 +139,13 @@ def _records(file: SourceFile) -> Iterator[_Records]:
 
 
 def parquet_schema(file: SourceFile) -> Any:
-    """Return the pyarrow.Schema of a Parquet file. Raises InputError where it is none."""
+    """Return the pyarrow.Schema of a Parquet file. Raise InputError if it is not one."""
     with _opened_parquet(file) as parquet:
         return parquet.schema_arrow.remove_metadata()
 
 
 def parquet_rows(file: SourceFile) -> Iterator[Row]:
-    """Yield the rows; a text that many of them share becomes many only in batches of at most MAX_ROW_BYTES."""
+    """Yield the rows; a text that many rows share is multiplied only in batches of at most MAX_ROW_BYTES."""
     number = 0
     with _opened_parquet(file, is_bounded=True) as parquet:
         for batch in _batches(file, parquet):
@@ -173,7 +173,7 @@ def _values(file: SourceFile, batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _small_parts(file: SourceFile, batch: Any, number: int) -> Iterator[Any]:
-    """Cut a batch whose first row has the number after `number`. Raises InputError for a row that is too large."""
+    """Divide a batch whose first row is `number` + 1 into small ones. Raise InputError for a row that is too large."""
     if sum(map(_decoded_bytes, batch.columns)) <= MAX_ROW_BYTES:
         yield batch
     elif batch.num_rows == 1:
@@ -185,7 +185,7 @@ def _small_parts(file: SourceFile, batch: Any, number: int) -> Iterator[Any]:
 
 
 def _decoded_bytes(array: Any) -> int:
-    """Return what the values of an array take, each counted as often as it is there."""
+    """Return the bytes of an array's values, counting repeated ones each time."""
     arrow, compute = needed("pyarrow", by="Parquet"), needed("pyarrow.compute", by="Parquet")
     kinds = arrow.types
     if isinstance(array, arrow.ExtensionArray):
@@ -218,7 +218,7 @@ def _next_batch(file: SourceFile, batches: Any, number: int) -> Any:
 
 @contextmanager
 def _opened_parquet(file: SourceFile, *, is_bounded: bool = False) -> Iterator[Any]:
-    """Open a Parquet file; with `is_bounded` a text that is there once is once in memory, however many rows have it."""
+    """Open a Parquet file; with `is_bounded` texts are read as dictionaries, so a shared text is in memory once."""
     arrow, parquet = needed("pyarrow", by=file.name), needed("pyarrow.parquet", by=file.name)
     with file.open() as stream, readable(file.name):
         try:
@@ -226,13 +226,13 @@ def _opened_parquet(file: SourceFile, *, is_bounded: bool = False) -> Iterator[A
             if is_bounded and (texts := _texts(opened.schema)):
                 opened = parquet.ParquetFile(stream, metadata=opened.metadata, pre_buffer=False, read_dictionary=texts)
         except arrow.ArrowException as error:
-            raise InputError(f"{file.name} is no Parquet file: {str(error).splitlines()[0]}") from None
+            raise InputError(f"{file.name} is not a Parquet file: {str(error).splitlines()[0]}") from None
         yield opened
 
 
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open the plain content of a file that may be packed with gzip."""
+    """Open the content of a file that may be compressed with gzip."""
     with file.open() as stream, readable(file.name):
         is_packed = stream.read(len(_GZIP)) == _GZIP
         stream.seek(0)
@@ -243,7 +243,7 @@ def _opened(file: SourceFile) -> Iterator[BinaryIO]:
             with gzip.open(stream) as unpacked:
                 yield cast(BinaryIO, unpacked)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"cannot unpack {file.name}: {error}. Compress it anew, or give it unpacked.") from None
+            raise InputError(f"cannot unpack {file.name}: {error}. Compress it again, or give it unpacked.") from None
 
 
 def _bad(file: SourceFile, number: int, problem: str, *, line: int | None = None) -> InputError:

@@ -1,4 +1,4 @@
-"""Opens a source: its columns are known and found to be the same in every file before a row is read."""
+"""Opens a source: checks that all files have the same columns before a row is read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobs.errors import InputError
 
 
 def open_source(spec: str) -> Source:
-    """Return the rows of a file, a glob, a folder or a store's prefix. Raises InputError where that is no one table."""
+    """Return the source of a file, a glob, a folder or a store's prefix. Raise InputError if it is not one table."""
     return source_of(files_of(spec), description=spec)
 
 
 def source_of(files: Sequence[SourceFile], *, description: str) -> Source:
-    """Return the rows of at least one file, all of one format, in the order given."""
+    """Return the source of one or more files of one format, in the given order."""
     columns: list[str] | None = None
     schema: Any = None
     if files[0].format is Format.CSV:
@@ -35,14 +35,14 @@ def source_of(files: Sequence[SourceFile], *, description: str) -> Source:
     )
 
 
-def _same(found: Sequence[Any], files: Sequence[SourceFile]) -> Any:
-    for other, file in zip(found, files, strict=True):
-        if other != found[0]:
+def _same(columns: Sequence[Any], files: Sequence[SourceFile]) -> Any:
+    for other, file in zip(columns, files, strict=True):
+        if other != columns[0]:
             raise InputError(
-                f"{file.name} has other columns than {files[0].name}: {_shown(other)} instead of {_shown(found[0])}. "
+                f"{file.name} has other columns than {files[0].name}: {_shown(other)} instead of {_shown(columns[0])}. "
                 "Give files of one table."
             )
-    return found[0]
+    return columns[0]
 
 
 def _shown(columns: Any) -> str:

@@ -1,6 +1,6 @@
-"""What the row groups of a Parquet file may take in memory, by its metadata alone: how many rows at once, or none.
+"""Limits the memory of reading a Parquet file's row groups, from its metadata: how many rows to read at once.
 
-A list of millions of equal values is some bytes in the file, and Parquet has no means to read a part of a row.
+A list of millions of equal values takes a few bytes in the file, and Parquet cannot read a part of a row.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from jobs.errors import InputError
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_UNPACKED_TIMES = 64
-"""As many times its bytes in the file may a row group have unpacked that has more than these: texts have some 10."""
+"""Largest ratio of unpacked to packed bytes for a row group that exceeds MAX_UNPACKED_BYTES: texts have some 10."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 8}
 _LEVEL_BYTES = 4
-"""Of a value of a list: how deep it lies, twice."""
+"""Two levels (repetition and definition) for a value of a list."""
 _GROWTH = 2
-"""Arrow doubles its room for the values of a row as it reads them; measured: 21 bytes for an integer of 8."""
+"""Arrow doubles its buffer for the values of a row while reading; measured: 21 bytes for an integer of 8."""
 
 
 def rows_at_once(name: str, parquet: Any, number: int, *, max_rows: int, max_bytes: int) -> int:
-    """Return how many rows of a row group to read at once. Raises InputError where one of them may be too large."""
+    """Return how many rows of a row group to read at once. Raise InputError if one of them may be too large."""
     group = parquet.metadata.row_group(number)
     columns = [(parquet.schema.column(index), group.column(index)) for index in range(group.num_columns)]
     listed = sum(_value_bytes(column) * chunk.num_values for column, chunk in columns if _is_list(column))

@@ -1,4 +1,4 @@
-"""What a source of rows is, whatever it is read from."""
+"""The interface of a source of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """A named tuple because a table has millions of them."""
+    """A row; a named tuple because a table has millions of them."""
 
     file: str
     number: int
@@ -18,14 +18,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Rows that can be read more than once, the same each time while `identity` stays as it is."""
+    """Rows that can be read repeatedly, with the same result as long as `identity` is the same."""
 
     description: str
     columns: Sequence[str] | None
-    """None where each row has names of its own, as objects of JSONL have."""
+    """None if each row has its own names, as in JSONL."""
     schema: Any
-    """A pyarrow.Schema where the columns have types; None where they have none."""
+    """A pyarrow.Schema if the columns have types, otherwise None."""
     read: Callable[[], Iterator[Row]]
     """Raises InputError with the file and the row that cannot be read."""
     identity: Callable[[], str]
-    """A digest of the content, or of what a store says of it."""
+    """A digest of the content, or of a store's metadata of it."""

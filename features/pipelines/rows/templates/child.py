@@ -1,6 +1,6 @@
-"""The process that renders: reads a prompt's parts, then groups of rows; says what each row became.
+"""The rendering process: reads a prompt's parts, then groups of rows, and writes the outcome of each row.
 
-It is confined before it reads anything, and ends with its parent. One row that is too much for it costs its life.
+It is confined before it reads anything, and ends with its parent. A row that exceeds its limits kills it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NOT_OFFERED = (
 _FUNCTIONS_NOT_OFFERED = ("cycler", "debug", "joiner")
 
 _INTEGERS = range(-(1 << 127), 1 << 128)
-"""What minijinja 3.0 keeps as integers."""
+"""The integers that minijinja 3.0 supports."""
 
 
 def main() -> None:
     """Serve one parent over standard input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
     source, answers = sys.stdin.buffer, sys.stdout.buffer
     parent_id = os.getppid()
     memory_bytes = address_space_bytes()
@@ -61,7 +61,7 @@ class _Renderer:
         self._environment = _environment(fuel=settings["fuel"])
 
     def compiled(self) -> bytes:
-        """Return the names that the parts take from a row, or what is wrong with one of them."""
+        """Return the names that the parts take from a row, or the error of one of them."""
         names: set[str] = set()
         with _CpuLimit(self._cpu_seconds):
             for number, part in enumerate(self._parts):
@@ -69,11 +69,11 @@ class _Renderer:
                     self._environment.add_template(str(number), part)
                     names |= self._environment.undeclared_variables_in_str(part)
                 except minijinja.TemplateError as error:
-                    return orjson.dumps({"error": _said(error), "part": number, **_place(error, part)})
+                    return orjson.dumps({"error": _message(error), "part": number, **_place(error, part)})
         return orjson.dumps({"names": sorted(names - FUNCTIONS)})
 
     def rendered(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the texts of the parts, or why there are none."""
+        """Return the texts of the parts, or the error."""
         texts: list[str] = []
         left = self._max_output_bytes
         with _CpuLimit(self._cpu_seconds):
@@ -85,17 +85,17 @@ class _Renderer:
                         return {"too_large": True}
                     texts.append(text)
                 except minijinja.TemplateError as error:
-                    return {"error": _said(error), "part": number, **_place(error, part)}
+                    return {"error": _message(error), "part": number, **_place(error, part)}
                 except MemoryError:
                     return {"no_memory": True}
-                except Exception as error:  # noqa: BLE001 - our filters raise what Python does for wrong arguments
-                    said = str(error).removeprefix("_").encode(errors="replace").decode()
-                    return {"error": said, "part": number}
+                except Exception as error:  # noqa: BLE001 - our filters raise Python's errors for wrong arguments
+                    message = str(error).removeprefix("_").encode(errors="replace").decode()
+                    return {"error": message, "part": number}
             return {"texts": texts}
 
 
 class _LongInteger:
-    """One that minijinja would make a float of: it can be shown, and compared with itself."""
+    """An integer that minijinja would turn into a float; it can be shown, and compared with itself."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -110,7 +110,7 @@ def _integer(digits: str) -> int | _LongInteger:
 
 
 class _CpuLimit:
-    """Let the kernel end this process when a block has used so much CPU time, inside a library's call too."""
+    """Has the kernel kill this process when a block has used its CPU time, even inside a library call."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -139,12 +139,12 @@ def _environment(*, fuel: int) -> minijinja.Environment:
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:
-    """Unlike minijinja's own write what a model reads best: no sign is escaped for HTML."""
+    """Write JSON for a model: unlike minijinja's own filter, without HTML escapes."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
 
 
 def _plain(value: Any) -> Any:
-    """Take what templates hand to filters: views and iterators of rows' lists and objects."""
+    """Convert the values that templates pass to filters: views and iterators of rows' lists and objects."""
     if isinstance(value, _LongInteger):
         return value.value
     return dict(value) if isinstance(value, Mapping) else list(value)
@@ -156,14 +156,14 @@ def _truncate(value: str, length: int, end: str = "…") -> str:
     return text if len(text) <= length else text[: max(0, length - len(end))] + end[:length]
 
 
-def _said(error: minijinja.TemplateError) -> str:
+def _message(error: minijinja.TemplateError) -> str:
     if error.kind == "OutOfFuel":
         return "takes too many steps. Shorten its loops."
     return str(error.detail or error.message)
 
 
 def _place(error: minijinja.TemplateError, source: str) -> dict[str, int]:
-    """Return the line, and the column where it is known, both from 1 in this part."""
+    """Return the line, and the column if known, both from 1 in this part."""
     line, place = error.line, error.range
     if line is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the prompts of one run may take of a CPU, all rows together: a row has limits of its own, a run many rows."""
+"""The limit on the CPU time of one run's prompts, for all rows together; each row has its own limits too."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ CODE = "template_cpu_exceeded"
 
 @dataclass(slots=True, kw_only=True)
 class CpuTime:
-    """Seconds that were taken, of those that are allowed."""
+    """CPU seconds used and allowed."""
 
     allowed_seconds: float
     used_seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Raise InputError once more is taken than is allowed."""
+        """Add used seconds. Raise InputError once they exceed the limit."""
         self.used_seconds += seconds
         if self.used_seconds > self.allowed_seconds:
             raise InputError(

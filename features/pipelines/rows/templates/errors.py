@@ -1,4 +1,4 @@
-"""Why a template is refused, with its place. What goes wrong with one row is no exception but a value: `RowError`."""
+"""The error of a refused template, with its place. The error of a single row is a value: `RowError`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jobs.errors import InputError
 
 
 class TemplateRefusedError(InputError):
-    """The template itself cannot be used; `line` and `column` count from 1, None where there is no one place."""
+    """The template cannot be used; `line` and `column` count from 1, None if there is no single place."""
 
     code = "invalid_template"
 

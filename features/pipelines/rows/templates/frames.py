@@ -1,4 +1,4 @@
-"""What a renderer and its process say to each other: JSON in frames, its length before it. No template, no process."""
+"""The messages between a renderer and its process: frames of JSON with a length prefix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_frame(stream: IO[bytes], payload: bytes) -> None:
 
 
 def read_frame(stream: IO[bytes], *, integer: Callable[[str], Any] = int) -> Any:
-    """Return the next frame; `integer` makes its integers. Raises EOFError where the other side has ended."""
+    """Return the next frame; `integer` parses its integers. Raise EOFError if the other side has ended."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError

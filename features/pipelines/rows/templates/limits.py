@@ -1,4 +1,4 @@
-"""What a template may use, and what it may cost: one row never more than these, and so nobody else anything."""
+"""The filters and statements that a template may use, and the limits of rendering one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILTERS = frozenset(
     | {"round", "select", "selectattr", "sort", "split", "string", "sum", "title", "tojson", "trim", "truncate"}
     | {"unique", "upper"}
 )
-"""minijinja's own of these names, but for `tojson` and `truncate`, which are ours."""
+"""minijinja's filters of these names, except `tojson` and `truncate`, which are ours."""
 
 FUNCTIONS = frozenset({"dict", "namespace", "range"})
 
@@ -24,19 +24,19 @@ STATEMENTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one row, but for the last."""
+    """Limits of one row, except `max_deaths`."""
 
     max_output_bytes: int = 1 << 20
-    """In UTF-8, all messages together."""
+    """Size of all messages together in UTF-8."""
     max_row_bytes: int = 16 << 20
-    """What a row may be as JSON."""
+    """Size of a row as JSON."""
     fuel: int = 200_000
-    """Instructions: 18 ms of them (minijinja 3.0.5, one core of a busy machine, 2026-11-22)."""
+    """Instructions, which take 18 ms (minijinja 3.0.5, one core of a busy machine, 2026-11-22)."""
     memory_bytes: int = 256 << 20
-    """Above what the renderer's process has when it has read its template; Linux alone keeps this."""
+    """Memory beyond that of the renderer's process after reading its template; enforced only on Linux."""
     cpu_seconds: float = 2.0
     """For one long call that fuel does not count, such as a sort."""
     silence_seconds: float = 60.0
-    """Wall time after which a renderer that says nothing is ended: longer than its CPU seconds on a busy machine."""
+    """Wall time after which a silent renderer is killed: longer than its CPU seconds on a busy machine."""
     max_deaths: int = 100
-    """Rows of one input that may cost their renderer its life: starting another takes some 50 ms."""
+    """Rows of one input that may kill their renderer: starting another takes some 50 ms."""

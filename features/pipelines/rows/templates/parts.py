@@ -1,6 +1,6 @@
-"""The messages of a prompt file: a line `# system:`, `# user:` or `# assistant:` starts one; without any, all is one.
+"""The messages of a prompt file: a line `# system:`, `# user:` or `# assistant:` starts one; without any, it is one.
 
-The file is cut before anything is rendered, so no value of a row can start a message.
+The file is split before anything is rendered, so no value of a row can start a message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Part:
     role: str
     source: str
     first_line: int
-    """Of the file, counted from 1."""
+    """Its line in the file, from 1."""
 
 
 def parts_of(source: str) -> tuple[Part, ...]:
-    """Cut a prompt file into its messages. Raises TemplateRefusedError where they are no conversation to answer."""
+    """Split a prompt file into its messages. Raise TemplateRefusedError if they are no conversation to answer."""
     marks = list(_MARK.finditer(source))
     if not marks:
         return (_part("user", source, start=0, end=len(source)),)
@@ -41,7 +41,7 @@ def parts_of(source: str) -> tuple[Part, ...]:
 
 
 def _part(role: str, source: str, *, start: int, end: int) -> Part:
-    """Take the text without the blank lines around it."""
+    """Return a part without the blank lines around its text."""
     text = source[start:end]
     kept = text.lstrip("\r\n")
     before = source[: start + len(text) - len(kept)]

@@ -1,6 +1,6 @@
-"""One process that renders, seen from its parent: started with a prompt's parts, asked row by row, ended.
+"""The parent's side of a rendering process: starts it with a prompt's parts, sends rows, ends it.
 
-Knows why such a process died, and nothing of what is done then.
+It reports why such a process died; the caller decides what to do.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from features.pipelines.rows.templates.limits import Limits
 _OUT_OF_MEMORY = frozenset({signal.SIGABRT})
 _NESTED_TOO_DEEPLY = frozenset({signal.SIGSEGV, signal.SIGBUS})
 _LOOK_SECONDS = 0.25
-"""How often whoever waits for an answer hears what else goes on."""
+"""Interval of calls of `waits` while an answer is awaited."""
 
 
 class RendererDiedError(Exception):
-    """The process has ended; `is_by_row` tells whether what it was asked last is to blame, as far as can be told."""
+    """The process has ended; `is_by_row` tells whether the last row probably caused it."""
 
     def __init__(self, reason: str, *, is_by_row: bool) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class RendererDiedError(Exception):
 
 @dataclass(slots=True)
 class RenderingProcess:
-    """Made by `start`; of no use after RendererDiedError."""
+    """A rendering process, created by `start`; unusable after RendererDiedError."""
 
     _child: ChildProcess
     _limits: Limits
@@ -47,7 +47,7 @@ class RenderingProcess:
     def start(
         cls, parts: Sequence[str], limits: Limits, *, waits: Callable[[], None] = lambda: None
     ) -> RenderingProcess:
-        """Start one; it says first what it thinks of the parts. `waits` is called now and then meanwhile."""
+        """Start a process; its first answer is the check of the parts. `waits` is called periodically meanwhile."""
         process = cls(ChildProcess.start("features.pipelines.rows.templates.child"), limits, waits)
         settings = {
             "parts": parts,
@@ -60,7 +60,7 @@ class RenderingProcess:
         return process
 
     def ask(self, payload: bytes) -> None:
-        """Send a frame. Where nobody is there to read it, `answer` says so. Raises RendererDiedError, too."""
+        """Send a frame. Raise RendererDiedError on a timeout; if the process is dead, `answer` raises it."""
         self._asked_at = time.monotonic()
         try:
             self._child.give(
@@ -70,21 +70,21 @@ class RenderingProcess:
             raise self._silence() from None
 
     def answer(self) -> dict[str, Any]:
-        """Return the next frame. Raises RendererDiedError where there is none, or none in time."""
+        """Return the next frame. Raise RendererDiedError if there is none, or on a timeout."""
         size = LENGTH.unpack(self._take(LENGTH.size))[0]
-        found = cast(dict[str, Any], orjson.loads(self._take(size)))
-        self._cpu_seconds = found.get("cpu_seconds", self._cpu_seconds)
+        frame = cast(dict[str, Any], orjson.loads(self._take(size)))
+        self._cpu_seconds = frame.get("cpu_seconds", self._cpu_seconds)
         self._asked_at = time.monotonic()
-        return found
+        return frame
 
     def newly_used(self) -> float:
-        """Return the CPU seconds that it has taken since this was last called."""
+        """Return the CPU seconds used since the last call."""
         new = self._cpu_seconds - self._counted_seconds
         self._counted_seconds = self._cpu_seconds
         return new
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         self._child.end()
 
     def _take(self, size: int) -> bytes:
@@ -101,7 +101,7 @@ class RenderingProcess:
             self._waits()
 
     def _note_end(self) -> None:
-        """Count what its last row took, which nobody says any more: at most the time that went by, or its limit."""
+        """Count the CPU time of its last row, which it cannot report: at most the elapsed time or its limit."""
         self.end()
         self._cpu_seconds += min(self._limits.cpu_seconds, time.monotonic() - self._asked_at)
 

@@ -1,4 +1,4 @@
-"""Rows through a checked template, in order: each becomes messages or its own error. One bad row costs no other."""
+"""Renders rows with a checked template, in order: each becomes messages or an error. A bad row affects no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenmill.row_json import as_shown, dumps
 _GROUP_ROWS = 64
 _GROUP_BYTES = 1 << 20
 _NAMED_LEVELS = 3
-"""Of a row, in what is said of a value that cannot be shown."""
+"""Levels of a row that are named in the error of a value that cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,22 +30,22 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """What a row became."""
+    """The messages of a row."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """Why a row became nothing: a sentence that begins with the place in the template where there is one."""
+    """The error of a row: a sentence that begins with the place in the template, if there is one."""
 
     message: str
 
 
 class Renderer:
-    """Use as a context manager, by one thread: inside, `render` may be called any number of times.
+    """A renderer; use it as a context manager, in one thread. `render` may be called repeatedly inside.
 
-    Values of a row are what `tokenmill.row_json` writes, but for bytes.
+    Values of a row are those that `tokenmill.row_json` writes, except bytes.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Renderer:
         cpu: CpuTime | None = None,
         waits: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cpu` counts, and bounds, what all rows take; `waits` is called at each row and while one takes long.
+        """`cpu` counts and limits the CPU time of all rows; `waits` is called at each row and during long ones.
 
-        What `waits` raises ends the rendering.
+        An exception from `waits` ends the rendering.
         """
         self._template = template
         self._limits = limits or Limits()
@@ -76,9 +76,9 @@ class Renderer:
         self._end()
 
     def render(self, contexts: Iterable[Mapping[str, Any] | RowError]) -> Iterator[Rendered | RowError]:
-        """Yield what each row's names and values become, in order, reading some rows ahead; an error stays what it is.
+        """Yield the outcome of each row in order, reading some rows ahead; a RowError is passed through.
 
-        Raises InputError once more rows than `max_deaths` have ended their renderer, or all have taken too much CPU.
+        Raise InputError once more than `max_deaths` rows have killed their renderer, or all used too much CPU time.
         """
         for group in _groups(_encoded(context, self._limits) for context in contexts):
             yield from self._rendered(group)
@@ -89,7 +89,7 @@ class Renderer:
             yield row if isinstance(row, RowError) else next(outcomes)
 
     def _outcomes(self, rows: Sequence[bytes]) -> list[Rendered | RowError]:
-        """Ask for all rows; where the process dies of one, a new one goes on after it."""
+        """Render all rows; if the process dies of one, a new process continues after it."""
         outcomes: list[Rendered | RowError] = []
         tried_again: int | None = None
         while len(outcomes) < len(rows):
@@ -104,32 +104,32 @@ class Renderer:
                 self._count_cpu(self._process)
                 self._process = None
                 if not death.is_by_row and tried_again != len(outcomes):
-                    tried_again = len(outcomes)  # somebody ended it, perhaps for want of memory
+                    tried_again = len(outcomes)  # it was killed from outside, perhaps because memory was short
                     continue
                 self._count_death(death)
                 outcomes.append(RowError(message=f"the prompt {death.reason} with this row"))
         return outcomes
 
-    def _outcome(self, found: Mapping[str, Any]) -> Rendered | RowError:
+    def _outcome(self, answer: Mapping[str, Any]) -> Rendered | RowError:
         parts = self._template.parts
-        if "texts" in found:
-            texts = zip(parts, found["texts"], strict=True)
+        if "texts" in answer:
+            texts = zip(parts, answer["texts"], strict=True)
             return Rendered(messages=tuple(Message(role=part.role, content=text) for part, text in texts))
-        if "too_large" in found:
+        if "too_large" in answer:
             return RowError(message=f"the prompt is longer than {self._limits.max_output_bytes:,} bytes with this row")
-        if "no_memory" in found:
+        if "no_memory" in answer:
             mib = self._limits.memory_bytes >> 20
             return RowError(message=f"the prompt needs more than {mib} MiB of memory with this row")
-        line = parts[found["part"]].first_line + found.get("line", 1) - 1
-        place = f"line {line}, column {found['column']}" if "column" in found else f"line {line}"
-        return RowError(message=f"{place} of the prompt: {found['error']}")
+        line = parts[answer["part"]].first_line + answer.get("line", 1) - 1
+        place = f"line {line}, column {answer['column']}" if "column" in answer else f"line {line}"
+        return RowError(message=f"{place} of the prompt: {answer['error']}")
 
     def _started(self) -> RenderingProcess:
         if self._process is None:
             sources = [part.source for part in self._template.parts]
             process = RenderingProcess.start(sources, self._limits, waits=self._waits)
             self._process = process
-            process.answer()  # what `check` has seen
+            process.answer()  # the answer to the parts, which `check` has already read
         return self._process
 
     def _count_cpu(self, process: RenderingProcess | None) -> None:
@@ -157,7 +157,7 @@ def _encoded(context: Mapping[str, Any] | RowError, limits: Limits) -> bytes | R
         row = dumps(dict(context), default=as_shown)
     except TypeError as error:
         problem = _unshown(context) or str(error)
-        return RowError(message=f"the row holds what no prompt can show: {problem}")
+        return RowError(message=f"the row has a value that no prompt can show: {problem}")
     if len(row) > limits.max_row_bytes:
         return RowError(message=f"the row has {len(row):,} bytes as JSON; {limits.max_row_bytes:,} are allowed")
     return row
@@ -175,7 +175,7 @@ def _unshown(values: Mapping[str, Any], *, level: int = 0) -> str | None:
 
 
 def _groups(rows: Iterable[bytes | RowError]) -> Iterator[list[bytes | RowError]]:
-    """Put rows together, so that a process is asked rarely; a large row waits for few others."""
+    """Group rows to send fewer messages; a large row waits for few others."""
     group: list[bytes | RowError] = []
     size = 0
     for row in rows:

@@ -1,6 +1,6 @@
-"""What a template may say, judged by its words alone: filters, statements, and no products of texts.
+"""Static checks of a template: allowed filters and statements, and no multiplication of texts.
 
-What depends on a row's values is kept in bounds by the process that renders: `Limits`.
+The rendering process limits what depends on a row's values: `Limits`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from features.pipelines.rows.templates.limits import FILTERS, STATEMENTS
 from features.pipelines.rows.templates.tokens import Block, Token, blocks_of
 
 Problem = tuple[str, int]
-"""What is wrong, and at which character of the source."""
+"""A message, and the character of the source that it is about."""
 
 _PRODUCTS = ("*", "**")
 _OPENS = {")": "(", "]": "[", "}": "{"}
@@ -20,7 +20,7 @@ _KEYWORDS = frozenset({"and", "elif", "else", "if", "in", "is", "not", "or"})
 
 
 def first_problem(source: str) -> Problem | None:
-    """Return what stands first of all that is not allowed; None where everything is."""
+    """Return the first problem in the source, None if there is none."""
     return min((problem for block in blocks_of(source) for problem in _problems(block)), key=_place, default=None)
 
 
@@ -35,15 +35,15 @@ def _problems(block: Block) -> Iterator[Problem]:
 
 
 def _code_words(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Leave out the sign that trims white space."""
+    """Return the tokens without the sign that trims white space."""
     return tokens[1:] if tokens and tokens[0].text in ("-", "+") else tokens
 
 
 def _statement_problems(block: Block) -> Iterator[Problem]:
     words = _code_words(block.tokens)
     if block.is_statement and words and words[0].kind == "name" and words[0].text not in STATEMENTS:
-        shown = _listed(name for name in STATEMENTS if not name.startswith("end"))
-        yield f"{{% {words[0].text} %}} is not allowed. Allowed are: {shown}.", words[0].position
+        allowed = _listed(name for name in STATEMENTS if not name.startswith("end"))
+        yield f"{{% {words[0].text} %}} is not allowed. Allowed are: {allowed}.", words[0].position
 
 
 def _filter_problems(block: Block) -> Iterator[Problem]:
@@ -77,7 +77,7 @@ def _left_is_text(tokens: Sequence[Token]) -> bool:
         return bool(tokens) and tokens[-1].kind == "string"
     start = _start_of_group(tokens)
     if start > 0 and _ends_operand(tokens[start - 1]):
-        return False  # a call or a subscript: what it gives is not known here
+        return False  # a call or a subscript, whose result is unknown here
     return _is_text_group(tokens[start:])
 
 
@@ -110,7 +110,7 @@ def _is_text_group(group: Sequence[Token]) -> bool:
 
 
 def _own_words(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the words outside subscripts and calls: the text in `row['price']` is no operand."""
+    """Yield the words outside subscripts and calls: the text in `row['price']` is not an operand."""
     skipped: list[str] = []
     before: Token | None = None
     for token in tokens:
@@ -125,7 +125,7 @@ def _own_words(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _start_of_group(tokens: Sequence[Token]) -> int:
-    """Return where the bracket opens that the last word closes; 0 where none does."""
+    """Return the position of the bracket that the last word closes; 0 if there is none."""
     return max(0, len(tokens) - _length(list(reversed(tokens)), opens=_OPENS.__contains__))
 
 
@@ -134,7 +134,7 @@ def _end_of_group(tokens: Sequence[Token]) -> int:
 
 
 def _length(tokens: Sequence[Token], *, opens: Callable[[str], bool]) -> int:
-    """Count the words of a group that begins with a bracket, from either side."""
+    """Return the number of words of a group that begins with a bracket, from either side."""
     depth = 0
     for index, token in enumerate(tokens):
         if token.kind == "sign" and (token.text in _OPENS or token.text in _OPENS.values()):

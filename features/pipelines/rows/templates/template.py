@@ -1,4 +1,4 @@
-"""A prompt that was checked: its messages, and the names that it takes from a row."""
+"""A checked prompt: its messages, and the names that it takes from a row."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from features.pipelines.rows.templates.tokens import blocks_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """Made by `check`."""
+    """A checked template, created by `check`."""
 
     parts: tuple[Part, ...]
     names: frozenset[str]
-    """What it reads that it does not set itself: columns of a row, or `row` for all of it."""
+    """The names that it reads and does not set itself: columns of a row, or `row` for the whole row."""
     words: frozenset[str]
-    """All names in its code that may be a row's, of what it sets itself too.
+    """All names in its code that may be a row's, including those that it sets itself.
 
-    `names` lacks some: minijinja finds none in a slice or a filter block's arguments, nor one that is set from itself.
+    `names` is incomplete: minijinja finds none in slices and in arguments of filter blocks, nor one set from itself.
     """
 
 
 def check(source: str, *, limits: Limits | None = None) -> Template:
-    """Return a template that can be rendered. Raises TemplateRefusedError with the place and what is allowed.
+    """Return a template that can be rendered. Raise TemplateRefusedError with the place and what is allowed.
 
-    Compiles in a process of its own: code that is nested deeply enough ends whoever compiles it.
+    It compiles in a separate process, as deeply nested code crashes the compiler.
     """
     size = len(source.encode(errors="replace"))
     if size > MAX_SOURCE_BYTES:
         raise TemplateRefusedError(
-            f"the template has {size:,} bytes; {MAX_SOURCE_BYTES:,} are allowed. Put what is long into the rows."
+            f"the template has {size:,} bytes; {MAX_SOURCE_BYTES:,} are allowed. Move long texts into the rows."
         )
     if not source.strip():
         raise TemplateRefusedError("the template is empty. Write a prompt, with {{ column }} where a row's text goes.")
@@ -51,25 +51,25 @@ def _place(source: str, position: int) -> tuple[int, int]:
 
 
 def _words_in(parts: tuple[Part, ...]) -> frozenset[str]:
-    found: set[str] = set()
+    words: set[str] = set()
     for block in (block for part in parts for block in blocks_of(part.source)):
         befores = ("", *(token.text for token in block.tokens))
         pairs = zip(befores, block.tokens, strict=False)
-        found.update(token.text for before, token in pairs if token.kind == "name" and before not in (".", "|"))
-    return frozenset(found - FUNCTIONS)
+        words.update(token.text for before, token in pairs if token.kind == "name" and before not in (".", "|"))
+    return frozenset(words - FUNCTIONS)
 
 
 def _names_in(parts: tuple[Part, ...], limits: Limits) -> frozenset[str]:
     process = RenderingProcess.start([part.source for part in parts], limits)
     try:
-        found = process.answer()
+        answer = process.answer()
     except RendererDiedError as death:
         raise TemplateRefusedError(f"the template {death.reason}. Make it simpler.") from None
     finally:
         process.end()
-    if "error" in found:
-        first_line = parts[found["part"]].first_line
+    if "error" in answer:
+        first_line = parts[answer["part"]].first_line
         raise TemplateRefusedError(
-            f"{found['error']}.", line=first_line + found.get("line", 1) - 1, column=found.get("column")
+            f"{answer['error']}.", line=first_line + answer.get("line", 1) - 1, column=answer.get("column")
         )
-    return frozenset(found["names"])
+    return frozenset(answer["names"])

@@ -1,6 +1,6 @@
-"""The words of a template's code, found without running any of it: names, strings and signs, with their places.
+"""Tokenises a template's code without running it: names, strings and signs with their positions.
 
-Splits as minijinja does; what is no code to it is left for its own error message.
+It splits as minijinja does; invalid code is left for minijinja's own error message.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Token:
     """string, name, number or sign."""
     text: str
     position: int
-    """In characters from the start of the source."""
+    """Characters from the start of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between `{{` and `}}`, or `{%` and `%}`."""
+    """The code between `{{` and `}}`, or `{%` and `%}`."""
 
     is_statement: bool
     tokens: tuple[Token, ...]
 
 
 def blocks_of(source: str) -> Iterator[Block]:
-    """Yield the code of a template, block by block; comments and raw text are none."""
+    """Yield the code of a template block by block, without comments and raw text."""
     position = 0
     while (opening := _OPENING.search(source, position)) is not None:
         start = opening.start()
@@ -58,23 +58,23 @@ def blocks_of(source: str) -> Iterator[Block]:
 
 
 def _end_of(pattern: re.Pattern[str], source: str, start: int) -> int:
-    found = pattern.search(source, start)
-    return len(source) if found is None else found.end()
+    match = pattern.search(source, start)
+    return len(source) if match is None else match.end()
 
 
 def _code(source: str, position: int, *, closing: str) -> tuple[tuple[Token, ...], int]:
-    """Return the words up to the sign that ends the block, and where the text after it begins."""
+    """Return the tokens up to the sign that ends the block, and the position after it."""
     tokens: list[Token] = []
     depth = 0
     while position < len(source):
         if depth == 0 and source.startswith(closing, position):
             return tuple(tokens), position + 2
-        found = _TOKEN.match(source, position)
-        assert found is not None  # the last alternative takes any character
-        kind, text = str(found.lastgroup), found.group()
+        match = _TOKEN.match(source, position)
+        assert match is not None  # the last alternative matches any character
+        kind, text = str(match.lastgroup), match.group()
         if kind == "sign":
             depth += (text in _BRACKETS) - (text in _BRACKETS.values() and depth > 0)
         if kind != "space":
             tokens.append(Token(kind, text, position))
-        position = found.end()
+        position = match.end()
     return tuple(tokens), position

@@ -84,7 +84,7 @@ def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> Non
             {"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}},
             400,
             "steps.0.schema",
-            "at $.properties.a.pattern, '(' is no regular expression",
+            "at $.properties.a.pattern, '(' is not a regular expression",
         ),
         ({"model": "gone"}, 400, "steps.0.model", "The model 'gone' does not exist; known are: org/tiny"),
         ({"source": {"store": "secret", "keys": "a"}}, 404, "steps.0.source.store", "There is no store"),
@@ -210,7 +210,7 @@ def test_a_preview_of_a_batchs_answers_is_for_its_tenant_alone(http: httpx.Clien
     pipeline = {"name": "after", "steps": [step(source={"batch": batch_id}, prompt="After {{ custom_id }}")]}
     early = http.post("/v1/pipelines/preview", json=pipeline)
     assert (early.status_code, early.json()["error"]["param"]) == (400, "steps.0.source.batch")
-    assert "is validating; its answers are whole once it has ended" in early.json()["error"]["message"]
+    assert "is validating; its answers are complete once it has ended" in early.json()["error"]["message"]
     run(deployment, batch_id)
     found = http.post("/v1/pipelines/preview", json=pipeline).json()
     assert [line["body"]["messages"][0]["content"] for line in found["lines"]] == ["After a", "After b"]

@@ -60,7 +60,7 @@ def test_rows_that_do_not_fit_are_told_and_left_out(http: httpx.Client) -> None:
         (ROWS, "reviews.csv", {"prompt": "{{ txt }}"}, 400, "Its columns are: text, lang"),
         (ROWS, "reviews.csv", {"prompt": "{{ text"}, 400, "line 1"),
         (ROWS, "reviews.csv", {"parameters": {"messages": []}}, 400, "no 'messages' among them"),
-        (ROWS, "reviews.txt", {}, 400, "no table by its name"),
+        (ROWS, "reviews.txt", {}, 400, "not a table by its name"),
         (b"text\na\nb,c\n", "reviews.csv", {}, 400, "row 2 (line 3): it has 2 fields and the header 1"),
         (b"text\n", "reviews.csv", {}, 400, "There is no row"),
         (

@@ -62,7 +62,7 @@ def test_names_stand_for_what_cron_means_by_them(name: str) -> None:
     ("expression", "said"),
     [
         ("0 0 31 2 *", "its day-of-month is wrong"),
-        ("0 0 LW 2 */7", "no day is ever meant by it"),  # the last weekday of February is no Sunday
+        ("0 0 LW 2 */7", "it never matches any day"),  # the last weekday of February is no Sunday
         ("*/5 * * * * *", "it has 6 fields and seconds are not allowed"),
         ("* * *", "it has 3 fields and 5 are allowed"),
         ("61 * * * *", "its minute is wrong; allowed are 0 to 59"),

@@ -65,7 +65,7 @@ def test_a_file_that_a_list_names_must_be_there(house: House) -> None:
     run = house.finish(house.trigger(house.make(steps=[keys_of("in/a.jsonl", "in/{pipeline}.jsonl")])))
     assert run.state == RunState.FAILED
     assert (run.reason or "").startswith("There is no file 'in/p")
-    assert "Put it there, or take it from the list." in (run.reason or "")
+    assert "Put it there, or remove it from the list." in (run.reason or "")
 
 
 def test_the_answers_of_a_batch_are_rows_in_the_order_of_its_lines(house: House, batch_id: str) -> None:
@@ -89,7 +89,7 @@ def test_a_batch_that_has_not_ended_or_has_no_answers_fails_its_run(house: House
         lifecycle.start_queued(session)
     house.runs().advance(run_id)
     assert house.run(run_id).reason == (
-        f"steps.0.source.batch: batch {batch_id!r} is validating; its answers are whole once it has ended. Wait for "
+        f"steps.0.source.batch: batch {batch_id!r} is validating; its answers are complete once it has ended. Wait for "
         "that."
     )
     house.fails = set(MESSAGES)
@@ -127,7 +127,7 @@ def test_a_batch_whose_answers_are_vectors_has_no_rows(house: House, batch_id: s
     with house.maker.begin() as session:
         batches.get_batch(session, house.tenant_id, batch_id).endpoint = EMBEDDING_ENDPOINT
         session.flush()
-        with pytest.raises(InputError, match=r"is for /v1/embeddings, whose answers are no texts; rows .* another"):
+        with pytest.raises(InputError, match=r"is for /v1/embeddings, whose answers are not texts; rows .* another"):
             definitions.check_names(session, house.tenant_id, definition)
 
 

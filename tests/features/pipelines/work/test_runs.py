@@ -191,7 +191,7 @@ def test_a_step_writes_no_more_than_a_file_may_have(house: House) -> None:
     house.settings = house.settings.model_copy(update={"max_file_bytes": 2000})
     run = house.finish(run_id)
     assert run.state == RunState.FAILED
-    assert "have more than 2,000 bytes, which is as many as a file may have" in (run.reason or "")
+    assert "have more than 2,000 bytes, which is the limit of a file" in (run.reason or "")
     assert list(house.storage.iter_objects()) == []
 
 

@@ -85,5 +85,5 @@ def test_a_disk_without_room_is_a_trouble_that_may_be_over_soon(monkeypatch: pyt
         def __exit__(self, *error: object) -> None: ...
 
     monkeypatch.setattr(tempfile, "TemporaryFile", Full)
-    with pytest.raises(ServiceError, match=r"put together in /.*: No space left on device"):
+    with pytest.raises(ServiceError, match=r"grouped in /.*: No space left on device"):
         list(grouped([{"a": 1}], ["a"], max_bytes=MANY))

@@ -17,7 +17,7 @@ def of(**part: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (of(pattern="("), "at $.properties.a.pattern, '(' is no regular expression: missing )"),
+        (of(pattern="("), "at $.properties.a.pattern, '(' is not a regular expression: missing )"),
         (of(pattern="a)"), "unbalanced parenthesis"),
         (of(pattern="[a"), "unterminated character set"),
         (of(pattern=5), "it must be a regular expression, as text"),

@@ -61,19 +61,19 @@ def test_packed_files_are_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, row 2: it is no JSON"),
-        ("a.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", "a.jsonl, row 1: it is no JSON (an integer has 5,000 digits"),
-        ("a.jsonl", b"[1]\n", "a.jsonl, row 1: it is no JSON object"),
-        ("a.jsonl", b'{"a": "\xff"}\n', "a.jsonl, row 1: it is no JSON"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, row 2: it is not JSON"),
+        ("a.jsonl", b'{"a": ' + b"1" * 5000 + b"}\n", "a.jsonl, row 1: it is not JSON (an integer has 5,000 digits"),
+        ("a.jsonl", b"[1]\n", "a.jsonl, row 1: it is not a JSON object"),
+        ("a.jsonl", b'{"a": "\xff"}\n', "a.jsonl, row 1: it is not JSON"),
         ("a.csv", b"a,b\n1,2\n3\n", "a.csv, row 2 (line 3): it has 1 fields and the header 2"),
         ("a.csv", b'a,b\n"x\ny",2\n1,2,3\n', "a.csv, row 2 (line 4): it has 3 fields and the header 2"),
         ("a.csv", b'a\n"x\n', "a.csv, row 1 (line 2): unexpected end of data"),
-        ("a.csv", b"a\nx\n\xff\n", "it is no UTF-8"),
+        ("a.csv", b"a\nx\n\xff\n", "it is not UTF-8"),
         ("a.csv", b"a,a\n1,2\n", "the header names 'a' twice"),
         ("a.csv", b"a,\n1,2\n", "column 2 of the header has no name"),
         ("a.csv", b"", "a.csv is empty. Its first line must name the columns"),
-        ("a.parquet", b"PAR1", "a.parquet is no Parquet file"),
-        ("a.txt", b"x", "cannot tell what"),
+        ("a.parquet", b"PAR1", "a.parquet is not a Parquet file"),
+        ("a.txt", b"x", "cannot tell the format"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -194,9 +194,15 @@ def test_nanoseconds_of_parquet_come_through_to_each_output(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        (pa.array([10**9], pa.date32()), "column 'far' of type date32[day] holds what cannot be read: "),
-        (pa.array([4 * 10**11], pa.timestamp("s")), "column 'far' of type timestamp[ms] holds what cannot be read: "),
-        (pa.array([b"\xff"]).cast(pa.string(), safe=False), "column 'far' of type string holds what cannot be read"),
+        (pa.array([10**9], pa.date32()), "column 'far' of type date32[day] has a value that cannot be read: "),
+        (
+            pa.array([4 * 10**11], pa.timestamp("s")),
+            "column 'far' of type timestamp[ms] has a value that cannot be read: ",
+        ),
+        (
+            pa.array([b"\xff"]).cast(pa.string(), safe=False),
+            "column 'far' of type string has a value that cannot be read",
+        ),
     ],
     ids=["day", "second", "text"],
 )
@@ -219,7 +225,7 @@ def test_files_of_one_source_have_one_form(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("y\n1\n")
     assert "b.csv has other columns than" in refusal(tmp_path / "*.csv")
     (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
-    assert "holds files of several kinds: csv, jsonl" in refusal(tmp_path)
+    assert "has files of several kinds: csv, jsonl" in refusal(tmp_path)
 
 
 def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
@@ -233,7 +239,7 @@ def test_a_prefix_of_a_store_is_read_as_a_folder_is(tmp_path: Path) -> None:
     assert [row["x"] for row in rows(f"{url}/day/b.csv")] == ["day/b.csv"]
     assert "there is no table at" in refusal(f"{url}/none/")
     assert "cannot read" in refusal(f"{url}/day/none.csv")
-    assert "http:// is no store" in refusal("http://example.com/a.csv")
+    assert "http:// is not a store" in refusal("http://example.com/a.csv")
     assert "names no bucket" in refusal("s3:///a.csv")
 
 

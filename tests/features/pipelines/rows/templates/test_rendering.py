@@ -73,7 +73,7 @@ def test_values_appear_as_people_write_them() -> None:
 def test_a_row_that_holds_what_no_prompt_can_show_is_that_rows_error() -> None:
     bad: list[Any] = [b"\xff", "\ud800", {1}, {"a": [b"\xff"]}]
     outcome = rendered("{{ x }}", {"x": 1}, *({"y": 1, "x": value} for value in bad), {"x": 2})
-    said = "<the row holds what no prompt can show: x"
+    said = "<the row has a value that no prompt can show: x"
     assert (outcome[0], outcome[-1]) == ("1", "2")
     assert outcome[1] == f"{said}: bytes, which are no text>"
     assert outcome[2].startswith(f"{said}: str is not valid UTF-8")
