@@ -45,7 +45,7 @@ def meters_of(role: str) -> list[Any]:
 
 
 def load_tables() -> None:
-    """Declare the tables of all features, which the metadata of `jobs.tables.Base` lacks before."""
+    """Import the tables of all features, which adds them to the metadata of `jobs.tables.Base`."""
     for feature in FEATURES:
         for module in feature.tables:
             import_module(module)

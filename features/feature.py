@@ -1,6 +1,6 @@
-"""What a feature consists of, by name: each surface of the service resolves only the parts that it needs.
+"""The parts of a feature, by name: each surface of the service resolves only the parts that it needs.
 
-A part is written `module:attribute`. So `tokenmill --help` loads no web framework, and a GPU worker no pages.
+A part is written `module:attribute`, so that `tokenmill --help` loads no web framework, and a GPU worker no pages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Scopes:
     submit: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    """These need no key."""
+    """Operations that need no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,46 +55,46 @@ class MenuEntry:
     for_tenants: bool = True
     for_operators: bool = False
     needs_submit: bool = False
-    """A key that only reads is not shown it."""
+    """Hidden from keys that may only read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One feature of the service; empty where it has no such part."""
+    """One feature of the service; fields without such a part are empty."""
 
     name: str
     tables: tuple[str, ...] = ()
     """Modules that declare tables."""
     routers: tuple[str, ...] = ()
-    """Of the API; each path is answered by the first that has it."""
+    """Routers of the API; the first one with a path answers it."""
     bodies: tuple[str, ...] = ()
     """Models of bodies that endpoints parse themselves, for the schema."""
     lines: tuple[str, ...] = ()
     """Models of the lines of files, for the schema."""
     services: Mapping[str, str] = field(default_factory=dict)
-    """What endpoints share in an API process, by name: functions of the settings and the object store."""
+    """Services that endpoints share in an API process, by name: functions of the settings and the object store."""
     scopes: Scopes = Scopes()
     commands: tuple[Command, ...] = ()
     pages: tuple[str, ...] = ()
     """Routers of the dashboard."""
     templates: str | None = None
-    """The package whose folder `pages` has the templates of its pages."""
+    """The package whose folder `pages` contains the templates."""
     menu: tuple[MenuEntry, ...] = ()
     control: tuple[str, ...] = ()
     """Work of a control worker: `workers.control_work.ControlWork`."""
     purges: tuple[str, ...] = ()
-    """What a control worker ends: functions that return a sequence of `jobs.purges.Purge`."""
+    """Purges of a control worker: functions that return a sequence of `jobs.purges.Purge`."""
     meters: Mapping[str, str] = field(default_factory=dict)
     """Meters by the role that keeps them."""
     on_event: tuple[str, ...] = ()
     """Functions of `(session, tenant_id, event type, data)`, called in the transaction that makes an event true."""
     stored_bytes: tuple[str, ...] = ()
-    """Functions of `(session, tenant_id)`: bytes of its objects that are no files and count as kept ones."""
+    """Functions of `(session, tenant_id)`: bytes of its objects that are not files but count as stored."""
     on_tenant_end: tuple[str, ...] = ()
     """Functions of `(session, tenant_id)`, called in the transaction that ends a tenant."""
 
 
 def resolve(part: str) -> Any:
-    """Return what a name `module:attribute` stands for."""
+    """Return the attribute that `module:attribute` names."""
     module, _, attribute = part.partition(":")
     return getattr(import_module(module), attribute)

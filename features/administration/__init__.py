@@ -1,1 +1,1 @@
-"""What operators change: tenants, keys, budgets, models, workers; and the log of it."""
+"""Administration by operators: tenants, keys, budgets, models, workers; and the log of their changes."""

@@ -1,4 +1,4 @@
-"""What operators do to sessions of browsers. The log has their ids and keys, nothing of a cookie."""
+"""Operators' actions on browser sessions. The log has their ids and keys, but no part of a cookie."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from jobs.admin_log import Admin
 from jobs.tables import ApiKey
 
 ALL = "all"
-"""The subject of an entry that is about the sessions of everybody."""
+"""The subject of an entry about all sessions."""
 
 
 def end(admin: Admin, session_id: str) -> str:
-    """End a session and return its id. Raises NotFoundError."""
-    found, key = browser_sessions.get_session(admin.session, session_id)
-    browser_sessions.end(admin.session, found.id)
-    before = {"key_id": key.id, "last_seen_at": found.last_seen_at}
-    admin.note("session.end", found.id, tenant_id=key.tenant_id, before=before)
-    return found.id
+    """End a session and return its id. Raise NotFoundError."""
+    session, key = browser_sessions.get_session(admin.session, session_id)
+    browser_sessions.end(admin.session, session.id)
+    before = {"key_id": key.id, "last_seen_at": session.last_seen_at}
+    admin.note("session.end", session.id, tenant_id=key.tenant_id, before=before)
+    return session.id
 
 
 def end_of_key(admin: Admin, key: ApiKey) -> int:
@@ -27,7 +27,7 @@ def end_of_key(admin: Admin, key: ApiKey) -> int:
 
 
 def end_all(admin: Admin) -> int:
-    """End all sessions of everybody; return how many were open."""
+    """End all sessions of all keys; return how many were open."""
     num_ended = browser_sessions.end_all(admin.session)
     admin.note("session.end_all", ALL, tenant_id=None, after={"ended_sessions": num_ended})
     return num_ended

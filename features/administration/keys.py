@@ -1,4 +1,4 @@
-"""What operators do to keys. The log has their ids, never a secret or a part of one."""
+"""Operators' actions on keys. The log has their ids, but no part of a secret."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rotate(admin: Admin, key: ApiKey, *, overlap: timedelta, lifetime: timedelta
 
 
 def revoke(admin: Admin, key: ApiKey) -> ApiKey:
-    """Revoke a key with all its secrets; twice changes nothing."""
+    """Revoke a key with all its secrets; repeating it changes nothing."""
     with admin.noting("key.revoke", key.id, tenant_id=key.tenant_id, look=lambda: _shown(key)):
         keys.revoke_key(admin.session, key)
     return key

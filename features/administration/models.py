@@ -1,4 +1,4 @@
-"""What operators do to models. A worker that brings its model in by itself is no operator: it writes no entry."""
+"""Operators' actions on models. A worker that registers its own model writes no log entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add(
     serves: LineKind = LineKind.GENERATE,
     **prices: Unpack[NewPrices],
 ) -> Model:
-    """Make a model known: `jobs.served_models.add_model`."""
+    """Register a model: `jobs.served_models.add_model`."""
     model = served_models.add_model(admin.session, name, path, is_checked=is_checked, serves=serves, **prices)
     admin.note("model.add", name, tenant_id=None, after=_shown(model))
     return model
@@ -35,7 +35,7 @@ def set_prices(admin: Admin, name: str, **prices: Unpack[NewPrices]) -> Model:
 
 
 def remove(admin: Admin, name: str) -> None:
-    """Take a model away: `jobs.served_models.remove_model`."""
+    """Remove a model: `jobs.served_models.remove_model`."""
     before = _shown(served_models.find_model(admin.session, name))
     served_models.remove_model(admin.session, name)
     admin.note("model.remove", name, tenant_id=None, before=before)
@@ -45,7 +45,7 @@ def _shown(model: Model) -> Shown:
     return {
         "path": model.path,
         "serves": model.serves,
-        # As the API names them, which shows the log: the pico-units of a token are the micro-units of a million.
+        # Named as in the API, which shows the log: pico-units of a token equal micro-units of a million tokens.
         "input_price_micros": model.input_price_picos,
         "cached_input_price_micros": model.cached_input_price_picos,
         "output_price_micros": model.output_price_picos,

@@ -1,4 +1,4 @@
-"""`/v1/admin/…`: tenants, keys, budgets, models, workers and the admin log, as operators see them."""
+"""`/v1/admin/…`: operators' views of tenants, keys, budgets, models, workers and the admin log."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class TenantObject(WireModel):
     created_at: int
     name: str
     weight: float
-    """Its share of the GPUs against other tenants."""
+    """Its share of the GPUs relative to other tenants."""
     best_priority: AskedPriority
-    """The best class its batches may ask for."""
+    """The highest class that its batches may request."""
     may_overflow: bool
     """Whether batches beyond its token budget run on spare capacity."""
     retention_days: int | None
-    """Of its results; null: as the service keeps them."""
+    """Retention of its results; null for the service's default."""
     disabled_at: int | None
-    """Since then nothing new is accepted of it."""
+    """Since then nothing new is accepted from it."""
     token_budget: BudgetObject
     limits: dict[str, int | None]
-    """By name; null: as the settings say."""
+    """By name; null for the value of the settings."""
 
     @classmethod
     def of(cls, tenant: Tenant, quota: Quota) -> Self:
@@ -51,7 +51,7 @@ class TenantObject(WireModel):
 
 
 class TenantList(WholeList[TenantObject]):
-    """All of them, oldest first."""
+    """All tenants, oldest first."""
 
 
 class DeletedTenant(DeletedObject):
@@ -63,15 +63,15 @@ class KeyObject(WireModel):
     object: Literal["key"] = "key"
     created_at: int
     tenant_id: str | None
-    """Null: an operator's key."""
+    """Null for an operator's key."""
     name: str | None
     hint: str
     """The first characters of its secret."""
     scopes: list[Scope]
     expires_at: int | None
-    """Null: never."""
+    """Null for never."""
     last_used_at: int | None
-    """To the minute."""
+    """Accurate to the minute."""
     previous_until: int | None
     """Until when the secret before the last rotation works."""
     revoked_at: int | None
@@ -82,7 +82,7 @@ class KeyObject(WireModel):
 
 
 class KeyWithSecret(KeyObject):
-    """The only answers with a secret: to the call that made it."""
+    """A key with its secret, which is only in the response to the call that made it."""
 
     secret: str
 
@@ -110,7 +110,7 @@ def _fields_of(key: ApiKey) -> dict[str, Any]:
 
 
 class KeyList(WholeList[KeyObject]):
-    """All of them, revoked ones included, oldest first."""
+    """All keys, revoked ones included, oldest first."""
 
 
 class BudgetList(WholeList[BudgetObject]):
@@ -122,7 +122,7 @@ class DeletedBudget(DeletedObject):
 
 
 class AdminModelObject(WireModel):
-    """Prices are micro-units of currency for a million tokens."""
+    """A model; prices are in micro-units of currency for a million tokens."""
 
     object: Literal["model"] = "model"
     name: str
@@ -132,10 +132,10 @@ class AdminModelObject(WireModel):
     """Whether batches may name it: it was checked, or a worker has loaded it."""
     input_price_micros: int
     cached_input_price_micros: int | None
-    """Null: as the others."""
+    """Null for the price of uncached input."""
     output_price_micros: int
     urgent_price_percent: int
-    """Of these prices."""
+    """Percentage of these prices."""
     bulk_price_percent: int
 
     @classmethod
@@ -154,7 +154,7 @@ class AdminModelObject(WireModel):
 
 
 class AdminModelList(WholeList[AdminModelObject]):
-    """All of them, by name."""
+    """All models, by name."""
 
 
 class DeletedModel(WireModel):
@@ -173,9 +173,9 @@ class WorkerObject(WireModel):
     started_at: int
     heartbeat_at: int
     draining_since: int | None
-    """Since then it begins nothing; what it has it finishes."""
+    """Since then it claims nothing, and finishes its work."""
     out_reason: str | None
-    """Why it has taken itself out and given back what it had; a resume has it work again."""
+    """Why it has taken itself out of service and released its work; a resume puts it back."""
 
     @classmethod
     def of(cls, worker: Worker) -> Self:
@@ -193,7 +193,7 @@ class WorkerObject(WireModel):
 
 
 class WorkerList(WholeList[WorkerObject]):
-    """Those that are alive, oldest first."""
+    """The live workers, oldest first."""
 
 
 class AdminEntryObject(WireModel):
@@ -201,16 +201,16 @@ class AdminEntryObject(WireModel):
     object: Literal["admin_entry"] = "admin_entry"
     at: int
     actor: str
-    """`key:` and a key's id, or `user:` and a name of the operating system where the command line ran."""
+    """`key:` and a key's id, or `user:` and the operating system's user name for the command line."""
     action: str
     subject: str
-    """The id or name of what was changed."""
+    """The id or name of the changed object."""
     tenant_id: str | None
-    """Whose it is."""
+    """The object's tenant."""
     before: dict[str, Any] | None
-    """Of what was changed; null: it was not there."""
+    """The object before the change; null if it was created."""
     after: dict[str, Any] | None
-    """Null: it is gone."""
+    """The object afterwards; null if it was removed."""
 
     @classmethod
     def of(cls, entry: AdminEntry) -> Self:
@@ -232,4 +232,4 @@ class AdminLogPage(WireModel):
     object: Literal["list"] = "list"
     data: list[AdminEntryObject]
     has_more: bool
-    """Another page with at least one entry follows: after the last one's `id`."""
+    """Whether another page follows, after the `id` of the last entry."""

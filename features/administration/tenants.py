@@ -1,4 +1,4 @@
-"""What operators do to tenants. Knows of their work only that disabling or deleting one may cancel it."""
+"""Operators' actions on tenants."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jobs.tables import Tenant
 
 
 class TenantChanges(TypedDict, total=False):
-    """What of a tenant is to be changed; what is left out stays."""
+    """Changes of a tenant; fields left out stay as they are."""
 
     limit_tokens: int | None
-    """Of its token budget; None: no limit."""
+    """Limit of its token budget; None for no limit."""
     limits: dict[str, int | None]
-    """By name; None goes back to the setting."""
+    """By name; None resets to the setting."""
     best_priority: AskedPriority
     may_overflow: bool
     retention_days: int | None
-    """None: as long as the service keeps results."""
+    """None for the service's default."""
 
 
 def create(
@@ -42,7 +42,7 @@ def create(
 
 
 def change(admin: Admin, tenant: Tenant, **changes: Unpack[TenantChanges]) -> None:
-    """Change what a tenant may have and do. Raises InputError; then nothing is changed."""
+    """Change a tenant's rights and limits. Raise InputError; then nothing is changed."""
     session = admin.session
     _lock(admin, tenant)
     with admin.noting("tenant.change", tenant.id, tenant_id=tenant.id, look=lambda: shown(admin, tenant)):
@@ -60,14 +60,14 @@ def change(admin: Admin, tenant: Tenant, **changes: Unpack[TenantChanges]) -> No
 
 
 def disable(admin: Admin, tenant: Tenant) -> None:
-    """Refuse what a tenant submits from now on. What was accepted runs on: it is nobody's to lose."""
+    """Refuse a tenant's submissions from now on. Accepted work continues."""
     _set_disabled(admin, tenant, is_disabled=True)
 
 
 def cancel_batches(administration: Administration, tenant_id: str) -> int:
-    """Cancel the open batches of a tenant that is disabled, a hundred in a transaction; return how many.
+    """Cancel the open batches of a disabled tenant, a hundred per transaction; return their number.
 
-    Each transaction has its own entry in the log. Where one fails those before it stay, and another call goes on.
+    Each transaction has its own log entry. If one fails, the earlier ones stay, and another call continues.
     """
     total = 0
     while True:
@@ -79,7 +79,7 @@ def cancel_batches(administration: Administration, tenant_id: str) -> int:
 
 
 def _cancel_some(admin: Admin, tenant: Tenant) -> int:
-    _lock(admin, tenant)  # two who cancel at once count no batch twice
+    _lock(admin, tenant)  # so that concurrent calls count no batch twice
     num_cancelled = deletion.cancel_open(admin.session, tenant.id)
     if num_cancelled:
         after = {"cancelled_batches": num_cancelled}
@@ -88,7 +88,7 @@ def _cancel_some(admin: Admin, tenant: Tenant) -> int:
 
 
 def enable(admin: Admin, tenant: Tenant) -> None:
-    """Accept what a tenant submits again."""
+    """Accept a tenant's submissions again."""
     _set_disabled(admin, tenant, is_disabled=False)
 
 
@@ -100,7 +100,7 @@ def _set_disabled(admin: Admin, tenant: Tenant, *, is_disabled: bool) -> None:
 
 
 def delete(admin: Admin, tenant: Tenant) -> None:
-    """Close a tenant for good: `jobs.batches.deletion.delete_tenant`."""
+    """Delete a tenant for good: `jobs.batches.deletion.delete_tenant`."""
     _lock(admin, tenant)
     before = shown(admin, tenant)
     deletion.delete_tenant(admin.session, tenant, by=admin.actor.as_deleter)
@@ -108,12 +108,12 @@ def delete(admin: Admin, tenant: Tenant) -> None:
 
 
 def _lock(admin: Admin, tenant: Tenant) -> None:
-    """Have other changes of a tenant wait, so that each notes what it found; its work goes on."""
+    """Lock a tenant against concurrent changes, so that each logs the true old values; its work continues."""
     admin.session.refresh(tenant, with_for_update={"key_share": True})
 
 
 def shown(admin: Admin, tenant: Tenant) -> Shown:
-    """Return what the log shows of a tenant."""
+    """Return a tenant's values for the log."""
     columns: dict[str, Any] = {name: getattr(tenant, f"max_{name}") for name in limits.NAMES}
     return {
         "name": tenant.name,

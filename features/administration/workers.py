@@ -1,4 +1,4 @@
-"""What operators do to workers: have one begin nothing more, and go on again."""
+"""Operators' actions on workers: drain and resume."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from jobs.tables import Worker
 
 
 def drain(admin: Admin, worker_id: str) -> Worker:
-    """Have a worker claim nothing more: `jobs.chunks.fleet.set_draining`. Raises NotFoundError."""
+    """Stop a worker from claiming: `jobs.chunks.fleet.set_draining`. Raise NotFoundError."""
     return _set_draining(admin, worker_id, is_draining=True)
 
 
 def resume(admin: Admin, worker_id: str) -> Worker:
-    """Have it claim again. Raises NotFoundError."""
+    """Let a worker claim again. Raise NotFoundError."""
     return _set_draining(admin, worker_id, is_draining=False)
 
 

@@ -1,1 +1,1 @@
-"""Webhooks: endpoints of tenants that are told of events."""
+"""Webhooks: tenants' endpoints that receive events."""

@@ -1,6 +1,6 @@
-"""Which addresses webhooks may be sent to: public ones, and what the operator allows besides. Pure; asks no resolver.
+"""The addresses that webhooks may be sent to: public ones, and networks that the operator allows. Pure functions.
 
-A tenant gives the URL, and a request comes from inside the operator's network: OWASP's "server-side request forgery".
+A tenant sets the URL, and requests come from inside the operator's network: OWASP's "server-side request forgery".
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ _SETTING = "TOKENMILL_WEBHOOK_NETWORKS"
 
 def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
     """Tell whether an address is public, or in one of the networks."""
-    meant = _meant(address)
-    if any(meant.version == network.version and meant in network for network in networks):
+    target = _target(address)
+    if any(target.version == network.version and target in network for network in networks):
         return True
-    is_site_local = isinstance(meant, IPv6Address) and meant.is_site_local
-    return meant.is_global and not meant.is_multicast and not meant.is_reserved and not is_site_local
+    is_site_local = isinstance(target, IPv6Address) and target.is_site_local
+    return target.is_global and not target.is_multicast and not target.is_reserved and not is_site_local
 
 
 def check_url(url: str, networks: Sequence[Network]) -> None:
-    """Raise InputError unless a URL may be one of a webhook; what a name stands for is looked up at each request."""
+    """Raise InputError unless a URL is allowed for a webhook; host names are resolved at each request."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise _refused(
-            url, f"it is none that can be read ({error})", "Give one such as https://example.com/hook"
-        ) from None
+        raise _refused(url, f"it cannot be parsed ({error})", "Give one such as https://example.com/hook") from None
     host = parts.hostname
     if not host or port == 0 or len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise _refused(url, "it is not a complete URL", f"Give one of up to {MAX_URL:,} ASCII characters")
@@ -58,7 +56,7 @@ def _check_parts(url: str, parts: SplitResult) -> None:
 
 
 def _schemes(networks: Sequence[Network]) -> tuple[str, ...]:
-    """Encryption is asked for on the way through the internet."""
+    """Return the allowed schemes: only https, unless requests may stay inside allowed networks."""
     return ("https", "http") if networks else ("https",)
 
 
@@ -69,14 +67,14 @@ def _literal(host: str) -> Address | None:
         return None
 
 
-def _meant(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address carries, where it carries one: that is where packets go."""
+def _target(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address embeds, if it does, as packets go there."""
     if isinstance(address, IPv4Address):
         return address
-    carried = address.ipv4_mapped or address.sixtofour
-    if carried is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > 1)):
-        carried = IPv4Address(int(address) & 0xFFFFFFFF)
-    return carried or address
+    embedded = address.ipv4_mapped or address.sixtofour
+    if embedded is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > 1)):
+        embedded = IPv4Address(int(address) & 0xFFFFFFFF)
+    return embedded or address
 
 
 def _wish(networks: Sequence[Network]) -> str:

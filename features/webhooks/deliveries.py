@@ -1,7 +1,7 @@
-"""What is to be sent to endpoints: claimed by a worker, recorded once it was tried, tried again, given up, replayed.
+"""Deliveries to endpoints: claim, record attempts, retry, give up, replay.
 
-Each call is a short transaction of its caller, and none is open while a request is under way. A worker that dies leaves
-a claim that ends by itself, and what it had claimed is sent again: at least once, under the same id.
+Each call is a short transaction of its caller, and none is open during a request. The claim of a worker that dies
+expires, and its deliveries are sent again: at least once, with the same id.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from jobs.states import DeliveryState
 from jobs.storage import Storage
 
 CLAIM = timedelta(seconds=60)
-"""After which a claimed delivery is given to another worker: longer than a request may take and its record may wait."""
+"""Lease of a claimed delivery: longer than a request and the wait for recording it."""
 PAUSES = tuple(timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 1800, 3600, 7200, 14400, 25200, 33400))
-"""Before the second try, the third …: together 24 h, then a delivery is given up."""
-_JITTER = 0.1  # either way, so that what failed together does not come together again
+"""Pauses before the second attempt, the third …: 24 h in total, then a delivery is given up."""
+_JITTER = 0.1  # plus or minus, so that deliveries that failed together are not retried together
 LONGEST_RETRY_AFTER = timedelta(hours=1)
-"""What an endpoint may ask for with `Retry-After`, at most."""
+"""Longest `Retry-After` that is respected."""
 FAILING_FOR = timedelta(days=5)
-"""After so long without one success an endpoint is disabled."""
+"""Time without any success after which an endpoint is disabled."""
 KEPT_FOR = timedelta(days=14)
-"""Of the log, after a delivery has ended."""
+"""Retention of the log after the end of a delivery."""
 MAX_ATTEMPTS_SHOWN = 20
 _GONE = 410
-_ROWS = 1000  # a transaction
+_ROWS = 1000  # per transaction
 
 
 DELIVERIES = Claims(
@@ -56,7 +56,7 @@ DELIVERIES = Claims(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDelivery(Claim):
-    """A request to be made."""
+    """A claimed delivery, with the values of its request."""
 
     endpoint_id: str
     tenant_id: str
@@ -76,9 +76,9 @@ class ClaimedDelivery(Claim):
 
 
 def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int]) -> list[ClaimedDelivery]:
-    """Claim up to `limit` due deliveries, those due longest: of each tenant `a_tenant`, less those that are `busy`.
+    """Claim up to `limit` due deliveries, longest due first: `a_tenant` of each tenant, minus those that are `busy`.
 
-    One statement, which may be a transaction of its own.
+    This is one statement, which may be its own transaction.
     """
     allowed = {tenant_id: max(a_tenant - num, 0) for tenant_id, num in busy.items()}
     values = {"limit": limit, "a_tenant": a_tenant, "lease": CLAIM, "owner": new_owner()}
@@ -87,10 +87,10 @@ def claim(session: Session, *, limit: int, a_tenant: int, busy: Mapping[str, int
 
 
 def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> DeliveryState:
-    """Note what came of a request, and give the delivery up; return its state. Raises FencedOutError.
+    """Record the result of a request and release the claim; return the delivery's state. Raise FencedOutError.
 
-    Locks the endpoint before the delivery, as deleting or disabling it does. An answer that comes after the claim is
-    over changes nothing of the endpoint either: the next try does.
+    It locks the endpoint before the delivery, as deleting or disabling it does. An answer after the claim has expired
+    does not change the endpoint either: the next attempt does.
     """
     is_success = answer.is_success
     failing_since = _note_health(session, claimed.endpoint_id, is_success=is_success)
@@ -107,7 +107,7 @@ def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> Delive
 
 
 def _next(session: Session, claimed: ClaimedDelivery, answer: Answer) -> tuple[DeliveryState, timedelta | None]:
-    """Return the state after an answer, and after what time the next try is due."""
+    """Return the state after an answer, and the pause before the next attempt."""
     if answer.is_success:
         return DeliveryState.DELIVERED, None
     num_tries = session.scalar(select(WebhookDelivery.num_tries).where(WebhookDelivery.id == claimed.delivery_id)) or 0
@@ -118,7 +118,7 @@ def _next(session: Session, claimed: ClaimedDelivery, answer: Answer) -> tuple[D
 
 
 def _note_health(session: Session, endpoint_id: str, *, is_success: bool) -> str | None:
-    """Note a success or failure of an endpoint; return since when all failed, where that is too long ago."""
+    """Record a success or failure of an endpoint; return since when all requests failed, if that is too long ago."""
     if is_success:
         session.execute(_HEALTHY, {"endpoint_id": endpoint_id})
         return None
@@ -140,25 +140,25 @@ def _attempt_values(claimed: ClaimedDelivery, answer: Answer) -> dict[str, objec
 def list_deliveries(
     session: Session, tenant_id: str, endpoint_id: str, *, after: str | None = None, limit: int = 20
 ) -> Page[WebhookDelivery]:
-    """Return a page of an endpoint's log, newest first. Raises NotFoundError, or InputError on an unknown `after`."""
+    """Return a page of an endpoint's log, newest first. Raise NotFoundError, or InputError on an unknown `after`."""
     endpoint = get_endpoint(session, tenant_id, endpoint_id)
     query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint.id)
     return read_page(session, query, table=WebhookDelivery, tenant_id=tenant_id, after=after, limit=limit)
 
 
 def attempts_of(session: Session, delivery_ids: Collection[str]) -> dict[str, list[WebhookAttempt]]:
-    """Return the last attempts of each delivery, in their order."""
-    found: dict[str, list[WebhookAttempt]] = {delivery_id: [] for delivery_id in delivery_ids}
+    """Return the last attempts of each delivery, in order."""
+    by_delivery: dict[str, list[WebhookAttempt]] = {delivery_id: [] for delivery_id in delivery_ids}
     query = select(WebhookAttempt).where(WebhookAttempt.delivery_id.in_(delivery_ids)).order_by(WebhookAttempt.number)
     for attempt in session.scalars(query):
-        found[attempt.delivery_id].append(attempt)
-    return {delivery_id: attempts[-MAX_ATTEMPTS_SHOWN:] for delivery_id, attempts in found.items()}
+        by_delivery[attempt.delivery_id].append(attempt)
+    return {delivery_id: attempts[-MAX_ATTEMPTS_SHOWN:] for delivery_id, attempts in by_delivery.items()}
 
 
 def replay(session: Session, tenant_id: str, endpoint_id: str, delivery_id: str) -> WebhookDelivery:
-    """Send a delivery again, now and under the same event id; its pauses begin anew. One that waits is sent now.
+    """Send a delivery again now, with the same event id; its pauses start over. A waiting one is sent now.
 
-    Raises NotFoundError, ConflictError where the endpoint is disabled, LimitError where too many wait.
+    Raise NotFoundError, ConflictError if the endpoint is disabled, LimitError if too many deliveries wait.
     """
     endpoint = get_endpoint(session, tenant_id, endpoint_id)
     session.refresh(endpoint, with_for_update={"key_share": True})
@@ -169,7 +169,7 @@ def replay(session: Session, tenant_id: str, endpoint_id: str, delivery_id: str)
         )
     if num_pending(session, tenant_id) >= MAX_PENDING:
         raise LimitError(
-            f"You have {MAX_PENDING:,} deliveries that wait, as many as there may be. Wait until some have ended.",
+            f"You have {MAX_PENDING:,} deliveries that wait, which is the limit. Wait until some have ended.",
             code="webhook_deliveries_exceeded",
         )
     replayed = session.scalar(
@@ -186,17 +186,17 @@ def replay(session: Session, tenant_id: str, endpoint_id: str, delivery_id: str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """What a request needs that is sent to try an endpoint out."""
+    """The values of a test request to an endpoint."""
 
     url: str
     signing_secrets: Sequence[str]
     event_id: str
     at: int
-    """Now, in Unix seconds."""
+    """The current time in Unix seconds."""
 
 
 def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest:
-    """Return what a sample event for an endpoint needs; nothing of it is kept."""
+    """Return the values of a sample event for an endpoint; nothing is stored."""
     at = session.scalar(select(func.floor(extract("epoch", func.clock_timestamp()))))
     is_old_kept = endpoint.old_secret_until is not None and session.scalar(
         select(func.now() < endpoint.old_secret_until)
@@ -208,12 +208,12 @@ def sample_request(session: Session, endpoint: WebhookEndpoint) -> SampleRequest
 
 
 def purges(maker: sessionmaker[Session], _storage: Storage, _settings: Settings) -> Sequence[Purge]:
-    """Return what is ended of the log of webhooks, for `Feature.purges`."""
+    """Return the purges of the webhooks' log, for `Feature.purges`."""
     return (Purge(what="webhooks", chore="forget webhooks", step=lambda: forget(maker)),)
 
 
 def forget(maker: sessionmaker[Session]) -> int:
-    """Delete what of the log is kept no longer; return how many deliveries it were."""
+    """Delete deliveries past their retention; return their number."""
     total = 0
     is_left = True
     while is_left:
@@ -271,14 +271,14 @@ _RECORD = text(f"""
     WHERE {DELIVERIES.sql.is_held} RETURNING id
 """)
 
-# Locks no endpoint that was healthy before.
+# It does not lock endpoints that were healthy before.
 _HEALTHY = text(
     "UPDATE webhook_endpoint SET failing_since = NULL WHERE id = :endpoint_id AND failing_since IS NOT NULL"
 )
 
-# An outage counts from its first failure while deliveries go on failing: where none waits for another try or was given
-# up within the last two days, nobody knows whether it is over, and this failure begins another. A delivery is tried for
-# a day, and so those of the last four days tell.
+# An outage counts from its first failure while deliveries keep failing. If none waits for a retry or was given up in the
+# last two days, the outage may be over, and this failure begins another. A delivery is retried for a day, so those of
+# the last four days suffice.
 _FAILING = text("""
     UPDATE webhook_endpoint AS endpoint SET failing_since = CASE
         WHEN failing_since < now() - interval '2 days' AND NOT EXISTS (

@@ -1,4 +1,4 @@
-"""Endpoints of a tenant: added, changed, removed, and given new secrets. Sends nothing."""
+"""A tenant's endpoints: add, change, delete, rotate secrets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jobs.states import DeliveryState, EventType
 from jobs.tables import Tenant
 
 MAX_ENDPOINTS = 20
-"""Of a tenant."""
+"""Endpoints per tenant."""
 MAX_NAME = 200
 OLD_SECRET_KEPT = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointChange:
-    """What is wanted of an endpoint; None: as it is."""
+    """The new values of an endpoint; None keeps a value."""
 
     name: str | None = None
     url: str | None = None
@@ -35,19 +35,19 @@ class EndpointChange:
     is_enabled: bool | None = None
 
 
-def create_endpoint(session: Session, tenant_id: str, wanted: EndpointChange, settings: Settings) -> WebhookEndpoint:
-    """Add an endpoint with a secret of its own. Raises InputError, or LimitError where there are too many."""
-    assert wanted.url is not None, "a new endpoint has all but is_enabled"
-    assert wanted.event_types is not None
-    assert wanted.name is not None
-    check_url(wanted.url, settings.allowed_networks)
+def create_endpoint(session: Session, tenant_id: str, values: EndpointChange, settings: Settings) -> WebhookEndpoint:
+    """Add an endpoint with a new secret. Raise InputError, or LimitError if there are too many."""
+    assert values.url is not None, "a new endpoint has all but is_enabled"
+    assert values.event_types is not None
+    assert values.name is not None
+    check_url(values.url, settings.allowed_networks)
     _check_room(session, tenant_id)
     endpoint = WebhookEndpoint(
         id=new_id("whep"),
         tenant_id=tenant_id,
-        name=wanted.name,
-        url=wanted.url,
-        event_types=_values(wanted.event_types),
+        name=values.name,
+        url=values.url,
+        event_types=_values(values.event_types),
         secret=signing.new_secret(),
     )
     session.add(endpoint)
@@ -57,7 +57,7 @@ def create_endpoint(session: Session, tenant_id: str, wanted: EndpointChange, se
 
 
 def get_endpoint(session: Session, tenant_id: str, endpoint_id: str) -> WebhookEndpoint:
-    """Return an endpoint of this tenant. Raises NotFoundError, also for another tenant's."""
+    """Return an endpoint of this tenant. Raise NotFoundError, also for another tenant's."""
     is_there = (WebhookEndpoint.id == endpoint_id) & (WebhookEndpoint.tenant_id == tenant_id)
     endpoint = session.scalar(select(WebhookEndpoint).where(is_there))
     if endpoint is None:
@@ -68,30 +68,30 @@ def get_endpoint(session: Session, tenant_id: str, endpoint_id: str) -> WebhookE
 def list_endpoints(
     session: Session, tenant_id: str, *, after: str | None = None, limit: int = 20
 ) -> Page[WebhookEndpoint]:
-    """Return a page of a tenant's endpoints, newest first. Raises InputError on an unknown `after`."""
+    """Return a page of a tenant's endpoints, newest first. Raise InputError on an unknown `after`."""
     query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id)
     return read_page(session, query, table=WebhookEndpoint, tenant_id=tenant_id, after=after, limit=limit)
 
 
 def change_endpoint(
-    session: Session, tenant_id: str, endpoint_id: str, wanted: EndpointChange, settings: Settings
+    session: Session, tenant_id: str, endpoint_id: str, change: EndpointChange, settings: Settings
 ) -> WebhookEndpoint:
-    """Change an endpoint; what waits for it goes to its new URL. Raises InputError or NotFoundError."""
-    if wanted.url is not None:
-        check_url(wanted.url, settings.allowed_networks)
+    """Change an endpoint; waiting deliveries go to its new URL. Raise InputError or NotFoundError."""
+    if change.url is not None:
+        check_url(change.url, settings.allowed_networks)
     endpoint = _lock(session, tenant_id, endpoint_id)
     before = _configuration(endpoint)
-    if wanted.name is not None:
-        endpoint.name = wanted.name
-    if wanted.url is not None and wanted.url != endpoint.url:
-        endpoint.url = wanted.url
-        endpoint.failing_since = None  # that was the other URL
-    if wanted.event_types is not None:
-        endpoint.event_types = _values(wanted.event_types)
-    if wanted.is_enabled is True:
+    if change.name is not None:
+        endpoint.name = change.name
+    if change.url is not None and change.url != endpoint.url:
+        endpoint.url = change.url
+        endpoint.failing_since = None  # the failures were those of the old URL
+    if change.event_types is not None:
+        endpoint.event_types = _values(change.event_types)
+    if change.is_enabled is True:
         endpoint.disabled_at = endpoint.disabled_reason = endpoint.failing_since = None
     session.flush()
-    if wanted.is_enabled is False and endpoint.disabled_at is None:
+    if change.is_enabled is False and endpoint.disabled_at is None:
         disable(session, endpoint.id, reason="disabled by its owner")
         session.refresh(endpoint)
     if _configuration(endpoint) != before:
@@ -100,7 +100,7 @@ def change_endpoint(
 
 
 def rotate_secret(session: Session, tenant_id: str, endpoint_id: str, *, keep_old: bool) -> WebhookEndpoint:
-    """Give an endpoint a new secret; with `keep_old`, requests are signed with the old one, too, for a day."""
+    """Give an endpoint a new secret; with `keep_old`, requests are also signed with the old one for a day."""
     endpoint = _lock(session, tenant_id, endpoint_id)
     kept_until = session.scalar(select(func.now() + OLD_SECRET_KEPT)) if keep_old else None
     endpoint.old_secret, endpoint.old_secret_until = (endpoint.secret if keep_old else None), kept_until
@@ -111,18 +111,18 @@ def rotate_secret(session: Session, tenant_id: str, endpoint_id: str, *, keep_ol
 
 
 def delete_endpoint(session: Session, tenant_id: str, endpoint_id: str) -> None:
-    """Delete an endpoint with its log, and what waits for it. Raises NotFoundError."""
+    """Delete an endpoint with its log and its waiting deliveries. Raise NotFoundError."""
     endpoint = get_endpoint(session, tenant_id, endpoint_id)
     session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.id == endpoint.id))
 
 
 def delete_endpoints_of(session: Session, tenant_id: str) -> None:
-    """Delete all endpoints of a tenant that is deleted."""
+    """Delete all endpoints of a deleted tenant."""
     session.execute(delete(WebhookEndpoint).where(WebhookEndpoint.tenant_id == tenant_id))
 
 
 def disable(session: Session, endpoint_id: str, *, reason: str) -> None:
-    """Send an endpoint nothing more until its owner enables it again; what waits for it has failed."""
+    """Disable an endpoint until its owner enables it again; its waiting deliveries fail."""
     values = {"disabled_at": func.now(), "disabled_reason": reason}
     session.execute(update(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id).values(values))
     is_pending = (WebhookDelivery.endpoint_id == endpoint_id) & (WebhookDelivery.state == DeliveryState.PENDING.value)
@@ -143,8 +143,8 @@ def _check_room(session: Session, tenant_id: str) -> None:
     )
     if (num or 0) >= MAX_ENDPOINTS:
         raise LimitError(
-            f"You have {num} webhook endpoints and {MAX_ENDPOINTS} are allowed. Delete one, or let one have more event "
-            "types.",
+            f"You have {num} webhook endpoints and {MAX_ENDPOINTS} are allowed. Delete one, or add event types to an "
+            "existing one.",
             code="webhook_endpoints_exceeded",
         )
 
@@ -161,7 +161,7 @@ def _note_change(session: Session, endpoint: WebhookEndpoint) -> None:
 
 
 def _values(event_types: Sequence[EventType]) -> list[str]:
-    """Return what is stored: each type once, in the order of the enum."""
+    """Return the stored values: each type once, in the order of the enum."""
     if not event_types:
         raise InputError(
             f"event_types is empty. Give one or more of {', '.join(EventType)}.",

@@ -1,6 +1,6 @@
-"""Events: noted in the transaction that makes them true, once for each endpoint that asked for their type.
+"""Events: recorded in the transaction that makes them true, once for each endpoint subscribed to their type.
 
-Sends nothing; `features.webhooks.deliveries` has what is to be sent.
+`features.webhooks.deliveries` sends them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jobs.states import DeliveryState, EventType
 log = logging.getLogger(__name__)
 
 MAX_PENDING = 10_000
-"""Deliveries of a tenant that wait at once. One more is not sent: the log of its endpoint has it, for a replay."""
+"""Waiting deliveries of a tenant. Further ones are not sent, but logged at their endpoint for a replay."""
 TOO_MANY = f"not sent: {MAX_PENDING:,} deliveries of yours were waiting"
 
 
 def emit(session: Session, tenant_id: str, event_type: EventType, data: Mapping[str, Any]) -> str | None:
-    """Note an event in the caller's transaction: it is sent if that commits, and not otherwise.
+    """Record an event in the caller's transaction: it is sent if and only if that commits.
 
-    `data` is what the event is about, by its ids: a few hundred bytes. Returns the event's id, None where no endpoint
-    of the tenant asked for its type. Keeps endpoints from being deleted until the transaction ends.
+    `data` has the ids of the event's objects: a few hundred bytes. Return the event's id, None if no endpoint of the
+    tenant is subscribed to its type. Endpoints cannot be deleted until the transaction ends.
     """
     endpoint_ids = session.scalars(_WANTED, {"tenant_id": tenant_id, "type": event_type.value}).all()
     if not endpoint_ids:
@@ -54,13 +54,13 @@ def emit(session: Session, tenant_id: str, event_type: EventType, data: Mapping[
 
 
 def num_pending(session: Session, tenant_id: str) -> int:
-    """Return how many deliveries of a tenant wait; counted up to MAX_PENDING."""
-    is_pending = WebhookDelivery.state == literal_column(f"'{DeliveryState.PENDING}'")  # as the index has it
+    """Return the number of a tenant's waiting deliveries, up to MAX_PENDING."""
+    is_pending = WebhookDelivery.state == literal_column(f"'{DeliveryState.PENDING}'")  # a literal, to use the index
     pending = select(WebhookDelivery.due_at).where(WebhookDelivery.tenant_id == tenant_id, is_pending)
     return session.scalar(select(func.count()).select_from(pending.limit(MAX_PENDING).subquery())) or 0
 
 
-# KEY SHARE: a delivery names its endpoint, so nobody may delete it meanwhile; changing it is no conflict.
+# KEY SHARE: a delivery references its endpoint, which must not be deleted meanwhile, but may be changed.
 _WANTED = text("""
     SELECT id FROM webhook_endpoint
     WHERE tenant_id = :tenant_id AND disabled_at IS NULL AND :type = ANY(event_types)

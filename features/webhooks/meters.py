@@ -7,8 +7,8 @@ from jobs.telemetry.meters import counter, timer
 WEBHOOK_SECONDS = timer("webhook_request", "Requests to webhooks' endpoints, answered or not.")
 WEBHOOK_TRIES = counter(
     "webhook_tries",
-    "Requests to webhooks' endpoints by the delivery's state then: `delivered`, `pending` (to be tried again), "
-    "`failed` (given up), `taken` (by another worker meanwhile).",
+    "Requests to webhooks' endpoints by the delivery's state afterwards: `delivered`, `pending` (to be retried), "
+    "`failed` (given up), `taken` (claimed by another worker meanwhile).",
     "state",
 )
 

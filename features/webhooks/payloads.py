@@ -1,4 +1,4 @@
-"""An event as it is sent: OpenAI's object, signed. Pure."""
+"""The signed payload of an event: OpenAI's object. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def signed_event(
     sent_at: int,
     signing_secrets: Sequence[str],
 ) -> SignedEvent:
-    """Write an event that was at `event_at`, sent at `sent_at`, both in Unix seconds."""
+    """Return the payload of an event of `event_at`, sent at `sent_at`, both in Unix seconds."""
     payload = {"id": event_id, "object": "event", "created_at": event_at, "type": event_type, "data": data}
     body = json.dumps(payload, separators=(",", ":")).encode()
     return SignedEvent(body=body, headers=signed_headers(event_id, sent_at, body, signing_secrets=signing_secrets))

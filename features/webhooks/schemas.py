@@ -1,4 +1,4 @@
-"""`/v1/webhook_endpoints`: an endpoint as OpenAI has it, then ours; and what was sent to one."""
+"""`/v1/webhook_endpoints`: an endpoint, with OpenAI's fields first, then ours; and its deliveries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WebhookEndpointObject(ListedObject):
     signing_secret_hint: str
     url: str
     updated_at: int
-    """Of its configuration or secret."""
+    """Last change of its configuration or secret."""
     disabled_at: int | None
-    """Ours, as all that follow: since then it is sent nothing."""
+    """Ours, like all fields that follow: nothing is sent since then."""
     disabled_reason: str | None
     failing_since: int | None
     """The first failure after the last success."""
@@ -32,7 +32,7 @@ class WebhookEndpointObject(ListedObject):
 
 
 class WebhookEndpointWithSecret(WebhookEndpointObject):
-    """The only answers with the secret: to the create call, and to one for a new secret."""
+    """An endpoint with its secret, which is only in the responses to creation and rotation."""
 
     signing_secret: str
 
@@ -68,9 +68,9 @@ class WebhookTestResult(WireModel):
     object: Literal["webhook_endpoint.test"] = "webhook_endpoint.test"
     event_type: EventType
     status_code: int
-    """What the endpoint answered."""
+    """The endpoint's status code."""
     success: bool
-    """It answered 2xx: a delivery would not be tried again."""
+    """Whether it answered 2xx, so that a delivery would not be retried."""
     webhook_endpoint_id: str
 
 
@@ -83,7 +83,7 @@ class WebhookAttemptObject(WireModel):
     started_at: int
     milliseconds: int
     status_code: int | None
-    """Null where no answer came."""
+    """Null without an answer."""
     answer: str | None
     """The first 500 bytes of its body."""
     error: str | None
@@ -101,10 +101,10 @@ class WebhookAttemptObject(WireModel):
 
 
 class WebhookEventObject(WireModel):
-    """What is sent."""
+    """The event that is sent."""
 
     id: str
-    """Also the `webhook-id` of every request that sends it."""
+    """Also the `webhook-id` of every request with it."""
     object: Literal["event"] = "event"
     created_at: int
     type: EventType
@@ -116,10 +116,10 @@ class WebhookDeliveryObject(ListedObject):
     event: WebhookEventObject
     status: DeliveryState
     next_attempt_at: int | None
-    """While it is pending."""
+    """Only while it is pending."""
     ended_at: int | None
     problem: str | None
-    """Why it was given up without another request."""
+    """Why it failed without another request."""
     attempts: list[WebhookAttemptObject]
     """The last 20."""
 
@@ -141,4 +141,4 @@ class WebhookDeliveryObject(ListedObject):
 
 
 class WebhookDeliveryPage(Page[WebhookDeliveryObject]):
-    """Newest first; kept for 14 days after their end."""
+    """Newest first; deliveries are kept for 14 days after their end."""

@@ -1,7 +1,7 @@
-"""Sends a request to a URL that a tenant gave: to a checked address, for a limited time, reading little of the answer.
+"""Sends a request to a tenant's URL: to a checked address, with a timeout, reading little of the answer.
 
-A name is looked up once, every address that it has is checked, and the connection goes to a checked one, so that a
-second answer of the name's server changes nothing. The certificate is still held against the name. Knows no SQL.
+A host name is resolved once, all its addresses are checked, and the connection goes to a checked one, which prevents
+DNS rebinding. The certificate is still verified against the host name.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     import httpx
 
 SECONDS = 15.0
-"""For all of a request: the look-up of the name, the connection, and the answer as far as it is read."""
+"""Timeout of a whole request: resolving the name, connecting, and reading the answer."""
 ANSWER_BYTES = 500
-"""Of an answer's body, kept for the log; no more of it is read."""
-_LOOKUPS = 64  # at once; one that its server draws out holds a thread for longer than its request
+"""Bytes of an answer's body that are read and logged."""
+_LOOKUPS = 64  # concurrent; a slow name server can hold a thread for longer than its request
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a request."""
+    """The result of a request."""
 
     milliseconds: int
     status_code: int | None = None
     text: str | None = None
-    """The beginning of the body."""
+    """The start of the body."""
     error: str | None = None
     """Why there is no answer, as a sentence."""
     retry_after: timedelta | None = None
@@ -50,18 +50,18 @@ class Answer:
 
 
 _NO_ADDRESS = (
-    "the name stands for no address that may be sent to: it is unknown, or leads into a private network; operators "
-    "allow networks with TOKENMILL_WEBHOOK_NETWORKS"
+    "the name has no allowed address: it is unknown, or leads into a private network; operators allow networks with "
+    "TOKENMILL_WEBHOOK_NETWORKS"
 )
-"""One answer for both: a tenant is not told which names there are inside."""
+"""The same message for both cases, so that tenants cannot probe internal names."""
 
 
 class RefusedAddressError(Exception):
-    """A name stands for an address that nothing may be sent to."""
+    """A name resolves to an address that is not allowed."""
 
 
 class Sender:
-    """Makes requests on an event loop, each on a connection of its own: one is good for the name it was opened for."""
+    """Makes requests on an event loop, each on a new connection, as a connection is only valid for its host name."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Sender:
         tls: ssl.SSLContext | None = None,
         seconds: float = SECONDS,
     ) -> None:
-        """`networks` may be sent into beside public addresses; `tls` is the system's trust without it."""
+        """`networks` are allowed beside public addresses; `tls` defaults to the system's trust store."""
         self._networks = networks
         self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="lookup")
         self._resolve = resolve or self._look_up
@@ -79,7 +79,7 @@ class Sender:
         self._seconds = seconds
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send a request and return what came of it, a failure too."""
+        """Send a request and return the result, also for failures."""
         import httpx  # noqa: PLC0415 - 0.1 s to import, and most control workers never send one
 
         began = time.monotonic()
@@ -106,14 +106,14 @@ class Sender:
 
         if self._tls is None:
             self._tls = httpx.create_ssl_context()
-        reached: httpx.ConnectError | None = None
+        failure: httpx.ConnectError | None = None
         for address in await self._addresses(url):
             try:
                 return await self._post_to(address, url, body, headers)
             except httpx.ConnectError as error:
-                reached = error
-        assert reached is not None, "a name without addresses is an error of the look-up"
-        raise reached
+                failure = error
+        assert failure is not None, "a name without addresses is an error of the look-up"
+        raise failure
 
     async def _post_to(
         self, address: Address, url: httpx.URL, body: bytes, headers: Mapping[str, str]
@@ -121,7 +121,7 @@ class Sender:
         import httpx  # noqa: PLC0415 - see `post`
 
         assert self._tls is not None
-        # Environment variables might name a proxy, which would look the name up again.
+        # Environment variables might name a proxy, which would resolve the name again.
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, follow_redirects=False, timeout=None) as client:
             request = client.build_request(
                 "POST",
@@ -142,19 +142,19 @@ class Sender:
         return answer.status_code, bytes(content[:ANSWER_BYTES]), _retry_after(answer.headers.get("retry-after", ""))
 
     async def _addresses(self, url: httpx.URL) -> Sequence[Address]:
-        """Return where to connect. Raises RefusedAddressError where any of a name's addresses is not allowed."""
+        """Return the addresses to connect to. Raise RefusedAddressError if any of them is not allowed."""
         port = url.port or (443 if url.scheme == "https" else 80)
-        found = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
-        if not all(is_allowed(address, self._networks) for address in found):
+        addresses = await self._resolve(url.raw_host.decode("ascii").strip("[]"), port)
+        if not all(is_allowed(address, self._networks) for address in addresses):
             raise RefusedAddressError
-        return found
+        return addresses
 
     async def _look_up(self, host: str, port: int) -> Sequence[Address]:
         lookup = asyncio.get_running_loop().run_in_executor(self._lookups, _addresses_of, host, port)
         return await lookup
 
     def close(self) -> None:
-        """Let go of threads; look-ups under way end by themselves."""
+        """Release the threads; look-ups in progress end by themselves."""
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
 
@@ -168,9 +168,9 @@ _HEADERS = {
 
 
 def _addresses_of(host: str, port: int) -> list[Address]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A scope, as in fe80::1%eth0, is of addresses that are not allowed anyway.
-    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A scope, as in fe80::1%eth0, occurs only in addresses that are not allowed anyway.
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries))
 
 
 def _since(began: float) -> int:
@@ -178,11 +178,11 @@ def _since(began: float) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return a sentence of one line; some of the errors have no words of their own."""
+    """Return the error in one line; some errors have no message."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words}"[:ANSWER_BYTES] if words else type(error).__name__
 
 
-def _retry_after(given: str) -> timedelta | None:
-    """Read seconds; a date is not asked for often enough to be worth a clock."""
-    return timedelta(seconds=int(given)) if given.isascii() and given.isdecimal() and len(given) < 7 else None
+def _retry_after(header: str) -> timedelta | None:
+    """Parse seconds; dates are too rare to support."""
+    return timedelta(seconds=int(header)) if header.isascii() and header.isdecimal() and len(header) < 7 else None

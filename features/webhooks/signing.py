@@ -1,6 +1,6 @@
-"""Secrets and signatures as Standard Webhooks has them: HMAC-SHA256 over `id.timestamp.body`, in base64.
+"""Secrets and signatures of Standard Webhooks: HMAC-SHA256 over `id.timestamp.body`, in base64.
 
-https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md. Pure; no SQL, no HTTP.
+https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md. Pure functions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 
 _PREFIX = "whsec_"
-_SECRET_BYTES = 32  # the specification asks for 24 to 64
+_SECRET_BYTES = 32  # the specification requires 24 to 64
 _HINT_CHARACTERS = 4
 
 
@@ -22,12 +22,12 @@ def new_secret() -> str:
 
 
 def hint_of(secret: str) -> str:
-    """Return what lists show of a secret: enough to tell two apart."""
+    """Return the part of a secret that lists show: enough to tell two apart."""
     return f"{_PREFIX}…{secret[-_HINT_CHARACTERS:]}"
 
 
 def signed_headers(event_id: str, timestamp: int, body: bytes, *, signing_secrets: Sequence[str]) -> dict[str, str]:
-    """Return the three headers of a request; with several secrets, a receiver may check by any of them."""
+    """Return the three headers of a request; with several secrets, a receiver may verify with any of them."""
     signed = f"{event_id}.{timestamp}.".encode() + body
     return {
         "webhook-id": event_id,

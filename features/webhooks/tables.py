@@ -1,4 +1,4 @@
-"""Where events are sent, and what became of each."""
+"""Tables of webhooks: endpoints, deliveries and attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.tables.base import Base, created_at, one_of
 
 
 class WebhookEndpoint(Base):
-    """A URL that is told of a tenant's events; see `features.webhooks`."""
+    """A URL that receives a tenant's events; see `features.webhooks`."""
 
     __tablename__ = "webhook_endpoint"
     __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
@@ -24,20 +24,20 @@ class WebhookEndpoint(Base):
     name: Mapped[str]
     url: Mapped[str]
     event_types: Mapped[list[str]] = mapped_column(ARRAY(Text))
-    secret: Mapped[str]  # as it is: requests are signed with it
-    old_secret: Mapped[str | None]  # also signed with, until
+    secret: Mapped[str]  # in plain text, to sign requests
+    old_secret: Mapped[str | None]  # requests are also signed with it until `old_secret_until`
     old_secret_until: Mapped[datetime | None]
     created_at: Mapped[datetime] = created_at()
-    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())  # its configuration or secret
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())  # of its configuration or secret
     disabled_at: Mapped[datetime | None]
     disabled_reason: Mapped[str | None]
     failing_since: Mapped[datetime | None]  # the first failure after the last success
 
 
 class WebhookDelivery(Base):
-    """One event for one endpoint: what is to be sent, and what came of it. `id` and `data` of the event are its own.
+    """One event for one endpoint, with the state of its delivery. The event's id and data are copied.
 
-    `tenant_id` names no row: an event may be noted while its tenant's row is locked.
+    `tenant_id` is not a foreign key, as an event may be recorded while its tenant's row is locked.
     """
 
     __tablename__ = "webhook_delivery"
@@ -57,12 +57,12 @@ class WebhookDelivery(Base):
     event_data: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(server_default=DeliveryState.PENDING.value)
     created_at: Mapped[datetime] = created_at()
-    due_at: Mapped[datetime] = mapped_column(server_default=func.now())  # while it waits; claimed: when it is given up
-    fence: Mapped[int] = mapped_column(server_default="0")  # of the last claim; only grows
-    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # since it was noted or replayed
+    due_at: Mapped[datetime] = mapped_column(server_default=func.now())  # while claimed: when the claim expires
+    fence: Mapped[int] = mapped_column(server_default="0")  # of the last claim; only increases
+    num_tries: Mapped[int] = mapped_column(Integer, server_default="0")  # since it was recorded or replayed
     ended_at: Mapped[datetime | None]
-    problem: Mapped[str | None]  # why it was given up without another try
-    claimed_by: Mapped[str | None]  # whose claim the fence is
+    problem: Mapped[str | None]  # why it failed without another attempt
+    claimed_by: Mapped[str | None]  # owner of the claim with this fence
 
 
 class WebhookAttempt(Base):
@@ -76,4 +76,4 @@ class WebhookAttempt(Base):
     milliseconds: Mapped[int]
     status_code: Mapped[int | None] = mapped_column(Integer)  # null: no answer
     answer: Mapped[str | None]  # the first characters of its body
-    error: Mapped[str | None]  # why there is none
+    error: Mapped[str | None]  # why there is no answer

@@ -1,7 +1,7 @@
-"""Sends webhooks: claims what is due, makes the requests, records what came of them. One thread with an event loop.
+"""Sends webhooks: claims due deliveries, makes the requests, records the results. One thread with an event loop.
 
-A slow endpoint costs neither a thread nor a connection to Postgres, and of one tenant only a few requests are under way
-at once. Knows no batch; a process that dies loses nothing, since claims end by themselves.
+A slow endpoint holds neither a thread nor a connection to Postgres, and each tenant has only a few requests in flight.
+A process that dies loses nothing, since claims expire.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from workers.control_work import ControlParts, ControlWork
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 256
-"""Under way at once, of all tenants."""
+"""Requests in flight, of all tenants."""
 MAX_OF_A_TENANT = 4
 CONNECTIONS = 2
-"""To Postgres: the look for what is due, and a record."""
-_DRAIN_SECONDS = 5.0  # what is under way at a stop may still end; the rest is sent again by another worker
+"""Postgres connections: one for polling, and one for recording."""
+_DRAIN_SECONDS = 5.0  # grace for requests in flight at a stop; another worker sends the rest again
 _RETRY_SECONDS = 1.0
-_RECORD_TRIES = 20  # the claim ends in about as long
+_RECORD_TRIES = 20  # for about as long as the claim lasts
 
 T = TypeVar("T")
 
 
 class WebhookSender:
-    """Owns the thread. `wake` may be called from any thread, the rest once."""
+    """Owns the thread. `wake` may be called from any thread, the other methods once."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class WebhookSender:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="webhooks", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now."""
+        """Poll now."""
         loop, woken = self._loop, self._woken
         if loop is not None and woken is not None and not loop.is_closed():
             loop.call_soon_threadsafe(woken.set)
 
     def stop(self) -> None:
-        """Claim no more, and wait a little for what is under way."""
+        """Claim no more, and wait briefly for requests in flight."""
         self._stop.set()
         self.wake()
         self._thread.join()
@@ -86,22 +86,22 @@ class WebhookSender:
     async def _run(self) -> None:
         self._woken, self._records = asyncio.Event(), asyncio.Semaphore(CONNECTIONS - 1)
         self._loop = asyncio.get_running_loop()
-        under_way: set[asyncio.Task[None]] = set()
+        in_flight: set[asyncio.Task[None]] = set()
         while not self._stop.is_set():
             self._woken.clear()
             for claimed in await self._claim():
                 self._busy[claimed.tenant_id] += 1
                 task = asyncio.create_task(self._deliver(claimed))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
+                in_flight.add(task)
+                task.add_done_callback(in_flight.discard)
             await self._pause()
-        if under_way:
-            _, late = await asyncio.wait(under_way, timeout=_DRAIN_SECONDS)
+        if in_flight:
+            _, late = await asyncio.wait(in_flight, timeout=_DRAIN_SECONDS)
             for task in late:
                 task.cancel()
 
     async def _pause(self) -> None:
-        """Wait until there is room for more, or it is time to look."""
+        """Wait until there is room for more, or until the next poll."""
         assert self._woken is not None
         seconds = self._look_seconds * random.uniform(0.5, 1.0)
         try:
@@ -121,7 +121,7 @@ class WebhookSender:
         except ServiceError as error:
             log.warning("looking for webhooks failed error=%s", error)
         except Exception:
-            log.exception("looking for webhooks failed")  # the thread must live on: it is all that sends
+            log.exception("looking for webhooks failed")  # the thread must survive: no other sends webhooks
         return []
 
     async def _deliver(self, claimed: ClaimedDelivery) -> None:
@@ -131,7 +131,7 @@ class WebhookSender:
             log.exception("webhook failed delivery_id=%s", claimed.delivery_id)
         finally:
             self._busy[claimed.tenant_id] -= 1
-            self._busy += Counter()  # without those that have none
+            self._busy += Counter()  # removes tenants without requests
             self.wake()
 
     async def _send(self, claimed: ClaimedDelivery) -> Answer:
@@ -146,7 +146,7 @@ class WebhookSender:
         return await self._sender.post(claimed.url, event.body, event.headers)
 
     async def _record(self, claimed: ClaimedDelivery, answer: Answer) -> None:
-        """Record an answer; while the database is away that is tried again, for about as long as the claim lasts."""
+        """Record an answer; while the database is down, retry for about as long as the claim lasts."""
         assert self._records is not None
         for _ in range(_RECORD_TRIES):
             try:
@@ -165,7 +165,7 @@ class WebhookSender:
                 return
 
     async def _store(self, claimed: ClaimedDelivery, answer: Answer) -> str:
-        """Return the state after an answer; `taken` where another worker has the delivery by now."""
+        """Record an answer and return the state; `taken` if another worker has claimed the delivery."""
         try:
             state = await self._in_transaction(lambda session: deliveries.record(session, claimed, answer))
         except FencedOutError:

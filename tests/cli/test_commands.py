@@ -116,7 +116,7 @@ def test_a_batch_is_changed_and_says_what_was_decided_and_why_it_cannot_be_retri
     assert "Its owner changed it: class normal → bulk and window 24h → 2h." in shown
     with pytest.raises(InputError, match="Cannot retry a batch with status 'validating'"):
         server("batch", "retry", batch_id)
-    with pytest.raises(InputError, match="Nothing to change is given"):
+    with pytest.raises(InputError, match="There is nothing to change"):
         server("batch", "change", batch_id)
 
 

@@ -1,4 +1,4 @@
-"""`/v1/admin/…`: what operators change and see, over HTTP, with keys of scope admin.
+"""`/v1/admin/…`: administration over HTTP, with keys of scope admin.
 
-Every change is `features.administration`'s, as the command line's; knows no query.
+Every change goes through `features.administration`, as on the command line.
 """

@@ -1,4 +1,4 @@
-"""Who administers: the operator's key behind a request, in the request's transaction or in some of their own."""
+"""The operator of a request: its key, with the request's transaction or with several separate ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.database import transaction
 
 
 def admin_of(session: SessionDep, caller: CallerDep) -> Admin:
-    """Return the operator at work, whose entries in the admin log name the key."""
+    """Return the acting operator, whose entries in the admin log name the key."""
     return Admin(session=session, actor=Actor.of_key(caller.key_id))
 
 
@@ -24,7 +24,7 @@ AdminDep = Annotated[Admin, Depends(admin_of)]
 
 
 def administration_of(services: ServicesDep, caller: CallerDep, _slot: SlotDep) -> Administration:
-    """Return what begins a transaction of the operator at work, for a request that takes more than one."""
+    """Return a function that begins a transaction of the acting operator, for requests with several transactions."""
 
     @contextmanager
     def begin() -> Iterator[Admin]:

@@ -1,4 +1,4 @@
-"""`/v1/admin/…/budgets`: what a tenant or one of its keys may use in a day, in a month or ever."""
+"""`/v1/admin/…/budgets`: budgets of a tenant or a key for a day, a month or in total."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MAX_AMOUNT = 10**15
 
 
 class BudgetBody(StrictModel):
-    """There is one for each tenant or key, unit and window; set again, what is left out stays."""
+    """There is one budget for each tenant or key, unit and window; when set again, fields left out stay."""
 
     unit: Literal["tokens", "micros"]
     limit: Annotated[int, WHOLE, Field(ge=0, le=MAX_AMOUNT)]
     window: BudgetWindow = BudgetWindow.TOTAL
     time_zone: Annotated[Storable, Field(max_length=100)] | None = None
-    """In which a day or month begins; null: UTC."""
+    """The time zone in which a day or month begins; null for UTC."""
     key_id: ObjectId | None = None
-    """Null: of all keys of the tenant together."""
+    """Null for all keys of the tenant together."""
     warn_percent: Annotated[int, WHOLE, Field(ge=1, le=100)] | None = None
-    """Null: it warns of nothing."""
+    """Null for no warning."""
 
     def wanted(self) -> NewBudget:
         is_money = self.unit == "micros"
@@ -55,18 +55,18 @@ def list_all(tenant_id: str, admin: AdminDep) -> BudgetList:
     tenant = find_tenant(admin.session, tenant_id)
     windows = window_budgets.allowances(admin.session, tenant.id)
     quota = token_budgets.quota(admin.session, tenant.id)
-    return BudgetList(data=[BudgetObject.of(quota), *(BudgetObject.of_window(found) for found in windows)])
+    return BudgetList(data=[BudgetObject.of(quota), *(BudgetObject.of_window(allowance) for allowance in windows)])
 
 
 @router.post("/tenants/{tenant_id}/budgets", operation_id="setBudget", responses=failures(404, 408, 413))
 def put(tenant_id: str, body: BudgetBody, admin: AdminDep) -> BudgetObject:
-    """Set a hard limit of what is used in a window; lines beyond it wait for the next one."""
+    """Set a hard limit for the usage in a window; lines beyond it wait for the next window."""
     tenant = find_tenant(admin.session, tenant_id)
     return BudgetObject.of_window(budgets.put(admin, tenant.id, body.wanted()))
 
 
 @router.delete("/budgets/{budget_id}", operation_id="removeBudget", responses=failures(404))
 def remove(budget_id: str, admin: AdminDep) -> DeletedBudget:
-    """Take a budget away; lines that wait for it go on."""
+    """Remove a budget; lines that wait for it continue."""
     budgets.remove(admin, budget_id)
     return DeletedBudget(id=budget_id)

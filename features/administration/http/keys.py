@@ -1,4 +1,4 @@
-"""`/v1/admin/keys` and `/v1/admin/tenants/{tenant_id}/keys`: make, see, rotate and revoke keys."""
+"""`/v1/admin/keys` and `/v1/admin/tenants/{tenant_id}/keys`: create, list, rotate and revoke keys."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Overlap = Annotated[int, WHOLE, Field(ge=0, le=int(MAX_OVERLAP.total_seconds()))
 class CreateKeyBody(StrictModel):
     name: Annotated[Storable, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(Scope))] | None = None
-    """Of a tenant's key `submit`, `read` or, unless given, both; an operator's has `admin`."""
+    """For a tenant's key `submit`, `read` or, by default, both; an operator's key has `admin`."""
     expires_in_seconds: Lifetime | None = None
-    """Null: never."""
+    """Null for never."""
 
 
 class RotateKeyBody(StrictModel):
     overlap_seconds: Overlap = 86_400
-    """For so long the secret before works on; one from before that stops at once."""
+    """How long the previous secret still works; an older one stops at once."""
     expires_in_seconds: Lifetime | None = None
-    """Null: the key ends when it did."""
+    """Null keeps the key's expiry."""
 
 
 @router.get("/keys", operation_id="listOperatorKeys")
@@ -47,36 +47,36 @@ def list_of_operators(admin: AdminDep) -> KeyList:
 
 @router.post("/keys", operation_id="createOperatorKey", responses=failures(408, 413))
 def create_of_operators(admin: AdminDep, *, body: CreateKeyBody | None = None) -> KeyWithSecret:
-    """Make a key for operators. Its secret is in this answer and in no later one."""
+    """Create a key for operators. Only this response has its secret."""
     return _create(admin, None, body or CreateKeyBody())
 
 
 @router.get("/tenants/{tenant_id}/keys", operation_id="listKeys", responses=failures(404))
 def list_of_tenant(tenant_id: str, admin: AdminDep) -> KeyList:
-    found = list_keys(admin.session, find_tenant(admin.session, tenant_id).id)
-    return KeyList(data=[KeyObject.of(key) for key in found])
+    tenant_keys = list_keys(admin.session, find_tenant(admin.session, tenant_id).id)
+    return KeyList(data=[KeyObject.of(key) for key in tenant_keys])
 
 
 @router.post("/tenants/{tenant_id}/keys", operation_id="createKey", responses=failures(404, 408, 413))
 def create_of_tenant(tenant_id: str, admin: AdminDep, *, body: CreateKeyBody | None = None) -> KeyWithSecret:
-    """Make a key for a tenant. Its secret is in this answer and in no later one."""
+    """Create a key for a tenant. Only this response has its secret."""
     return _create(admin, find_tenant(admin.session, tenant_id).id, body or CreateKeyBody())
 
 
 @router.post("/keys/{key_id}/rotate", operation_id="rotateKey", responses=failures(404, 408, 409, 413))
 def rotate(key_id: str, admin: AdminDep, *, body: RotateKeyBody | None = None) -> KeyWithSecret:
-    """Give a key a new secret, which is in this answer and in no later one."""
-    asked = body or RotateKeyBody()
-    overlap = timedelta(seconds=asked.overlap_seconds)
+    """Give a key a new secret, which only this response has."""
+    values = body or RotateKeyBody()
+    overlap = timedelta(seconds=values.overlap_seconds)
     key, secret = keys.rotate(
-        admin, get_key(admin.session, key_id), overlap=overlap, lifetime=_lifetime(asked.expires_in_seconds)
+        admin, get_key(admin.session, key_id), overlap=overlap, lifetime=_lifetime(values.expires_in_seconds)
     )
     return KeyWithSecret.made(key, secret)
 
 
 @router.delete("/keys/{key_id}", operation_id="revokeKey", responses=failures(404))
 def revoke(key_id: str, admin: AdminDep) -> KeyObject:
-    """Revoke a key with all its secrets; lists go on showing it."""
+    """Revoke a key with all its secrets; lists still show it."""
     return KeyObject.of(keys.revoke(admin, get_key(admin.session, key_id)))
 
 

@@ -20,13 +20,13 @@ router = APIRouter(prefix="/v1/admin/log", tags=["admin"], responses=failures(40
 
 class LogQuery(StrictModel):
     after: Annotated[int, Field(ge=0, lt=2**62)] | None = None
-    """The `id` of the last entry of the page before."""
+    """The `id` of the last entry of the previous page."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
 @router.get("", operation_id="readAdminLog")
 def read(admin: AdminDep, query: Annotated[LogQuery, Query()]) -> AdminLogPage:
-    """Answer what operators changed, the newest first; nothing of it is ever deleted."""
-    found = entries(admin.session, before_id=query.after, limit=query.limit + 1)
-    data = [AdminEntryObject.of(entry) for entry in found[: query.limit]]
-    return AdminLogPage(data=data, has_more=len(found) > query.limit)
+    """Return operators' changes, newest first; entries are never deleted."""
+    rows = entries(admin.session, before_id=query.after, limit=query.limit + 1)
+    data = [AdminEntryObject.of(entry) for entry in rows[: query.limit]]
+    return AdminLogPage(data=data, has_more=len(rows) > query.limit)

@@ -1,4 +1,4 @@
-"""`/v1/admin/models`: which models batches may name, where they are, and what they cost."""
+"""`/v1/admin/models`: the models that batches may name, their paths and their prices."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Percent = Annotated[int, WHOLE, Field(ge=0, le=MAX_PERCENT)]
 
 
 class PricesBody(StrictModel):
-    """Micro-units of currency for a million tokens; what is left out stays, or is free of a new model."""
+    """Micro-units of currency for a million tokens; fields left out stay, or are free for a new model."""
 
     input_price_micros: Price = 0
     cached_input_price_micros: Price | None = None
-    """Null: as the others."""
+    """Null for the price of uncached input."""
     output_price_micros: Price = 0
     urgent_price_percent: Percent = 100
     bulk_price_percent: Percent = 100
 
     def prices(self) -> NewPrices:
-        """Return what is given, by the names of columns: the micro-units of a million tokens are the picos of one."""
-        given = {name: getattr(self, name) for name in self.model_fields_set & PricesBody.model_fields.keys()}
-        return cast(NewPrices, {name.replace("_micros", "_picos"): value for name, value in given.items()})
+        """Return the given prices by column name: micro-units of a million tokens equal picos of one."""
+        prices = {name: getattr(self, name) for name in self.model_fields_set & PricesBody.model_fields.keys()}
+        return cast(NewPrices, {name.replace("_micros", "_picos"): value for name, value in prices.items()})
 
 
 class AddModelBody(PricesBody):
@@ -48,27 +48,27 @@ class AddModelBody(PricesBody):
 
 @router.get("", operation_id="listKnownModels")
 def list_all(admin: AdminDep) -> AdminModelList:
-    """Answer all models, those that batches may not name yet, too."""
+    """Return all models, including those that batches may not name yet."""
     return AdminModelList(data=[AdminModelObject.of(model) for model in served_models.list_models(admin.session)])
 
 
 @router.post("", operation_id="addModel", responses=failures(408, 409, 413))
 def add(body: AddModelBody, admin: AdminDep) -> AdminModelObject:
-    """Make a model known; then start a worker for it, which notes what it answers."""
+    """Register a model; then start a worker for it, which records what kind of lines it answers."""
     return AdminModelObject.of(models.add(admin, body.name, body.path, is_checked=body.is_offered, **body.prices()))
 
 
 @router.patch("/{name:path}", operation_id="setPrices", responses=failures(404, 408, 413))
 def set_prices(name: str, body: PricesBody, admin: AdminDep) -> AdminModelObject:
-    """Set prices; work that is taken up later is billed with them, past bills stay."""
+    """Set prices; work that starts later is billed with them, past bills stay."""
     prices = body.prices()
     if not prices:
-        raise InputError(f"No price is given. Give one of {', '.join(PricesBody.model_fields)}.")
+        raise InputError(f"There is no price. Give one of {', '.join(PricesBody.model_fields)}.")
     return AdminModelObject.of(models.set_prices(admin, name, **prices))
 
 
 @router.delete("/{name:path}", operation_id="removeModel", responses=failures(404, 409))
 def remove(name: str, admin: AdminDep) -> DeletedModel:
-    """Take a model away, once no worker serves it and no open batch names it; bills stay."""
+    """Remove a model that no worker serves and no open batch names; bills stay."""
     models.remove(admin, name)
     return DeletedModel(name=name)

@@ -1,4 +1,4 @@
-"""`/v1/admin/sessions` and `/v1/admin/keys/{key_id}/sessions`: browsers that are signed in, with any key."""
+"""`/v1/admin/sessions` and `/v1/admin/keys/{key_id}/sessions`: the browser sessions of all keys."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ router = APIRouter(prefix="/v1/admin", tags=["admin"], responses=failures(401, 4
 
 class SessionQuery(StrictModel):
     key_id: ObjectId | None = None
-    """Of this key alone."""
+    """Only sessions of this key."""
     after: ObjectId | None = None
-    """The `id` of the last session of the page before."""
+    """The `id` of the last session of the previous page."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
 @router.get("/sessions", operation_id="listAllSessions", responses=failures(404))
 def list_all(admin: AdminDep, query: Annotated[SessionQuery, Query()]) -> SessionPage:
     key_id = None if query.key_id is None else get_key(admin.session, query.key_id).id
-    found = list_sessions(admin.session, key_id=key_id, before_id=query.after, limit=query.limit + 1)
-    return SessionPage(data=session_objects(found[: query.limit]), has_more=len(found) > query.limit)
+    rows = list_sessions(admin.session, key_id=key_id, before_id=query.after, limit=query.limit + 1)
+    return SessionPage(data=session_objects(rows[: query.limit]), has_more=len(rows) > query.limit)
 
 
 @router.delete("/sessions", operation_id="endAllSessions")
 def end_all(admin: AdminDep) -> EndedSessions:
-    """End all sessions of everybody, that of the caller too."""
+    """End all sessions of all keys, including the caller's."""
     return EndedSessions(num_deleted=browser_sessions.end_all(admin))
 
 

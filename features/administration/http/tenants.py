@@ -1,4 +1,4 @@
-"""`/v1/admin/tenants`: create, see, change, disable and delete tenants."""
+"""`/v1/admin/tenants`: create, read, change, disable and delete tenants."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ Tokens = Annotated[int, WHOLE, Field(ge=0, le=MAX_LIMIT_TOKENS)]
 class CreateTenantBody(StrictModel):
     name: Annotated[Storable, Field(min_length=1, max_length=200)]
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
-    """Share of the GPUs against other tenants."""
+    """Share of the GPUs relative to other tenants."""
     limit_tokens: Tokens | None = None
-    """Of its token budget; null: no limit."""
+    """Limit of its token budget; null for no limit."""
     best_priority: AskedPriority = AskedPriority.NORMAL
 
 
 class ChangeTenantBody(StrictModel):
-    """What is left out stays."""
+    """The fields to change; those left out stay as they are."""
 
     limit_tokens: Tokens | None = None
-    """Null: no limit."""
+    """Null for no limit."""
     limits: dict[str, Annotated[int, WHOLE, Field(ge=0, le=MAX_LIMIT)] | None] = {}  # noqa: RUF012 - pydantic copies it
-    """Those that change, by name; null goes back to the setting."""
+    """The limits to change, by name; null resets to the setting."""
     best_priority: AskedPriority = AskedPriority.NORMAL
     may_overflow: bool = False
     retention_days: Annotated[int, WHOLE, Field(ge=1, le=MAX_DAYS)] | None = None
-    """Null: as the service keeps results."""
+    """Null for the service's default."""
 
     def changes(self) -> dict[str, Any]:
-        """Return what was given. Raises InputError where that is nothing, or no limit has such a name."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        if not given:
-            raise InputError(f"Nothing to change is given. Give one of {', '.join(type(self).model_fields)}.")
+        """Return the given changes. Raise InputError if there are none, or a limit is unknown."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        if not values:
+            raise InputError(f"There is nothing to change. Give one of {', '.join(type(self).model_fields)}.")
         if unknown := [name for name in self.limits if name not in NAMES]:
             allowed = ", ".join(NAMES)
             raise InputError(f"There is no limit {unknown[0][:80]!r}; there are {allowed}.", param="limits")
-        return given
+        return values
 
 
 class DisableTenantBody(StrictModel):
     cancel_batches: bool = False
-    """Whether its open batches are cancelled, too; else they run on."""
+    """Whether its open batches are cancelled as well; otherwise they continue."""
 
 
 @router.get("", operation_id="listTenants")
@@ -72,21 +72,21 @@ def list_all(admin: AdminDep) -> TenantList:
 @router.post("", operation_id="createTenant", responses=failures(408, 409, 413))
 def create(body: CreateTenantBody, admin: AdminDep) -> TenantObject:
     """Create a tenant; it has no key yet."""
-    made = tenants.create(
+    tenant = tenants.create(
         admin, body.name, weight=body.weight, limit_tokens=body.limit_tokens, best_priority=body.best_priority
     )
-    return _shown(admin, made)
+    return _shown(admin, tenant)
 
 
 @router.get("/{tenant_id}", operation_id="retrieveTenant", responses=failures(404))
 def retrieve(tenant_id: str, admin: AdminDep) -> TenantObject:
-    """Answer a tenant, by its id or name."""
+    """Return a tenant by its id or name."""
     return _shown(admin, find_tenant(admin.session, tenant_id))
 
 
 @router.patch("/{tenant_id}", operation_id="changeTenant", responses=failures(404, 408, 413))
 def change(tenant_id: str, body: ChangeTenantBody, admin: AdminDep) -> TenantObject:
-    """Change what a tenant may have and do; accepted batches stay as they are."""
+    """Change a tenant's rights and limits; accepted batches stay as they are."""
     changes, tenant = body.changes(), find_tenant(admin.session, tenant_id)
     tenants.change(admin, tenant, **changes)
     return _shown(admin, tenant)
@@ -96,13 +96,13 @@ def change(tenant_id: str, body: ChangeTenantBody, admin: AdminDep) -> TenantObj
 def disable(
     tenant_id: str, administration: AdministrationDep, *, body: DisableTenantBody | None = None
 ) -> TenantObject:
-    """Accept nothing more of a tenant; what it has it may read, and its schedules rest.
+    """Accept nothing more from a tenant; it may still read its data, and its schedules pause.
 
-    With `cancel_batches` the answer comes once all are cancelled; sent again after a lost answer, it goes on.
+    With `cancel_batches` the response comes once all are cancelled; a repeated request continues.
     """
     with administration() as admin:
         tenant = find_tenant(admin.session, tenant_id)
-        tenant_id = tenant.id  # the name that was given may be another's before this ends
+        tenant_id = tenant.id  # a name could belong to another tenant before this ends
         tenants.disable(admin, tenant)
     if body is not None and body.cancel_batches:
         tenants.cancel_batches(administration, tenant_id)

@@ -1,4 +1,4 @@
-"""`/v1/admin/workers`: who works, and to have one finish what it has and begin nothing more."""
+"""`/v1/admin/workers`: list, drain and resume workers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def list_all(admin: AdminDep) -> WorkerList:
 
 @router.post("/{worker_id}/drain", operation_id="drainWorker", responses=failures(404))
 def drain(worker_id: str, admin: AdminDep) -> WorkerObject:
-    """Have a worker claim nothing more from its next heartbeat on; what it has it finishes, and it stays up."""
+    """Drain a worker: from its next heartbeat it claims nothing, finishes its work, and keeps running."""
     return WorkerObject.of(workers.drain(admin, worker_id))
 
 
 @router.post("/{worker_id}/resume", operation_id="resumeWorker", responses=failures(404))
 def resume(worker_id: str, admin: AdminDep) -> WorkerObject:
-    """Have it claim again."""
+    """Let a worker claim again."""
     return WorkerObject.of(workers.resume(admin, worker_id))

@@ -1,1 +1,1 @@
-"""Pages of operators."""
+"""Pages for operators."""

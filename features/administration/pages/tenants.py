@@ -1,4 +1,4 @@
-"""`/tenants` and `/log`, for operators: who may use what, with which keys and budgets, and who changed that."""
+"""`/tenants` and `/log`, for operators: tenants with their rights, keys and budgets, and the admin log."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class LogQuery(StrictModel):
 @router.get("/tenants", name="showTenants")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     viewer.caller.require(Scope.ADMIN)
-    found = tenants.list_tenants(session)
-    quotas = budgets.quotas(session, [tenant.id for tenant in found])
-    shown = [TenantObject.of(tenant, quotas[tenant.id]) for tenant in found]
-    return render(request, viewer, "tenants.html", tenants=shown, classes=_CLASSES)
+    rows = tenants.list_tenants(session)
+    quotas = budgets.quotas(session, [tenant.id for tenant in rows])
+    objects = [TenantObject.of(tenant, quotas[tenant.id]) for tenant in rows]
+    return render(request, viewer, "tenants.html", tenants=objects, classes=_CLASSES)
 
 
 @router.get("/tenants/{tenant_id}", name="showTenant")
@@ -49,7 +49,7 @@ def show_one(
     viewer.caller.require(Scope.ADMIN)
     tenant = tenants.find_tenant(session, tenant_id)
     quota = budgets.quota(session, tenant.id)
-    windows = [BudgetObject.of_window(found) for found in window_budgets.allowances(session, tenant.id)]
+    windows = [BudgetObject.of_window(allowance) for allowance in window_budgets.allowances(session, tenant.id)]
     return render(
         request,
         viewer,
@@ -69,15 +69,15 @@ def show_log(
     request: Request, session: ReadingDep, *, viewer: ViewerDep, query: Annotated[LogQuery, Query()]
 ) -> Response:
     viewer.caller.require(Scope.ADMIN)
-    found = entries(session, before_id=query.before, limit=_ENTRIES + 1)
-    more = found[_ENTRIES - 1].id if len(found) > _ENTRIES else None
-    shown = [(entry, _changes(entry.before or {}, entry.after or {})) for entry in found[:_ENTRIES]]
-    return render(request, viewer, "log.html", entries=shown, more=more)
+    rows = entries(session, before_id=query.before, limit=_ENTRIES + 1)
+    more = rows[_ENTRIES - 1].id if len(rows) > _ENTRIES else None
+    changed = [(entry, _changes(entry.before or {}, entry.after or {})) for entry in rows[:_ENTRIES]]
+    return render(request, viewer, "log.html", entries=changed, more=more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """Of one thing that an entry of the log is about."""
+    """The change of one field in a log entry."""
 
     name: str
     before: str | None
@@ -85,21 +85,21 @@ class _Change:
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[_Change]:
-    """Return what was changed; of what was made or is gone what it had."""
+    """Return the changed fields; for a created or removed object, all its fields."""
     names = dict.fromkeys((*before, *after))
-    found = [_Change(name=name, before=_written(name, before), after=_written(name, after)) for name in names]
-    return [change for change in found if change.before != change.after]
+    changes = [_Change(name=name, before=_written(name, before), after=_written(name, after)) for name in names]
+    return [change for change in changes if change.before != change.after]
 
 
-def _written(name: str, shown: Mapping[str, Any]) -> str | None:
-    value = shown.get(name)
+def _written(name: str, fields: Mapping[str, Any]) -> str | None:
+    value = fields.get(name)
     if value in ({}, []):
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if name == "limit" and shown.get("unit") == BudgetUnit.MONEY and isinstance(value, int):
+    if name == "limit" and fields.get("unit") == BudgetUnit.MONEY and isinstance(value, int):
         return in_currency(value)
     return formats.exact(value) if isinstance(value, int) else None if value is None else str(value)
 

@@ -1,4 +1,4 @@
-"""What was sent to an endpoint, and to send it again; and a sample event at once."""
+"""The deliveries of an endpoint: list, replay, and send a sample event."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class TryOutBody(StrictModel):
 def list_page(
     endpoint_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]
 ) -> WebhookDeliveryPage:
-    """Answer what was sent to an endpoint, is to be sent, or was given up."""
+    """Return an endpoint's deliveries: sent, pending and failed ones."""
     page = deliveries.list_deliveries(session, tenant.id, endpoint_id, after=query.after, limit=query.limit)
-    attempts = deliveries.attempts_of(session, [found.id for found in page.data])
-    data = [WebhookDeliveryObject.of(found, attempts[found.id]) for found in page.data]
+    attempts = deliveries.attempts_of(session, [delivery.id for delivery in page.data])
+    data = [WebhookDeliveryObject.of(delivery, attempts[delivery.id]) for delivery in page.data]
     return WebhookDeliveryPage.of(data, has_more=page.has_more)
 
 
 @router.post("/deliveries/{delivery_id}/replay", operation_id="replayWebhookDelivery", responses=failures(409))
 def replay(endpoint_id: str, delivery_id: str, *, session: SessionDep, tenant: TenantDep) -> WebhookDeliveryObject:
-    """Send an event again, now and under the same id, however it went before."""
-    found = deliveries.replay(session, tenant.id, endpoint_id, delivery_id)
-    return WebhookDeliveryObject.of(found, deliveries.attempts_of(session, [found.id])[found.id])
+    """Send an event again now, with the same id, in any state."""
+    delivery = deliveries.replay(session, tenant.id, endpoint_id, delivery_id)
+    return WebhookDeliveryObject.of(delivery, deliveries.attempts_of(session, [delivery.id])[delivery.id])
 
 
 @router.post("/test", operation_id="testWebhookEndpoint", responses=failures(408, 413), dependencies=[ONE_WEBHOOK_TEST])
 async def try_out(
     endpoint_id: str, *, tenant: TenantDep, services: ServicesDep, body: TryOutBody | None = None
 ) -> WebhookTestResult:
-    """Send a sample event at once and answer what the endpoint answered; it is not noted, and not sent again."""
+    """Send a sample event at once and return the endpoint's status; it is not logged and not retried."""
     event_type = EventType.BATCH_COMPLETED if body is None else body.event_type
     async with services.session_slots:
         sample = await run_sync(partial(_sample, services, tenant.id, endpoint_id))
@@ -78,6 +78,6 @@ async def try_out(
 
 
 def _sample(services: Services, tenant_id: str, endpoint_id: str) -> SampleRequest:
-    """Read what is needed in a transaction of its own: none is open while the endpoint takes its time."""
+    """Read the values in a separate transaction, so that none is open during the request."""
     with transaction(services.sessions) as session:
         return deliveries.sample_request(session, endpoints.get_endpoint(session, tenant_id, endpoint_id))

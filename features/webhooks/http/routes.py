@@ -1,4 +1,4 @@
-"""`/v1/webhook_endpoints` as OpenAI has it: add, look at, change and delete endpoints, and give them new secrets."""
+"""`/v1/webhook_endpoints`, like OpenAI's: add, read, change and delete endpoints, and rotate their secrets."""
 
 from __future__ import annotations
 
@@ -40,38 +40,40 @@ class CreateEndpointBody(StrictModel):
 
 
 class ChangeEndpointBody(StrictModel):
-    """What is left out stays."""
+    """The fields to change; those left out stay as they are."""
 
     url: Url | None = None
     event_types: EventTypes | None = None
     name: Name | None = None
     enabled: bool | None = None
-    """Ours: false has it sent nothing; true begins anew after it was disabled."""
+    """Ours: false disables the endpoint; true enables it again."""
 
 
 class RotateSecretBody(StrictModel):
     keep_old_secret_active_for_24_hours: bool = False
-    """Requests are then signed with both."""
+    """Requests are then signed with both secrets."""
 
 
 @router.post("/webhook_endpoints", operation_id="createWebhookEndpoint", responses=failures(408, 413))
 def create(
     body: CreateEndpointBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> WebhookEndpointWithSecret:
-    """Add an endpoint. Its secret is in this answer and in no later one."""
-    wanted = EndpointChange(name=body.name, url=body.url, event_types=body.event_types)
-    return WebhookEndpointWithSecret.of(endpoints.create_endpoint(session, tenant.id, wanted, services.settings))
+    """Add an endpoint. Only this response has its secret."""
+    values = EndpointChange(name=body.name, url=body.url, event_types=body.event_types)
+    return WebhookEndpointWithSecret.of(endpoints.create_endpoint(session, tenant.id, values, services.settings))
 
 
 @router.get("/webhook_endpoints", operation_id="listWebhookEndpoints")
 def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]) -> WebhookEndpointPage:
     page = endpoints.list_endpoints(session, tenant.id, after=query.after, limit=query.limit)
-    return WebhookEndpointPage.of([WebhookEndpointObject.of(found) for found in page.data], has_more=page.has_more)
+    return WebhookEndpointPage.of(
+        [WebhookEndpointObject.of(endpoint) for endpoint in page.data], has_more=page.has_more
+    )
 
 
 @router.get("/webhook_event_types", operation_id="listWebhookEventTypes")
 def list_event_types(_tenant: TenantDep) -> WebhookEventTypes:
-    """Answer what an endpoint may be told of."""
+    """Return the types of events that an endpoint can receive."""
     return WebhookEventTypes(data=list(EventType))
 
 
@@ -86,17 +88,17 @@ def retrieve(endpoint_id: str, session: SessionDep, *, tenant: TenantDep) -> Web
 def change(
     endpoint_id: str, body: ChangeEndpointBody, *, session: SessionDep, tenant: TenantDep, services: ServicesDep
 ) -> WebhookEndpointObject:
-    """Change an endpoint; what waits for it goes to its new URL."""
-    wanted = EndpointChange(name=body.name, url=body.url, event_types=body.event_types, is_enabled=body.enabled)
-    if wanted == EndpointChange():
-        raise InputError("Nothing to change is given. Give url, event_types, name or enabled.", code="invalid_body")
-    found = endpoints.change_endpoint(session, tenant.id, endpoint_id, wanted, services.settings)
-    return WebhookEndpointObject.of(found)
+    """Change an endpoint; waiting deliveries go to its new URL."""
+    changes = EndpointChange(name=body.name, url=body.url, event_types=body.event_types, is_enabled=body.enabled)
+    if changes == EndpointChange():
+        raise InputError("There is nothing to change. Give url, event_types, name or enabled.", code="invalid_body")
+    endpoint = endpoints.change_endpoint(session, tenant.id, endpoint_id, changes, services.settings)
+    return WebhookEndpointObject.of(endpoint)
 
 
 @router.delete("/webhook_endpoints/{endpoint_id}", operation_id="deleteWebhookEndpoint", responses=failures(404))
 def delete(endpoint_id: str, session: SessionDep, *, tenant: TenantDep) -> DeletedWebhookEndpoint:
-    """Delete an endpoint with its log; what waits for it is not sent."""
+    """Delete an endpoint with its log; waiting deliveries are not sent."""
     endpoints.delete_endpoint(session, tenant.id, endpoint_id)
     return DeletedWebhookEndpoint(id=endpoint_id)
 
@@ -109,6 +111,6 @@ def delete(endpoint_id: str, session: SessionDep, *, tenant: TenantDep) -> Delet
 def rotate_secret(
     endpoint_id: str, session: SessionDep, *, tenant: TenantDep, body: RotateSecretBody | None = None
 ) -> WebhookEndpointWithSecret:
-    """Give an endpoint a new secret, which is in this answer and in no later one."""
+    """Give an endpoint a new secret, which only this response has."""
     keep_old = body is not None and body.keep_old_secret_active_for_24_hours
     return WebhookEndpointWithSecret.of(endpoints.rotate_secret(session, tenant.id, endpoint_id, keep_old=keep_old))

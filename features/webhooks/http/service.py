@@ -1,4 +1,4 @@
-"""What sends the samples that tenants ask for: one sender in an API process."""
+"""The sender of sample events, one per API process."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_open_batches_of_a_disabled_tenant_are_cancelled_some_at_a_time(
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({}, "Nothing to change is given"),
+        ({}, "There is nothing to change"),
         ({"limits": {"coffee": 1}}, "There is no limit 'coffee'; there are requests_per_minute"),
         ({"limit_tokens": -1}, "limit_tokens"),
         ({"wieght": 2}, "Unknown parameter: 'wieght'"),

@@ -135,8 +135,8 @@ def test_a_backfill_makes_each_run_of_a_range_once(
 @pytest.mark.parametrize(
     ("start", "end", "said"),
     [
-        (DAY, DAY - HOUR, "its earlier end first"),
-        (DAY, datetime(2099, 1, 1, tzinfo=UTC), "over by now"),
+        (DAY, DAY - HOUR, "its start before its end"),
+        (DAY, datetime(2099, 1, 1, tzinfo=UTC), "ends before now"),
         (DAY + timedelta(minutes=1), DAY + timedelta(minutes=2), "There are none runs"),
         (datetime(2001, 1, 1, tzinfo=UTC), DAY, "more than 1,000"),
     ],

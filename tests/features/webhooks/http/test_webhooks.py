@@ -143,7 +143,7 @@ def test_a_disabled_endpoint_says_why_and_is_enabled_again(client: OpenAI, http:
     assert (off["disabled_reason"], off["disabled_at"] is None) == ("disabled by its owner", False)
     on = client.post(path, body={"enabled": True}, cast_to=dict[str, Any])
     assert (on["disabled_reason"], on["disabled_at"]) == (None, None)
-    with pytest.raises(openai.BadRequestError, match="Nothing to change"):
+    with pytest.raises(openai.BadRequestError, match="nothing to change"):
         client.post(path, body={}, cast_to=dict[str, Any])
 
 
