@@ -1,1 +1,1 @@
-"""Documents: read, and turned into records whose values are shown where they stand."""
+"""Documents: reading them, and extracting records whose values are located in the text."""

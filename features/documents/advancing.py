@@ -1,6 +1,6 @@
-"""Takes one extraction as far as it goes: begins a stage, waits for its batch, puts the records out at the end.
+"""Advances one extraction: begins a stage, waits for its batch, and at the end writes the records.
 
-Objects that no row names yet are written before, and swept where that was for nothing.
+Objects are written before a row names them, and swept if none ever does.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from jobs.tables import File
 
 _ASKING_AGAIN = (Stage.ASK_AGAIN, Stage.ASK_COVERED)
 _DISPENSABLE = (*_ASKING_AGAIN, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
-"""Before these there are records already, which they would only make better."""
+"""Stages that only improve records that already exist."""
 
 
 class _NoRoomError(InputError):
-    """A stage that records can do without has no room, and none to wait for."""
+    """A dispensable stage has no room, and waiting would not help."""
 
 
 class Extractions(CourseAdvancer[Extraction, Standing]):
-    """What a control worker does with extractions."""
+    """The work of a control worker on extractions."""
 
     _claims_on_them = EXTRACTIONS
 
@@ -82,9 +82,9 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
     # --- a stage -----------------------------------------------------------------------------------------------------
 
     def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> bool:
-        """Begin a stage; tell whether it is one: a further round with nothing to ask is none.
+        """Begin a stage; return False if it is a further round with nothing to ask.
 
-        Raises what `_submit` raises, _NoRoomError in its place where records can do without the stage.
+        Raises what `_submit` raises, or _NoRoomError if the stage is dispensable.
         """
         made = self._lines_of(work, standing)
         kept = made.keep(stage)
@@ -102,7 +102,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         try:
             self._submit(work, stage, kept, written if counted.num_lines else None, num_lines=counted.num_lines)
         except (LimitError, RateLimitError, TooLargeError, OverBudgetError) as error:
-            for key in (object_key, *(new.object_key for new in kept.values())):  # the next look writes them anew
+            for key in (object_key, *(new.object_key for new in kept.values())):  # the next attempt writes them again
                 self._storage.delete(key)
             if stage in _DISPENSABLE and self._lasts(work, error):
                 raise _NoRoomError(f"it ended before its stage {stage}, which had no room: {error}") from error
@@ -110,7 +110,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         return True
 
     def _lasts(self, work: ExtractionWork, error: InputError) -> bool:
-        """Tell whether waiting would not help: it never has room, or the extraction's time is over."""
+        """Tell whether waiting is pointless: there will never be room, or the extraction's time is over."""
         if not isinstance(error, (LimitError, RateLimitError)):
             return True
         with work.reading() as session:
@@ -122,7 +122,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
     ) -> None:
         with work.writing() as (session, extraction):
             if extraction.state != ExtractionState.IN_PROGRESS:
-                return  # it is cancelled meanwhile, and the next look sees that
+                return  # it was cancelled meanwhile, which the next attempt sees
             for column, new in kept.items():
                 _delete_kept(session, extraction, column)
                 setattr(extraction, column, files.create_file(session, extraction.tenant_id, new).id)
@@ -130,7 +130,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
     def _end_stage(self, work: ExtractionWork, standing: Standing) -> None:
         open_stage, batch = standing.open_stage, standing.open_batch
-        assert open_stage is not None, "it is what has ended"
+        assert open_stage is not None, "the stage that has ended"
         if batch is not None and batch.state == BatchState.FAILED:
             raise ExtractionFailedError(problem_of(open_stage, batch))
         if stage_of(open_stage) is Stage.READ and batch is not None:
@@ -150,7 +150,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         records = reviews.noting(work, schema, made)
         written = outputs.write(self._storage, standing.extraction, records, schema=schema)
         with work.writing() as (session, extraction):
-            if extraction.state == ExtractionState.CANCELLING:  # meanwhile: as if the next look had seen it
+            if extraction.state == ExtractionState.CANCELLING:  # cancelled meanwhile: end as the next attempt would
                 reviews.forget(session, [extraction.id])
                 self._end_early(session, extraction)
                 return
@@ -167,6 +167,6 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
 
 def _delete_kept(session: Session, extraction: Extraction, column: str) -> None:
-    """Delete the file that another takes the place of, where there is one that its owner has not deleted."""
+    """Delete the file that is about to be replaced, unless there is none or its owner has deleted it."""
     of_it = (File.id == getattr(extraction, column)) & File.deleted_at.is_(None)
     files.mark_deleted(session, session.scalars(select(File).where(of_it).with_for_update()).all(), by=extraction.id)

@@ -1,4 +1,4 @@
-"""Whether the documents of a collection can be asked what is wanted: found out before any of them is read."""
+"""Checks, before any document is read, whether the documents of a collection can be asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobs.settings import Settings
 
 
 def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, settings: Settings) -> None:
-    """Raise TooLargeError where a batch cannot ask so many documents, InputError where it would refuse each line."""
+    """Raise TooLargeError if a batch cannot ask so many documents, InputError if it would refuse each line."""
     job = plan.job()
     lines = list(_lines(job, plan.corpus))
     _check_count(len(lines), num_documents, settings)
@@ -38,8 +38,8 @@ def require_askable(session: Session, plan: StoredPlan, *, num_documents: int, s
         problem = scan.check(RawLine(line_no=number, byte_start=0, byte_end=len(line), content=line))
         if problem is not None:
             param = (problem.param or "").removeprefix("body.") or None
-            said = job.told({"code": problem.code, "message": problem.message})["message"]
-            raise InputError(f"No document can be asked this: {said}.", param=param, code=problem.code)
+            problem_text = job.told({"code": problem.code, "message": problem.message})["message"]
+            raise InputError(f"No document can be asked this: {problem_text}.", param=param, code=problem.code)
 
 
 def _check_count(num_questions: int, num_documents: int, settings: Settings) -> None:
@@ -56,7 +56,7 @@ def _check_count(num_questions: int, num_documents: int, settings: Settings) -> 
 
 
 def _lines(job: ExtractJob, corpus: Corpus | None) -> Iterator[bytes]:
-    """Return the lines that ask an empty document the first time, or the index."""
+    """Return the first questions for an empty document, or for the index."""
     if corpus is not None:
         return corpora.questions(job, corpus, may_cut=lambda _query: True)
     return questions.of_document(job, 0, [""] * len(job.groups))

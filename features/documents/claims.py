@@ -1,4 +1,4 @@
-"""Claims on extractions: which control worker advances one, and until when; and those that are due for one."""
+"""Claims of control workers on extractions, and the extractions that are due."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _DUE = due_query("extraction", parts="extraction_stage", under_way=ExtractionSta
 
 
 def due_extractions(session: Session) -> Sequence[Due]:
-    """Return extractions that somebody can go on with, of each tenant a few, those first that wait longest."""
+    """Return a few extractions of each tenant that a worker can advance, those that waited longest first."""
     return find_due(session, _DUE)

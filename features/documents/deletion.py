@@ -1,4 +1,4 @@
-"""Deletes extractions and what was read of deleted documents, and forgets extractions that ended long ago."""
+"""Deletes extractions and the texts of deleted documents, and removes extractions that ended long ago."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REVIEWS = 10_000  # a transaction
 def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, by: str) -> None:
     """Delete an extraction that has ended: its files, its batches with their results, and its row.
 
-    What was billed stays. Raises NotFoundError, or ConflictError where it has not ended.
+    Billing entries stay. Raises NotFoundError, or ConflictError if it has not ended.
     """
     extraction = lifecycle.lock_own(session, tenant_id, extraction_id)
     if ExtractionState(extraction.state) not in TERMINAL_EXTRACTION_STATES:
@@ -58,7 +58,7 @@ def _named_files(extraction: Extraction) -> list[str]:
 
 
 def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
-    """Return what is ended of documents and extractions, for `Feature.purges`."""
+    """Return the purges of documents and extractions, for `Feature.purges`."""
     age = timedelta(days=settings.run_days)
     return (
         Purge(what="documents", step=lambda: purge_documents(maker, storage)),
@@ -67,11 +67,11 @@ def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -
 
 
 def purge_documents(maker: sessionmaker[Session], storage: Storage) -> int:
-    """Delete what was read of deleted documents, but for what another one has, too; return how many are gone.
+    """Delete the texts of deleted documents unless another document shares them; return how many documents are gone.
 
-    Documents of deleted tenants go with these. A tenant keeps its texts while an extraction reads documents: their
-    rows say only later which texts they have; and while an index is built, which cuts them. What the store refuses is
-    tried again the next time.
+    Includes documents of deleted tenants. A tenant's texts stay while an extraction reads documents (their rows name
+    texts only later) and while an index, which cuts the texts, is built. Objects that the store fails to delete are
+    retried in the next run.
     """
     with transaction(maker) as session:
         session.execute(_DELETE_OF_DELETED_TENANTS)
@@ -90,10 +90,10 @@ def purge_documents(maker: sessionmaker[Session], storage: Storage) -> int:
 
 
 def purge_extractions(maker: sessionmaker[Session], *, age: timedelta) -> int:
-    """Forget the extractions that ended so long ago, and those of deleted tenants; return how many.
+    """Remove extractions that ended longer than `age` ago, and those of deleted tenants; return how many.
 
-    Their files expire by themselves, or stay; their batches stay as all batches do. Reviews go first, some at once:
-    one extraction may have a million, and those of old ones are changed by nobody who would miss them.
+    Their files expire by themselves or stay; their batches are kept like all batches. Reviews are deleted first, in
+    portions: one extraction may have a million. Nobody changes reviews of extractions this old.
     """
     num_purged = 0
     while True:

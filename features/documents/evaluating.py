@@ -1,7 +1,7 @@
-"""An extraction's records beside gold: a file of its owner's, or what people have decided about its values.
+"""Compares an extraction's records with gold: a file of its owner, or people's decisions about its values.
 
-`features.documents.extraction.evaluation` measures. It is made while its owner waits, so gold is bounded, and with it
-what is held: of records only those that gold has are kept.
+`features.documents.extraction.evaluation` does the measuring. It runs within a request, so gold and memory are bounded:
+only records of documents in the gold are kept.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from jobs.storage import Storage
 MAX_GOLD_BYTES = 32 * MIB
 MAX_RECORDS_BYTES = 1024 * MIB
 MAX_COMPARED = 250_000
-"""Values of gold; and values beside one another, those by which items of arrays are paired too."""
+"""Maximum number of gold values, and of comparisons of values, including those that pair items of arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldSource:
-    """What an evaluation is made of."""
+    """The inputs of an evaluation."""
 
     extraction_id: str
     schema: FieldSchema
     records: RecordsFile
     gold_name: str | None
-    """Of the file; None: what people have decided."""
+    """Name of the file; None for people's decisions."""
     gold_key: str | None
 
 
 def find(session: Session, extraction: Extraction, gold_file_id: str | None) -> GoldSource:
-    """Return what is compared. Raises ConflictError, GoneError, NotFoundError, TooLargeError."""
-    found = records.records_file(session, extraction)
-    if found.size_bytes > MAX_RECORDS_BYTES:
+    """Return the inputs. Raises ConflictError, GoneError, NotFoundError, TooLargeError."""
+    file = records.records_file(session, extraction)
+    if file.size_bytes > MAX_RECORDS_BYTES:
         raise TooLargeError(
-            f"The records have {found.size_bytes:,} bytes, and {MAX_RECORDS_BYTES:,} are compared in a call. Download "
+            f"The records have {file.size_bytes:,} bytes, and {MAX_RECORDS_BYTES:,} are compared in a call. Download "
             "them, and use `tokenmill extract evaluate`."
         )
     gold = None if gold_file_id is None else files.get_file(session, extraction.tenant_id, gold_file_id)
@@ -64,14 +64,14 @@ def find(session: Session, extraction: Extraction, gold_file_id: str | None) -> 
     return GoldSource(
         extraction_id=extraction.id,
         schema=stored_plan(extraction).job().schema,
-        records=found,
+        records=file,
         gold_name=None if gold is None else gold.filename,
         gold_key=None if gold is None else gold.object_key,
     )
 
 
 def read_file(storage: Storage, key: str) -> bytes:
-    """Return a gold file's content. Raises NotFoundError where the store has lost it."""
+    """Return the content of a gold file. Raises NotFoundError if the store has lost it."""
     try:
         return b"".join(storage.iter_chunks(key))
     except NotFoundError:
@@ -79,10 +79,9 @@ def read_file(storage: Storage, key: str) -> bytes:
 
 
 def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
-    """Compare records with the lines of gold. Raises InputError with the line that is no gold, or where nothing fits.
+    """Compare records with lines of gold. Raises InputError naming the invalid line, or if no document matches.
 
-    Of people's decisions none is a ConflictError: there is something to do first. Raises TooLargeError where they
-    come to more than MAX_COMPARED.
+    Raises ConflictError if nobody has decided anything yet, TooLargeError if people's decisions exceed MAX_COMPARED.
     """
     if source.gold_name is None and not content:
         raise ConflictError(
@@ -93,7 +92,7 @@ def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
     name = source.gold_name or "the decisions"
     try:
         gold = read_gold_file(content, source.schema, spend=_at_most(MAX_COMPARED, f"values in {name}"))
-        found = evaluate(
+        evaluation = evaluate(
             source.schema,
             _records(storage, source.records),
             gold,
@@ -101,18 +100,18 @@ def measure(storage: Storage, source: GoldSource, content: bytes) -> Evaluation:
         )
     except ExtractionError as error:
         raise InputError(f"{name}: {error}", param="gold_file_id", code="invalid_gold") from None
-    if not found.num_documents:
+    if not evaluation.num_documents:
         raise InputError(
             f"No document of the extraction is one of {name}. Their names must be the same: "
             f"{_first_name(storage, source.records)!r} there, {next(iter(gold), '')!r} here.",
             param="gold_file_id",
             code="invalid_gold",
         )
-    return found
+    return evaluation
 
 
 def _at_most(most: int, what: str) -> Callable[[int], None]:
-    """Return what counts, and raises TooLargeError beyond `most`."""
+    """Return a function that counts and raises TooLargeError beyond `most`."""
     total = 0
 
     def spend(num: int) -> None:
@@ -120,7 +119,7 @@ def _at_most(most: int, what: str) -> Callable[[int], None]:
         total += num
         if total > most:
             raise TooLargeError(
-                f"There are more than {most:,} {what}, and so many are allowed in a call. Download the records, and "
+                f"There are more than {most:,} {what}, the maximum for a call. Download the records, and "
                 "use `tokenmill extract evaluate`, or give gold for fewer documents.",
                 param="gold_file_id",
             )

@@ -1,6 +1,6 @@
-"""Worked examples of an extraction: documents whose fields people know, by a gold file or by reviews.
+"""Worked examples of an extraction: documents with known fields, from a gold file or from reviews.
 
-Looked at when the extraction is created, and again once its documents are read: then the examples have texts.
+Checked when the extraction is created, and read once its documents are read, since examples need texts.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from jobs.settings import MIB
 from jobs.storage import Storage, read_documents
 
 MAX_EXAMPLES = 100
-"""Each prompt shows the three of them that are most like its document."""
+"""Each prompt shows the three examples that are most similar to its document."""
 MAX_GOLD_BYTES = 4 * MIB
 MAX_TEXT_BYTES = 32 * 1024
-"""Of an example: every line that grounds answers reads all of them."""
+"""Limit for one example: every line that grounds answers reads all of them."""
 
 Reading = Callable[[], AbstractContextManager[Session]]
-"""Opens a transaction that only reads."""
+"""Opens a read-only transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """Where an extraction's examples come from, and who asks for them."""
+    """The source of an extraction's examples, and the tenant that they are read for."""
 
     reading: Reading
     storage: Storage
@@ -52,10 +52,10 @@ class Examples:
     source: str
     """The id of a gold file, or of an extraction whose reviews are gold."""
     checked: Callable[[Iterator[bytes]], Iterator[bytes]] = iter
-    """Passes the pieces of a long object on, as long as whoever reads them may go on."""
+    """Passes on the pieces of a long object, and raises once the reader must stop."""
 
     def check(self, schema: FieldSchema) -> None:
-        """Raise InputError for what can be no examples of this schema, NotFoundError for another tenant's."""
+        """Raise InputError for a source that does not fit this schema, NotFoundError for another tenant's."""
         if self._is_reviews:
             with self.reading() as session:
                 self._require_reviews(session, schema)
@@ -66,13 +66,13 @@ class Examples:
 
     def read(self, job: ExtractJob) -> tuple[Example, ...]:
         """Return the examples with their texts, once the collection's documents are read. Raises InputError."""
-        found = tuple(self._of_reviews(job) if self._is_reviews else self._of_file(job))
-        if not found:
+        examples = tuple(self._of_reviews(job) if self._is_reviews else self._of_file(job))
+        if not examples:
             raise InputError(
                 f"{self.source} has no example whose document is still there, and short enough for a prompt. Create "
                 "the extraction without examples, or with others."
             )
-        return found
+        return examples
 
     @property
     def _is_reviews(self) -> bool:
@@ -91,23 +91,23 @@ class Examples:
             )
         content = b"".join(self.storage.iter_chunks(object_key))
         try:
-            found = read_gold_file(content, schema)
+            gold = read_gold_file(content, schema)
         except ExtractionError as error:
             raise InputError(f"{self.source} is no gold of this schema: {error}", param="examples") from None
-        if not 0 < len(found) <= MAX_EXAMPLES:
+        if not 0 < len(gold) <= MAX_EXAMPLES:
             raise InputError(
-                f"{self.source} has {len(found):,} documents; give from 1 to {MAX_EXAMPLES} as examples.",
+                f"{self.source} has {len(gold):,} documents; give from 1 to {MAX_EXAMPLES} as examples.",
                 param="examples",
             )
-        return found
+        return gold
 
     def _named(self, session: Session, gold: Mapping[str, GoldDocument]) -> dict[str, CollectionDocument]:
-        """Return the documents of gold by its keys: of these ids in any collection of the tenant, else of these names.
+        """Return the documents of gold by its keys: documents of the tenant with these ids, else with these names.
 
-        A line has both where it was read back from an extraction, and its id is nobody's once that document is deleted.
+        A line read back from an extraction has both, and its id matches nothing once that document is deleted.
         """
         by_id, by_name = self._called(session, {*gold, *(one.document for one in gold.values())}, ids=gold.keys())
-        found: dict[str, CollectionDocument] = {}
+        documents: dict[str, CollectionDocument] = {}
         for key, one in gold.items():
             meant = [by_id[key]] if key in by_id else by_name.get(one.document, [])
             if not meant:
@@ -119,15 +119,15 @@ class Examples:
                 raise self._refused(
                     f"{one.document!r}, as two documents of the collection are called: give the id of one."
                 )
-            if meant[0] in found.values():
+            if meant[0] in documents.values():
                 raise self._refused(f"{meant[0].name!r} in two lines. Keep one of them.")
-            found[key] = meant[0]
-        return found
+            documents[key] = meant[0]
+        return documents
 
     def _called(
         self, session: Session, names: Collection[str], *, ids: Collection[str]
     ) -> tuple[dict[str, CollectionDocument], dict[str, list[CollectionDocument]]]:
-        """Return documents that have one of these ids, and by their names the other ones of the collection."""
+        """Return the documents with one of these ids, and the other documents of the collection by name."""
         row = CollectionDocument
         in_collection = (row.collection_id == self.collection_id) & row.name.in_(names)
         mine = (row.tenant_id == self.tenant_id) & row.deleted_at.is_(None)
@@ -189,7 +189,7 @@ class Examples:
             )
 
     def _decided(self, session: Session) -> list[str]:
-        """Return the documents about which nothing doubtful is left to decide or to say, those decided last first."""
+        """Return the documents without doubtful values left to decide or to list, latest decision first."""
         is_open = func.bool_or(Review.decided_at.is_(None) & (Review.reason == Reason.DOUBT))
         decided_at = func.max(Review.decided_at)
         lacks_items = func.bool_or((Review.verdict == Verdict.REJECT) & reviewed.IS_LIST)
@@ -214,8 +214,8 @@ class Examples:
             object_key = keys.pop(document_id, None)
             if object_key is not None and (text := self._text(object_key)) is not None:
                 with self.reading() as session:
-                    (told,) = reviewed.with_decisions(session, extraction, (line.content or b"") + b"\n").splitlines()
-                example = Example(document_text=text, fields=orjson.loads(told)["fields"])
+                    (edited,) = reviewed.with_decisions(session, extraction, (line.content or b"") + b"\n").splitlines()
+                example = Example(document_text=text, fields=orjson.loads(edited)["fields"])
                 if _is_short(example, fits):
                     yield example
             if not keys:

@@ -1,4 +1,4 @@
-"""The parts of the feature documents."""
+"""The parts of the feature `documents`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An extraction's life: create, look at, list, cancel, end, and the one writer of its state. Knows not what it does."""
+"""Lifecycle of an extraction: create, get, list, cancel, end; the only writer of its state."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class CreateExtraction:
 
     plan: StoredPlan
     collection_id: str | None = None
-    """What is asked: all documents of a collection, or in its place an index, as if it were one document."""
+    """All documents of a collection are asked, or instead an index as if it were one document."""
     index_id: str | None = None
     top_k: int | None = None
-    """Passages that a question of an index is shown, at most."""
+    """Maximum number of passages shown to a question of an index."""
     parquet: bool = False
     priority: AskedPriority = AskedPriority.NORMAL
     completion_window: str = "24h"
@@ -55,19 +55,19 @@ class CreateExtraction:
     idempotency_key: str | None = None
 
     def fingerprint(self) -> str:
-        """Return a hash of what is asked for, equal for a repeated call."""
-        wanted = asdict(self) | {"plan": self.plan.to_json(), "again": self.plan.passes.again}
-        del wanted["idempotency_key"]
-        wanted["plan"].pop("corpus", None)  # which the index decides
+        """Return a hash of the request, equal for a repeated call."""
+        request = asdict(self) | {"plan": self.plan.to_json(), "again": self.plan.passes.again}
+        del request["idempotency_key"]
+        request["plan"].pop("corpus", None)  # decided by the index
         if self.index_id is None:
-            del wanted["index_id"], wanted["top_k"]  # without an index, as the fingerprints of rows are
-        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            del request["index_id"], request["top_k"]  # without an index, as in stored fingerprints
+        return hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def create_extraction(
     session: Session,
     tenant: Tenant,
-    wanted: CreateExtraction,
+    request: CreateExtraction,
     settings: Settings,
     *,
     key_id: str,
@@ -78,32 +78,32 @@ def create_extraction(
     Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
     request.
     """
-    earlier = find_earlier(session, tenant.id, wanted)
+    earlier = find_earlier(session, tenant.id, request)
     if earlier is not None:
         return earlier
-    check_metadata(wanted.metadata)
-    check_priority(tenant, wanted.priority)
-    window = parse_window(wanted.completion_window)
-    asked = _asked(session, tenant.id, wanted, find_index)
-    require_model(session, wanted.plan.model)
+    check_metadata(request.metadata)
+    check_priority(tenant, request.priority)
+    window = parse_window(request.completion_window)
+    asked = _asked(session, tenant.id, request, find_index)
+    require_model(session, request.plan.model)
     _check_room(session, tenant.id, settings)
-    plan = replace(wanted.plan, corpus=asked.corpus, context=fleet.contexts(session).get(wanted.plan.model))
+    plan = replace(request.plan, corpus=asked.corpus, context=fleet.contexts(session).get(request.plan.model))
     require_askable(session, plan, num_documents=asked.num_documents, settings=settings)
     extraction = Extraction(
         id=new_id("extraction"),
         tenant_id=tenant.id,
         collection_id=asked.collection_id,
-        model=wanted.plan.model,
+        model=request.plan.model,
         plan=orjson.loads(plan.to_bytes()),
         again=plan.passes.again,
-        parquet=wanted.parquet,
-        priority=wanted.priority.value,
-        completion_window=wanted.completion_window,
-        output_expires_after_seconds=wanted.output_expires_after_seconds,
-        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        parquet=request.parquet,
+        priority=request.priority.value,
+        completion_window=request.completion_window,
+        output_expires_after_seconds=request.output_expires_after_seconds,
+        request_metadata=None if request.metadata is None else dict(request.metadata),
         api_key_id=key_id,
-        idempotency_key=wanted.idempotency_key,
-        fingerprint=wanted.fingerprint(),
+        idempotency_key=request.idempotency_key,
+        fingerprint=request.fingerprint(),
         expires_at=func.now() + window,
         num_documents=asked.num_documents,
     )
@@ -120,20 +120,20 @@ class _Asked:
     corpus: Corpus | None = None
 
 
-def _asked(session: Session, tenant_id: str, wanted: CreateExtraction, find_index: FindIndex) -> _Asked:
-    """Return what is asked: an index counts as one document. Raises InputError, NotFoundError, ConflictError."""
-    if wanted.index_id is not None:
-        index = find_index(session, tenant_id, wanted.index_id)
-        corpus = index.corpus(top_k=DEFAULT_TOP_K if wanted.top_k is None else wanted.top_k)
+def _asked(session: Session, tenant_id: str, request: CreateExtraction, find_index: FindIndex) -> _Asked:
+    """Return what to ask; an index counts as one document. Raises InputError, NotFoundError, ConflictError."""
+    if request.index_id is not None:
+        index = find_index(session, tenant_id, request.index_id)
+        corpus = index.corpus(top_k=DEFAULT_TOP_K if request.top_k is None else request.top_k)
         return _Asked(collection_id=index.collection_id, num_documents=1, corpus=corpus)
-    assert wanted.collection_id is not None, "one of the two is given"
-    collection, num_documents = lock_filled(session, tenant_id, wanted.collection_id)
+    assert request.collection_id is not None, "one of the two is given"
+    collection, num_documents = lock_filled(session, tenant_id, request.collection_id)
     return _Asked(collection_id=collection.id, num_documents=num_documents)
 
 
-def find_earlier(session: Session, tenant_id: str, wanted: CreateExtraction) -> Extraction | None:
-    """Return the extraction that a call with this idempotency key has made. Raises ConflictError for another call."""
-    return repeated_calls.find_earlier(session, Extraction, tenant_id, wanted, kind="extraction")
+def find_earlier(session: Session, tenant_id: str, request: CreateExtraction) -> Extraction | None:
+    """Return the extraction made by an earlier call with this idempotency key. Raises ConflictError if calls differ."""
+    return repeated_calls.find_earlier(session, Extraction, tenant_id, request, kind="extraction")
 
 
 def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
@@ -172,7 +172,7 @@ def lock_extraction(session: Session, extraction_id: str) -> Extraction | None:
 
 
 def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
-    """Return a locked extraction of this tenant. Raises NotFoundError, also where it is deleted meanwhile."""
+    """Return a locked extraction of this tenant. Raises NotFoundError, also if it was deleted meanwhile."""
     get_extraction(session, tenant_id, extraction_id)
     extraction = lock_extraction(session, extraction_id)
     if extraction is None:
@@ -181,7 +181,7 @@ def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction
 
 
 def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, reason: str) -> Extraction:
-    """Ask an extraction to stop; what its batches have done is billed. Repeating it is no error.
+    """Request cancellation of an extraction; work already done by its batches is billed. Idempotent.
 
     Raises NotFoundError, or ConflictError at its end.
     """
@@ -203,7 +203,7 @@ def stop(session: Session, extraction: Extraction, *, reason: str) -> None:
 
 
 def move(session: Session, extraction: Extraction, after: ExtractionState) -> None:
-    """Move a locked extraction to its next state; nobody else writes `state`. Raises IllegalMoveError."""
+    """Move a locked extraction to its next state; the only writer of `state`. Raises IllegalMoveError."""
     before = extraction.state
     enter(session, extraction, after, is_end=after in TERMINAL_EXTRACTION_STATES)
     log.info("extraction moved extraction_id=%s state=%s after=%s", extraction.id, before, after)
@@ -211,7 +211,7 @@ def move(session: Session, extraction: Extraction, after: ExtractionState) -> No
 
 
 def stored_plan(extraction: Extraction) -> StoredPlan:
-    """Return what an extraction asks. Raises InputError where another release has kept it."""
+    """Return the plan of an extraction. Raises InputError if another release stored it."""
     try:
         plan = StoredPlan.from_bytes(orjson.dumps(extraction.plan))
     except ExtractionError as error:
@@ -224,6 +224,6 @@ def not_found(extraction_id: str) -> NotFoundError:
 
 
 def counts_of(extraction: Extraction) -> dict[str, Any]:
-    """Return what became of an extraction's documents, once it is completed."""
+    """Return the numbers of an extraction's documents by outcome, once it is completed."""
     num_failed = sum(extraction.failed_codes.values())
     return {"total": extraction.num_documents, "completed": extraction.num_done, "failed": num_failed}

@@ -1,4 +1,4 @@
-"""The files that an extraction leaves, and what is counted as its records pass."""
+"""The files that an extraction writes, and the counts taken as its records pass."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _COPIED_AT_ONCE = MIB
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """The files, which no row names yet, and what became of documents."""
+    """The files, not yet named by any row, and the counts of documents."""
 
     records: NewFile
     table: NewFile | None = None
     num_done: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    """How many documents failed, by code."""
+    """Number of failed documents, by error code."""
     num_to_review: int = 0
-    """Values, null among them, that a person should look at."""
+    """Number of values, including nulls, that a person should review."""
     ranges: dict[str, ByteRange] = field(default_factory=dict)
-    """Where the records lie, by the ids of their documents."""
+    """Byte ranges of the records, by document id."""
 
     def count(self, record: dict[str, Any]) -> None:
         if record["error"] is None:
@@ -47,7 +47,7 @@ class Written:
 def write(
     storage: Storage, extraction: Extraction, records: Iterable[dict[str, Any]], *, schema: FieldSchema
 ) -> Written:
-    """Write every record, and its fields to the table; where `records` raise nothing appears. Raises ServiceError."""
+    """Write every record, and its fields to the table; if `records` raises, no file appears. Raises ServiceError."""
     key = new_object_key(extraction.tenant_id)
     counts = Written(records=_file(extraction, key, "jsonl", 0))
     columns = table_columns(schema) if extraction.parquet else {}
@@ -70,7 +70,7 @@ def write(
 
 
 def write_provisional(storage: Storage, extraction: Extraction, records: Iterable[dict[str, Any]]) -> NewFile:
-    """Write the records of now, which some documents will have others than; where `records` raise nothing appears."""
+    """Write the current records, some of which will still change; if `records` raises, no file appears."""
     key = new_object_key(extraction.tenant_id)
     with storage.writer(key) as lines:
         for record in records:
@@ -79,7 +79,7 @@ def write_provisional(storage: Storage, extraction: Extraction, records: Iterabl
 
 
 def _stored(storage: Storage, extraction: Extraction, spool: BinaryIO) -> NewFile:
-    """Copy a table that is written: while it is, its writer looks back in it."""
+    """Copy a finished table: its writer needs to seek, so it was written to a local file first."""
     spool.seek(0)
     key = new_object_key(extraction.tenant_id)
     size = storage.put(key, iter(lambda: spool.read(_COPIED_AT_ONCE), b""))

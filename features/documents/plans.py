@@ -1,4 +1,4 @@
-"""What an extraction asks, from what its owner gives: refused in words that say what to change."""
+"""The plan of an extraction, checked from its owner's input."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from features.pipelines.rows.outputs.schema_keywords import check_keywords
 from jobs.errors import InputError
 
 _LEAST_TOKENS, _MOST_TOKENS = 16, 1_000_000
-"""Of an answer."""
+"""Bounds on the length of an answer."""
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int) -> ExtractJob:
-    """Return the job. Raises InputError for a schema that cannot be asked, with the place, and for no bound."""
+    """Return the job. Raises InputError for a schema that cannot be asked, naming the place, or a bad `max_tokens`."""
     _check_bound(params)
     try:
         planned = job.plan(schema, quotes=quotes, params=params, max_fields=max_fields)
@@ -31,7 +31,7 @@ def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: 
 
 
 def _check_bound(params: Mapping[str, Any]) -> None:
-    """Raise InputError where an answer would have no end: one that runs on would have the rest of the context."""
+    """Raise InputError for a missing bound on answers: a runaway answer would fill the rest of the context."""
     allowed = (
         f"Give a whole number from {_LEAST_TOKENS} to {_MOST_TOKENS:,}, or leave it out: an answer may then have twice "
         "the tokens that its fields are expected to take."
@@ -42,27 +42,27 @@ def _check_bound(params: Mapping[str, Any]) -> None:
             param="max_completion_tokens",
             code="invalid_value",
         )
-    given = params.get("max_tokens", _LEAST_TOKENS)
-    if type(given) is not int or not _LEAST_TOKENS <= given <= _MOST_TOKENS:
+    max_tokens = params.get("max_tokens", _LEAST_TOKENS)
+    if type(max_tokens) is not int or not _LEAST_TOKENS <= max_tokens <= _MOST_TOKENS:
         raise InputError(
-            f"max_tokens is {json.dumps(given)[:100]}, which is no bound on an answer. {allowed}",
+            f"max_tokens is {json.dumps(max_tokens)[:100]}, which is no bound on an answer. {allowed}",
             param="max_tokens",
             code="invalid_value",
         )
 
 
 def read_calibration(text: str, name: str) -> Calibration:
-    """Return what `tokenmill extract calibrate` wrote. Raises InputError."""
+    """Return the calibration written by `tokenmill extract calibrate`. Raises InputError."""
     try:
         return Calibration.from_json(text)
     except ExtractionError as error:
         raise InputError(f"{name}: {error}", param=name) from None
 
 
-def check(given: StoredPlan, *, parquet: bool) -> None:
-    """Raise InputError for what cannot be asked, or written as a table where that is wanted."""
-    planned = plan(given.schema.encode(), quotes=given.quotes, params=given.params, max_fields=given.max_fields)
-    if given.calibration is not None:
-        read_calibration(given.calibration, "calibration")
+def check(stored: StoredPlan, *, parquet: bool) -> None:
+    """Raise InputError for a plan that cannot be asked, or not written as a table if `parquet`."""
+    planned = plan(stored.schema.encode(), quotes=stored.quotes, params=stored.params, max_fields=stored.max_fields)
+    if stored.calibration is not None:
+        read_calibration(stored.calibration, "calibration")
     if parquet:
         require_table(planned.schema)

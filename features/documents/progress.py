@@ -1,4 +1,4 @@
-"""What the stages of an extraction have come to so far, document by document, in memory of a piece of each file."""
+"""Results of an extraction's stages so far, document by document, with only a piece of each file in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jobs.batches.ordered_results import OrderedResults
 from jobs.storage import Storage
 
 PROVISIONAL = "provisional"
-"""The status of a record whose document is being asked again."""
+"""Status of a record whose document is being asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFiles:
-    """The keys of an ended batch's two files; None for one that it has not."""
+    """The keys of an ended batch's two files; None for a file that does not exist."""
 
     output_key: str | None = None
     errors_key: str | None = None
@@ -28,7 +28,7 @@ class StageFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a line that the service wrote for itself."""
+    """Result of a line that the service itself wrote."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
@@ -37,24 +37,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentProgress:
-    """One document; what no stage has done yet, or none was asked to do, is None or empty."""
+    """Results of one document; None or empty for a stage that has not run or did not concern it."""
 
     number: int
     document: KeptDocument
     read: Outcome | None
     first: Sequence[LineResult]
-    """Of each group, or none at all."""
+    """One per group, or empty."""
     second_readings: Mapping[int, LineResult]
-    """By the number of the group, as `covered`."""
+    """By group number, as in `covered`."""
     grounded: Outcome | None
     again: Sequence[Mapping[str, LineResult]]
-    """Of each round of further questions, by their keys."""
+    """For each round of further questions, by question key."""
     grounded_again: Sequence[Outcome | None]
-    """After each round; None of one that did not ask about this document."""
+    """After each round; None for a round that did not ask about this document."""
     covered: Mapping[int, LineResult]
     grounded_covered: Outcome | None
     not_asked: Mapping[str, Any]
-    """The error of a document that was read and not asked."""
+    """The error of a document that was read but not asked."""
 
     @property
     def sha256(self) -> str:
@@ -73,12 +73,12 @@ class DocumentProgress:
 
     @property
     def covered_questions(self) -> Sequence[Mapping[str, Any]]:
-        """Return the questions that are to be put with the found values covered."""
-        found: Sequence[Mapping[str, Any]] = self._last_grounded().body.get("covered", ())
-        return found
+        """Return the questions to ask with the found values covered."""
+        questions: Sequence[Mapping[str, Any]] = self._last_grounded().body.get("covered", ())
+        return questions
 
     def problem(self) -> Mapping[str, Any] | None:
-        """Return why the document can have no fields, as far as it is known."""
+        """Return the known reason why the document can have no fields, if any."""
         if self.read is None or self.read.error is not None:
             return _MISSING if self.read is None else self.read.error
         if not self.first:
@@ -87,25 +87,25 @@ class DocumentProgress:
         return next((error for error in errors if error["code"] != TOO_LONG_CODE), None)
 
     def record(self) -> dict[str, Any]:
-        """Return the record; where a later grounding failed, what the one before it found is all there is."""
+        """Return the record; if a later grounding failed, use the result of the one before it."""
         problem = self.problem()
         if problem is None:
-            found = self._last_grounded()
-            if found.error is None:
-                return {"document_id": self.document.id, **found.body["record"], "usage": self.usage}
-            problem = found.error
+            grounded = self._last_grounded()
+            if grounded.error is None:
+                return {"document_id": self.document.id, **grounded.body["record"], "usage": self.usage}
+            problem = grounded.error
         failed = failed_record(problem, name=self.document.name, sha256=self.sha256, usage=self.usage)
         return {"document_id": self.document.id, **failed}
 
     def provisional_record(self) -> dict[str, Any]:
-        """Return the record while some are asked more; one that may change by that has another status."""
+        """Return the record while some documents are asked again; a record that may change has another status."""
         is_open = bool(self.covered_questions or (self.doubts and not self.again))
         return {**self.record(), **({"status": PROVISIONAL} if is_open else {})}
 
     def _last_grounded(self) -> Outcome:
         later = (self.grounded_covered, *reversed(self.grounded_again))
-        found = next((one for one in later if one is not None and one.error is None), self.grounded)
-        return found or Outcome(error=_MISSING)
+        grounded = next((one for one in later if one is not None and one.error is None), self.grounded)
+        return grounded or Outcome(error=_MISSING)
 
 
 class Progress:
@@ -120,9 +120,9 @@ class Progress:
         num_groups: int,
         not_asked: Mapping[str, Any] | None = None,
     ) -> None:
-        """`stages` are those that have begun, in their order.
+        """`stages` are those that have begun, in order.
 
-        `not_asked` is why documents that were read were not asked, where all of them share a reason.
+        `not_asked` is the shared reason, if any, why documents that were read were not asked.
         """
         self._storage = storage
         self._documents_key = documents_key
@@ -131,7 +131,7 @@ class Progress:
         self._not_asked = not_asked or _NOT_ASKED
 
     def documents(self) -> Iterator[DocumentProgress]:
-        """Yield all documents in their order. Raises NotFoundError where the store has lost a file."""
+        """Yield all documents in order. Raises NotFoundError if a file is missing in the store."""
         results = _Results(self._storage, self._stages)
         for number, document in kept_documents(self._storage, self._documents_key):
             name = custom_id(number)
@@ -145,7 +145,7 @@ class Progress:
                 grounded=results.of(Stage.GROUND).outcome(name),
                 again=[each.answers(number) for each in results.rounds(Stage.ASK_AGAIN)],
                 grounded_again=[each.outcome(name) for each in results.rounds(Stage.GROUND_AGAIN)],
-                covered={int(key): found for key, found in results.of(Stage.ASK_COVERED).answers(number).items()},
+                covered={int(key): result for key, result in results.of(Stage.ASK_COVERED).answers(number).items()},
                 grounded_covered=results.of(Stage.GROUND_COVERED).outcome(name),
                 not_asked=self._not_asked,
             )
@@ -153,19 +153,19 @@ class Progress:
     def _first_answers(
         self, results: _StageResults, number: int
     ) -> tuple[dict[int, LineResult], dict[int, LineResult]]:
-        """Return first answers and second readings, whose lines take turns."""
+        """Return first answers and second readings, whose lines alternate."""
         first: dict[int, LineResult] = {}
         second_readings: dict[int, LineResult] = {}
         for group in range(self._num_groups):
-            for found, is_second in ((first, False), (second_readings, True)):
+            for results_by_group, is_second in ((first, False), (second_readings, True)):
                 line = results.take(question_id(number, group, is_second_reading=is_second))
                 if line is not None:
-                    found[group] = result_of(line)
+                    results_by_group[group] = result_of(line)
         return first, second_readings
 
 
 class _Results:
-    """The results of all stages, those of rounds once for each."""
+    """The results of all stages, one entry per round for repeated stages."""
 
     def __init__(self, storage: Storage, stages: Sequence[tuple[Stage, StageFiles]]) -> None:
         self._opened: dict[Stage, list[_StageResults]] = {}
@@ -174,7 +174,7 @@ class _Results:
         self._none = _StageResults(storage, StageFiles())
 
     def of(self, stage: Stage) -> _StageResults:
-        """Return those of a stage that comes once."""
+        """Return the results of a stage that runs once."""
         return next(iter(self.rounds(stage)), self._none)
 
     def rounds(self, stage: Stage) -> Sequence[_StageResults]:
@@ -182,7 +182,7 @@ class _Results:
 
 
 class _StageResults:
-    """What lines of one batch came to, as long as they are asked for in their order."""
+    """Results of one batch's lines, to be requested in file order."""
 
     def __init__(self, storage: Storage, files: StageFiles) -> None:
         self._both = [OrderedResults(storage, key) for key in (files.output_key, files.errors_key)]
@@ -191,12 +191,12 @@ class _StageResults:
         return self._both[0].take(name) or self._both[1].take(name)
 
     def outcome(self, name: str) -> Outcome | None:
-        """Return what became of a line that the service wrote for itself."""
+        """Return the result of a line that the service itself wrote."""
         line = self.take(name)
         return None if line is None else _outcome(line)
 
     def answers(self, number: int) -> dict[str, LineResult]:
-        """Return what a document's questions came to, by their keys."""
+        """Return the results of a document's questions, by question key."""
         prefix = question_id(number, "")
         return {key: result_of(line) for file in self._both for key, line in file.take_all(prefix)}
 
@@ -214,5 +214,5 @@ def _outcome(line: Mapping[str, Any]) -> Outcome:
 _MISSING = {"code": "no_result", "message": "the batch of this stage has no result for the document"}
 _NOT_ASKED = {
     "code": "not_asked",
-    "message": "what was read of the document was deleted meanwhile, or is too long for one question",
+    "message": "the document's text was deleted meanwhile, or is too long for one question",
 }

@@ -1,4 +1,4 @@
-"""The lines of each stage but the first, made of what the stages before have come to."""
+"""The request lines of each stage after the first, built from the results of earlier stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GroundingKeys:
 
     plan: str
     found: str | None
-    """What was found for the questions; None where documents were asked."""
+    """Passages found for the questions; None if documents were asked."""
 
 
 def first_questions(
@@ -35,7 +35,7 @@ def first_questions(
     for one in documents:
         if one.read is None or one.read.error is not None:
             continue
-        # A character has a byte at least: what is shown whole and is longer could not be a line.
+        # A character takes at least one byte, so a longer text shown whole cannot fit a line.
         if job.window is None and one.read.body["num_characters"] > max_line_bytes:
             continue
         document = _document(storage, str(one.read.body["object_key"]))
@@ -49,9 +49,9 @@ def first_questions(
 
 
 def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[bytes]:
-    """Yield the lines that ask a document the first time; `texts` are those of its excerpts for each group.
+    """Yield the first questions for a document; `texts` are the texts of its excerpts, one for each group.
 
-    A group's second reading follows it: what both begin with is in the prefix cache.
+    A group's second reading follows directly, so that their common prefix is in the prefix cache.
     """
     for group, text in enumerate(texts):
         yield job.line(number, group, job.first_request(group, text)).rstrip(b"\n")
@@ -62,41 +62,41 @@ def of_document(job: ExtractJob, number: int, texts: Sequence[str]) -> Iterator[
 
 def again_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
     """Yield the lines of the next round of further questions."""
-    return (_question(one, job, said) for one in documents for said in one.doubts)
+    return (_question(one, job, question) for one in documents for question in one.doubts)
 
 
 def covered_questions(documents: Iterable[DocumentProgress], job: ExtractJob) -> Iterator[bytes]:
     """Yield the lines that ask with the found values covered."""
-    return (_question(one, job, said) for one in documents for said in one.covered_questions)
+    return (_question(one, job, question) for one in documents for question in one.covered_questions)
 
 
-def _question(one: DocumentProgress, job: ExtractJob, said: Mapping[str, Any]) -> bytes:
-    request = Request(messages=tuple(said["messages"]), response_format=said["response_format"])
-    return job.line(one.number, said["group"], request).rstrip(b"\n")
+def _question(one: DocumentProgress, job: ExtractJob, question: Mapping[str, Any]) -> bytes:
+    request = Request(messages=tuple(question["messages"]), response_format=question["response_format"])
+    return job.line(one.number, question["group"], request).rstrip(b"\n")
 
 
 def groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that have first answers looked for in their documents."""
+    """Yield the lines that ground first answers in their documents."""
     return (_grounding(one, keys) for one in documents if one.problem() is None)
 
 
 def again_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that have all answers looked for, of documents that were to be asked in the last round.
+    """Yield the lines that ground all answers of documents that were due to be asked in the last round.
 
-    Those that it had no room for, too: their records say so, and what comes behind the rounds is asked of them.
+    Includes documents for which the round had no room: their records note it, and later stages still ask them.
     """
     return (_grounding(one, keys) for one in documents if one.again and (one.again[-1] or one.doubts))
 
 
 def covered_groundings(documents: Iterable[DocumentProgress], keys: GroundingKeys) -> Iterator[bytes]:
-    """Yield the lines that have all answers looked for, of documents that were asked with values covered."""
+    """Yield the lines that ground all answers of documents that were asked with values covered."""
     return (_grounding(one, keys) for one in documents if one.covered)
 
 
 def _grounding(one: DocumentProgress, keys: GroundingKeys) -> bytes:
     assert one.read is not None, "it was read"
     if one.document.is_index and keys.found is None:
-        raise InputError("what was found for its questions was deleted; create the extraction anew")
+        raise InputError("the passages found for its questions were deleted; create the extraction again")
     source = {"found_key": keys.found} if one.document.is_index else {"object_key": one.read.body["object_key"]}
     by_group = {"second_readings": one.second_readings, "covered": one.covered}
     body = {
@@ -120,7 +120,7 @@ def _bodies(results: Mapping[int, LineResult] | Mapping[str, LineResult]) -> dic
 
 
 def _document(storage: Storage, object_key: str) -> Document | None:
-    """Return a read document; None where it was deleted meanwhile."""
+    """Return a read document, or None if it was deleted meanwhile."""
     try:
         stored = b"".join(storage.iter_chunks(object_key))
     except NotFoundError:

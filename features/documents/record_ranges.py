@@ -1,6 +1,6 @@
-"""Where in the file of an extraction's records each document's lies, so that one is read without those before it.
+"""Byte ranges of an extraction's records by document, so that one record is read without those before it.
 
-Noted with the file, or when a record is first looked for in it.
+Stored together with the file, or when a record is first looked up in it.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from jobs.lines.reading import iter_lines
 from jobs.storage import Storage
 
 _BUCKETS = 256
-"""Most rows of an extraction: of 100,000 documents a row has 400, so it is read and written at once."""
+"""Maximum number of rows per extraction; with 100,000 documents a row holds 400 and is read and written at once."""
 
 ByteRange = tuple[int, int]
-"""Of a record with its line end: where it begins, and where the next one does."""
+"""Of a record with its line end: its first byte, and the first byte after it."""
 
 
 def note(session: Session, extraction_id: str, ranges: Mapping[str, ByteRange]) -> None:
-    """Write where the records of all documents lie, by the documents' ids; where it is written, nothing is done."""
+    """Store the ranges of all records, by document id; does nothing if they are already stored."""
     buckets: defaultdict[int, dict[str, ByteRange]] = defaultdict(dict)
-    for document_id, found in ranges.items():
-        buckets[_bucket(document_id)][document_id] = found
+    for document_id, byte_range in ranges.items():
+        buckets[_bucket(document_id)][document_id] = byte_range
     rows = [{"extraction_id": extraction_id, "bucket": bucket, "ranges": inside} for bucket, inside in buckets.items()]
     if rows:
         session.execute(insert(RecordRanges).on_conflict_do_nothing(), rows)
 
 
 def note_late(session: Session, tenant_id: str, extraction_id: str, ranges: Mapping[str, ByteRange]) -> None:
-    """Write the same of a completed extraction of this tenant. Raises NotFoundError where it is deleted meanwhile."""
+    """Store the ranges for a completed extraction of this tenant. Raises NotFoundError if it was deleted meanwhile."""
     lock_own(session, tenant_id, extraction_id)
     note(session, extraction_id, ranges)
 
 
 def find(session: Session, extraction_id: str, document_id: str) -> ByteRange | None:
-    """Return where the record of a document lies. Raises NotFoundError.
+    """Return the range of a document's record. Raises NotFoundError.
 
-    None where nothing is noted of its bucket: the file has few documents and not this one, or was not looked into yet.
+    Returns None if the document's bucket has no row: no document falls into it, or the file was not scanned yet.
     """
     row = RecordRanges
     of_bucket = (row.extraction_id == extraction_id) & (row.bucket == _bucket(document_id))
@@ -57,7 +57,7 @@ def find(session: Session, extraction_id: str, document_id: str) -> ByteRange | 
 
 
 def range_of(ranges: Mapping[str, Any], document_id: str) -> ByteRange:
-    """Return that of a document. Raises NotFoundError."""
+    """Return the range of a document. Raises NotFoundError."""
     if document_id not in ranges:
         raise NotFoundError(f"The extraction has no document {document_id[:100]!r}.", param="document_id")
     start, end = ranges[document_id]
@@ -65,16 +65,16 @@ def range_of(ranges: Mapping[str, Any], document_id: str) -> ByteRange:
 
 
 def read_all(storage: Storage, file: RecordsFile) -> dict[str, ByteRange]:
-    """Return where all records of a file lie: reads it to its end."""
-    found = {}
+    """Return the ranges of all records by reading the whole file."""
+    ranges = {}
     for line in iter_lines(storage.iter_chunks(file.object_key), max_line_bytes=MAX_RECORD_BYTES):
         assert line.content is not None, "records are shorter"
-        found[orjson.loads(line.content)["document_id"]] = (line.byte_start, line.byte_end)
-    return found
+        ranges[orjson.loads(line.content)["document_id"]] = (line.byte_start, line.byte_end)
+    return ranges
 
 
 def read_record(storage: Storage, file: RecordsFile, where: ByteRange) -> dict[str, Any]:
-    """Return the record that lies there."""
+    """Return the record in this range."""
     return dict(orjson.loads(storage.read_range(file.object_key, *where)))
 
 

@@ -1,6 +1,6 @@
-"""The fields of records as the columns of a table, with the types that their schema gives them.
+"""The fields of records as table columns, typed by their schema.
 
-Beside them each row says how sure it is: a table has no evidence.
+Extra columns say how certain a row is, since a table has no evidence.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _OWN = {
     "score": Kind.NUMBER,
     "notes": Kind.STRING,
 }
-"""Columns beside those of the schema. A field of one of these names, which many databases read in any case, is
-`fields.NAME`: no field's name has a full stop."""
+"""Columns added to those of the schema. A field with one of these names, in any case since many databases ignore case,
+becomes `fields.NAME`; no field name contains a full stop."""
 
 
 def table_columns(schema: FieldSchema) -> dict[str, ColumnType]:
-    """Return the columns of the table. Raises InputError where a field has no one type."""
+    """Return the columns of the table. Raises InputError if a field has no single type."""
     own = {name: ColumnType(kind=kind, place="$") for name, kind in _OWN.items()}
     return own | {_column(name): column for name, column in answer_columns(schema.output_schema()).items()}
 
 
 def require_table(schema: FieldSchema) -> None:
-    """Raise InputError where no table can have these fields, or pyarrow is not installed."""
+    """Raise InputError if no table can hold these fields, or pyarrow is not installed."""
     arrow_fields(table_columns(schema))
 
 
 def open_parquet(target: BinaryIO, columns: Mapping[str, ColumnType]) -> AbstractContextManager[TableWriter]:
-    """Return a writer of Parquet. Raises InputError where pyarrow is not installed."""
+    """Return a writer of Parquet. Raises InputError if pyarrow is not installed."""
     arrow = needed("pyarrow", by="writing Parquet")
     types = arrow.schema(arrow_fields(columns))
     return open_table(target, Format.PARQUET, columns=list(columns), schema=types)
@@ -54,9 +54,9 @@ def row_of(record: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict
 
 
 def _surety(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether a person should look at a record, the least score of its values, and what is noted of them.
+    """Return whether a person should review a record, the lowest score of its values, and its notes.
 
-    What somebody has decided is sure. A failed document needs a look, and has no score.
+    Reviewed values count as certain. A failed document needs a review and has no score.
     """
     undecided = [each for each in record["evidence"] if "reviewed" not in each]
     return {

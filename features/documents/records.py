@@ -1,7 +1,7 @@
-"""Records of an extraction as its owner reads them, page by page, out of the file that has them.
+"""Records of an extraction for its owner, read page by page from the records file.
 
-While documents are asked again these are the records of before. Cursors of such a file are told apart from those of the
-file of the end: what stands behind one is another record there.
+While documents are asked again, the file holds provisional records. Its cursors differ from those of the final file,
+since the same position holds another record there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jobs.storage import Storage
 
 _FINAL_FROM = 0
 _FROM = {Stage.ASK_AGAIN: 2**52, Stage.ASK_COVERED: 2**52 + 2**51}
-"""Cursors from here on are of the file that was written when this stage began; no file is so large."""
+"""First cursor of the file written when this stage began; no file is that large."""
 MAX_PAGE_BYTES = 4 * MIB
-"""A page ends after the record that passes this."""
+"""A page ends after the record that exceeds this."""
 MAX_RECORD_BYTES = 64 * MIB
 _READ_AT_ONCE = MIB
 
@@ -34,29 +34,29 @@ class RecordsPage:
     content: bytes
     """NDJSON."""
     after: int
-    """The cursor of the next page: how far the file has been read, in bytes."""
+    """The cursor of the next page: the number of bytes of the file read so far."""
     has_more: bool
     is_final: bool
-    """Whether the extraction is completed; else there may be none yet, or they may change."""
+    """Whether the extraction is completed; if not, there may be no records yet, or they may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsFile:
-    """The object that has the records."""
+    """The object that holds the records."""
 
     object_key: str
     size_bytes: int
     cursors_from: int = _FINAL_FROM
-    """What cursors have beside how far they are in it."""
+    """Offset added to positions in the file to make cursors."""
 
     @property
     def is_final(self) -> bool:
-        """Tell whether its records are those of the end."""
+        """Tell whether these are the final records."""
         return self.cursors_from == _FINAL_FROM
 
 
 def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
-    """Return where the records of now are; None while there are none yet. Raises what `records_file` raises."""
+    """Return the file of the current records, or None if there are none yet. Raises what `records_file` raises."""
     is_over = ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES
     if extraction.output_file_id is None and not is_over:
         return None
@@ -64,13 +64,13 @@ def latest_file(session: Session, extraction: Extraction) -> RecordsFile | None:
         return records_file(session, extraction)
     begun = [stage_of(stage) for stage in stages_of(session, extraction.id) if stage.num_lines]
     bases = [base for stage, base in _FROM.items() if stage in begun]
-    if not bases:  # it was cancelled while its only records were written
+    if not bases:  # cancelled while its only records were being written
         return records_file(session, extraction)
     return replace(_kept(session, extraction, extraction.output_file_id), cursors_from=max(bases))
 
 
 def records_file(session: Session, extraction: Extraction) -> RecordsFile:
-    """Return where the final records are. Raises ConflictError where there are none, GoneError where they were."""
+    """Return the file of the final records. Raises ConflictError if there is none, GoneError if it was deleted."""
     if extraction.state != ExtractionState.COMPLETED:
         what = "will have none" if ExtractionState(extraction.state) in TERMINAL_EXTRACTION_STATES else "has none yet"
         raise ConflictError(
@@ -92,12 +92,12 @@ def _kept(session: Session, extraction: Extraction, file_id: str) -> RecordsFile
 
 
 def no_page(after: int) -> RecordsPage:
-    """Return what there is while there are no records."""
+    """Return the empty page of an extraction without records."""
     return RecordsPage(content=b"", after=after, has_more=False, is_final=False)
 
 
 def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:
-    """Return up to `limit` records behind a cursor.
+    """Return up to `limit` records after a cursor.
 
     Raises InputError for one that no page has given, ConflictError for one of records that were not final.
     """

@@ -1,4 +1,4 @@
-"""What the batches of an extraction are made of, and what their answers come to: all of it read under its claim."""
+"""The lines of an extraction's batches and the results of earlier stages, read under its claim."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _GROUNDINGS = {
 
 
 class ExtractionFailedError(InputError):
-    """An extraction cannot go on; the message is its reason."""
+    """An extraction cannot continue; the message is the reason."""
 
 
 class StageLines:
-    """The lines of the next stage of an extraction, and the answers of those before it."""
+    """The lines of an extraction's next stage, and the answers of earlier stages."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class StageLines:
         self._embedder_of = embedder_of
 
     def keep(self, stage: Stage) -> dict[str, NewFile]:
-        """Write what is kept when a stage begins, by the column that names it, as objects that no row names yet.
+        """Write the objects to keep when a stage begins, by the column that will name them.
 
-        The documents of now and the plan are kept at first; the plan once more when its examples have texts.
+        At the first stage these are the current documents and the plan; the plan again once its examples have texts.
         """
         extraction = self._standing.extraction
         if stage is Stage.READ:
@@ -73,7 +73,7 @@ class StageLines:
         return {}
 
     def lines(self, stage: Stage, *, documents_key: str | None) -> Iterable[bytes]:
-        """Return the lines of a stage; `documents_key` is the object of the documents where they are just kept."""
+        """Return the lines of a stage; `documents_key` is the object of the documents if they were just written."""
         corpus = self._standing.plan.corpus
         if documents_key is not None:
             kept = kept_documents(self._storage, documents_key)
@@ -88,7 +88,7 @@ class StageLines:
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
         if stage in _LATER_QUESTIONS:
-            # What a round has no room for is not asked again: the record says so where nothing was answered.
+            # Questions beyond a batch's limit are dropped from the round: the record notes what was not answered.
             return islice(_LATER_QUESTIONS[stage](progress, job), self._settings.max_batch_lines)
         plan_key = self._kept_key(self._standing.extraction.plan_file_id)
         return _GROUNDINGS[stage](
@@ -96,29 +96,29 @@ class StageLines:
         )
 
     def progress(self) -> Iterator[DocumentProgress]:
-        """Yield each document with what the stages so far came to."""
+        """Yield each document with its results so far."""
         documents_key = self._kept_key(self._standing.extraction.documents_file_id)
-        found = [(stage_of(stage), self._files_of(stage)) for stage in self._standing.begun]
+        stages = [(stage_of(stage), self._files_of(stage)) for stage in self._standing.begun]
         num_groups, not_asked = len(self._standing.job.groups), self._standing.not_asked
         for one in Progress(
-            self._storage, documents_key, found, num_groups=num_groups, not_asked=not_asked
+            self._storage, documents_key, stages, num_groups=num_groups, not_asked=not_asked
         ).documents():
             self._work.check()
             yield one
 
     def _may_cut(self, corpus: Corpus) -> Callable[[str], bool]:
-        """Return what tells whether an index's model may not read all of a query."""
+        """Return a function that tells whether an index's model may not read all of a query."""
         try:
             with self._work.reading() as session:
                 embedder = self._embedder_of(session, self._standing.extraction.tenant_id, corpus.index_id)
-        except (NotFoundError, ConflictError):  # the batch says so, of each line
+        except (NotFoundError, ConflictError):  # the batch reports it for each line
             embedder = None
         if embedder is None:
             return lambda _query: False
         return lambda query: embedder.may_cut(embedder.query_prefix + query)
 
     def _found_key(self) -> str | None:
-        """Return the object that has what was found for the questions of an index."""
+        """Return the object with the passages found for the questions of an index."""
         batch_id = next(stage.batch_id for stage in self._standing.begun if stage_of(stage) is Stage.ASK)
         if batch_id is None:
             return None
@@ -126,14 +126,14 @@ class StageLines:
             return corpora.found_key(session, batch_id)
 
     def _is_empty(self, stage: Stage) -> bool:
-        """Tell whether there is nothing to ask the model any more, or nothing that the last round has asked it."""
+        """Tell whether the stage has no lines: the model may not be asked any more, or the last round asked nothing."""
         if stage is Stage.GROUND_AGAIN:
             return not self._standing.begun[-1].num_lines
         return stage in (Stage.ASK, Stage.ASK_AGAIN, Stage.ASK_COVERED) and not self._is_asked
 
     @property
     def _is_asked(self) -> bool:
-        """Tell whether there is anything that the model may still be asked."""
+        """Tell whether the model may still be asked."""
         return self._standing.early_end is None
 
     @cached_property
@@ -141,7 +141,7 @@ class StageLines:
         extraction, source = self._standing.extraction, self._standing.plan.examples_of
         if source is None:
             return ()
-        found = Examples(
+        examples = Examples(
             reading=self._work.reading,
             storage=self._storage,
             tenant_id=extraction.tenant_id,
@@ -149,7 +149,7 @@ class StageLines:
             source=source,
             checked=self._work.checked,
         )
-        return found.read(self._standing.job)
+        return examples.read(self._standing.job)
 
     def _kept_plan(self) -> NewFile:
         has_texts = bool(self._standing.begun)
@@ -188,13 +188,13 @@ class StageLines:
         return StageFiles(output_key=keys[0], errors_key=keys[1])
 
     def _kept_key(self, file_id: str | None) -> str:
-        """Return the object of a file. Raises ExtractionFailedError where it was deleted."""
+        """Return the object of a file. Raises ExtractionFailedError if it was deleted."""
         assert file_id is not None, "its stage is done"
         with self._work.reading() as session:
             extraction = session.get_one(Extraction, self._work.claim.id)
             file = files.find_kept(session, extraction.tenant_id, file_id)
         if file is None:
             raise ExtractionFailedError(
-                f"the file {file_id!r} of this extraction was deleted or has expired; create the extraction anew"
+                f"the file {file_id!r} of this extraction was deleted or has expired; create the extraction again"
             )
         return file.object_key

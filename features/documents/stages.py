@@ -1,4 +1,4 @@
-"""The stages of an extraction, in their order: which are begun, and the batch that each one is."""
+"""The stages of an extraction in order, which of them have begun, and their batches."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jobs.tables import Batch, BatchStage
 
 
 class Stage(StrEnum):
-    """What is done to all documents before the next stage begins."""
+    """A step that all documents finish before the next one begins."""
 
-    READ = "read"  # bytes become a text with places
+    READ = "read"  # bytes become text with positions
     ASK = "ask"  # the model is asked for every group of fields
-    GROUND = "ground"  # what it said is looked for in the text; what is doubtful is named
-    ASK_AGAIN = "ask_again"  # the model is asked for that; with the next, a round, of which there may be several
+    GROUND = "ground"  # answers are located in the text; doubtful values are listed
+    ASK_AGAIN = "ask_again"  # the model is asked for doubtful values; with GROUND_AGAIN one round of possibly several
     GROUND_AGAIN = "ground_again"
-    ASK_COVERED = "ask_covered"  # the model is asked with what was found covered
+    ASK_COVERED = "ask_covered"  # the model is asked with the found values covered
     GROUND_COVERED = "ground_covered"
 
 
 STAGES = tuple(Stage)
-"""In their order, of which an extraction has those of its passes."""
+"""All stages in order; an extraction has the stages of its passes."""
 _GROUNDING = (Stage.GROUND, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
 _ENDPOINTS = {Stage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
 _LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
-"""What was answered is paid: to look for it in the texts there is time, even after the window."""
+"""Answers are already paid for, so grounding gets this much time even after the window."""
 
 
 def stages_for(passes: Passes) -> list[Stage]:
@@ -46,31 +46,31 @@ def stages_for(passes: Passes) -> list[Stage]:
 
 
 def stage_of(begun: ExtractionStage) -> Stage:
-    """Return which stage has begun."""
+    """Return the stage of this row."""
     return Stage(begun.name)
 
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
-    """Return the stages that are begun, in order."""
+    """Return the stages that have begun, in order."""
     return stages_of_each(session, [extraction_id])[extraction_id]
 
 
 def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionStage]]:
-    """Return the same of several extractions, by their ids, in one query."""
+    """Return the stages that have begun of several extractions, by extraction id, in one query."""
     return course_stages.stages_of_each(session, ExtractionStage, ExtractionStage.extraction_id, extraction_ids)
 
 
 def all_batches_of_each(
     session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
 ) -> dict[str, dict[str, Batch]]:
-    """Return those of several extractions, with the batches that have looked for the passages of an index for them.
+    """Return the batches of several extractions, by extraction id, including batches that retrieved their passages.
 
-    In two queries, by the ids of extractions.
+    Takes two queries.
     """
     own = course_stages.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
-    looked = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
+    retrievals = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
     beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
-    for batch_id, batch in session.execute(looked.where(BatchStage.batch_id.in_(own))):
+    for batch_id, batch in session.execute(retrievals.where(BatchStage.batch_id.in_(own))):
         beside[batch_id][batch.id] = batch
     return {
         extraction_id: {batch.id: batch for stage in of_one for batch in beside.get(stage.batch_id or "", {}).values()}
@@ -81,7 +81,7 @@ def all_batches_of_each(
 def begin(
     session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
-    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
     wanted = course_stages.StageBatch(
         stage=stage.value,
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
@@ -91,7 +91,7 @@ def begin(
     )
     mine = ExtractionStage.extraction_id == extraction.id
     last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
-    # Without further rounds the number is the stage's place.
+    # Unless rounds are repeated, the number is the stage's position.
     number = max(STAGES.index(stage), 0 if last is None else last + 1)
     row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
     course_stages.begin(session, extraction, row, lines=lines, wanted=wanted, settings=settings)

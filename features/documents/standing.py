@@ -1,4 +1,4 @@
-"""Where an extraction stands: the stages that have begun, what became of their batches, and what comes next."""
+"""Standing of an extraction: the stages that have begun, their batches, and what comes next."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jobs.states import BatchState
 from jobs.tables import Batch
 
 _ENDED_EARLY = (BatchState.EXPIRED, BatchState.CANCELLED)
-"""With an error for every line that was not run: what was answered is put out."""
+"""Such a batch has an error for every line that was not run; finished answers are used."""
 
 
 @dataclass(frozen=True)
 class Standing(CourseStanding[ExtractionStage]):
-    """An extraction as it was when its worker looked."""
+    """An extraction as its worker last read it."""
 
     extraction: Extraction
 
@@ -39,9 +39,9 @@ class Standing(CourseStanding[ExtractionStage]):
 
     @property
     def next_stages(self) -> list[Stage]:
-        """Return the stage that comes next, none where all have begun.
+        """Return the candidates for the next stage, in order; empty if all stages have begun.
 
-        Behind a round of asking again there are two: another round, and what comes where that has nothing to ask.
+        After a round of asking again there are two: another round, and the stage to begin if that has nothing to ask.
         """
         all_of = stages.stages_for(self.job.passes)
         if not self.begun:
@@ -53,18 +53,18 @@ class Standing(CourseStanding[ExtractionStage]):
 
     @property
     def ended_early(self) -> tuple[ExtractionStage, Batch] | None:
-        """Return the first stage whose batch expired or was cancelled: after it nothing more is asked of the model."""
+        """Return the first stage whose batch expired or was cancelled; the model is asked nothing after it."""
         of_stages = ((stage, self.batches[stage.batch_id]) for stage in self.begun if stage.batch_id is not None)
-        return next((found for found in of_stages if found[1].state in _ENDED_EARLY), None)
+        return next((ended for ended in of_stages if ended[1].state in _ENDED_EARLY), None)
 
     @property
     def early_end(self) -> str | None:
-        """Return what to say of it."""
+        """Return the reason for the early end."""
         return None if self.ended_early is None else problem_of(*self.ended_early)
 
     @property
     def not_asked(self) -> dict[str, str] | None:
-        """Return the error of documents that were read, and not asked for it."""
+        """Return the error of documents that were read but, because of the early end, not asked."""
         if self.ended_early is None or stage_of(self.ended_early[0]) is not Stage.READ:
             return None
         reason = f"{problem_of(*self.ended_early)}, and nothing was asked after it"
@@ -72,7 +72,7 @@ class Standing(CourseStanding[ExtractionStage]):
 
 
 def look(session: Session, extraction_id: str) -> Standing:
-    """Return where an extraction stands now. Raises NotFoundError where it was deleted."""
+    """Return the current standing of an extraction. Raises NotFoundError if it was deleted."""
     extraction = session.get(Extraction, extraction_id)
     if extraction is None:
         raise NotFoundError(f"extraction {extraction_id!r} is gone")
@@ -87,5 +87,5 @@ def look(session: Session, extraction_id: str) -> Standing:
 
 
 def problem_of(stage: ExtractionStage, batch: Batch) -> str:
-    """Return what became of the batch of a stage that did not complete."""
+    """Return the problem of a stage's batch that did not complete."""
     return batch_problem(batch, of=f"stage {stage_of(stage)}")

@@ -54,18 +54,18 @@ class CollectionDocument(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     collection_id: Mapped[str] = mapped_column(ForeignKey("collection.id"))
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenant.id"))
-    number: Mapped[int] = mapped_column(Identity())  # in the order in which they were added
+    number: Mapped[int] = mapped_column(Identity())  # in the order of addition
     name: Mapped[str]
-    file_id: Mapped[str | None]  # which its owner may delete: then it cannot be read any more
+    file_id: Mapped[str | None]  # unreadable once its owner deletes it
     store: Mapped[str | None]
     key: Mapped[str | None]
-    version: Mapped[str | None]  # of the object, when it was listed last
+    version: Mapped[str | None]  # of the object, at the last listing
     size_bytes: Mapped[int]
     created_at: Mapped[datetime] = created_at()
     deleted_at: Mapped[datetime | None]
-    # What the last extraction that read it found:
+    # Results of the last extraction that read it:
     sha256: Mapped[str | None]
-    object_key: Mapped[str | None]  # of the text and its places
+    object_key: Mapped[str | None]  # of the text and its positions
     num_pages: Mapped[int | None]
     num_characters: Mapped[int | None]
     error: Mapped[dict[str, Any] | None]  # why it could not be read
@@ -87,20 +87,20 @@ class Extraction(CourseRow):
     )
 
     model: Mapped[str]
-    plan: Mapped[dict[str, Any]]  # what is asked, as `features.documents.extraction.course.stored_plan` keeps it
-    again: Mapped[bool]  # whether what is doubtful is asked a second time
-    parquet: Mapped[bool]  # whether the fields are written as a table, too
+    plan: Mapped[dict[str, Any]]  # in the form of `features.documents.extraction.course.stored_plan`
+    again: Mapped[bool]  # whether doubtful values are asked a second time
+    parquet: Mapped[bool]  # whether the fields are also written as a table
     output_expires_after_seconds: Mapped[int | None]
-    # Its documents as they were when it began, and its plan; null: it has not begun.
+    # Its documents when it began, and its plan; null before it begins.
     documents_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     plan_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
-    # Of its end; while documents are asked again, the records of before:
+    # The final results; while documents are asked again, the provisional records:
     output_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     parquet_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))
     num_documents: Mapped[int] = mapped_column(server_default="0")
     num_done: Mapped[int] = mapped_column(server_default="0")
-    failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # how many failed, by code
-    num_to_review: Mapped[int] = mapped_column(server_default="0")  # values
+    failed_codes: Mapped[dict[str, Any]] = mapped_column(server_default="{}")  # numbers of failed documents by code
+    num_to_review: Mapped[int] = mapped_column(server_default="0")  # number of values
 
 
 class ExtractionStage(StageColumns, Base):
@@ -134,17 +134,17 @@ class Review(Base):
     tenant_id: Mapped[str]
     document_id: Mapped[str]
     document: Mapped[str]  # its name
-    path: Mapped[str]  # of the value, as the evidence spells it
-    place: Mapped[list[Any]] = mapped_column(JSON)  # the same in parts
+    path: Mapped[str]  # of the value, spelled as in the evidence
+    place: Mapped[list[Any]] = mapped_column(JSON)  # the path in parts
     reason: Mapped[str]
     urgency: Mapped[float]
-    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)  # which takes what documents have, NUL too
+    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)  # plain JSON, since documents may contain NUL
     claim: Mapped[str | None]
     claimed_until: Mapped[datetime | None]
     verdict: Mapped[str | None]
     correction: Mapped[dict[str, Any] | None]  # its `value`
-    is_right: Mapped[bool | None]  # whether what was extracted is
-    decided_by: Mapped[str | None]  # a key
+    is_right: Mapped[bool | None]  # whether the extracted value is right
+    decided_by: Mapped[str | None]  # id of a key
     decided_at: Mapped[datetime | None]
 
 
@@ -161,10 +161,10 @@ class ItemChangeRow(Base):
     extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"))
     tenant_id: Mapped[str]
     document_id: Mapped[str]
-    place: Mapped[list[Any]] = mapped_column(JSON)  # of the item, by the number that it keeps
+    place: Mapped[list[Any]] = mapped_column(JSON)  # of the item, with its permanent number
     change: Mapped[str]
     value: Mapped[Any] = mapped_column(JSON)  # of an added item
-    changed_by: Mapped[str]  # a key
+    changed_by: Mapped[str]  # id of a key
     changed_at: Mapped[datetime]
 
 
@@ -175,4 +175,4 @@ class RecordRanges(Base):
 
     extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id", ondelete="CASCADE"), primary_key=True)
     bucket: Mapped[int] = mapped_column(primary_key=True)
-    ranges: Mapped[dict[str, Any]]  # from and to which byte, by the id of the document
+    ranges: Mapped[dict[str, Any]]  # first byte and end, by document id

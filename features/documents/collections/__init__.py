@@ -1,1 +1,1 @@
-"""Collections of documents, and what was read of them."""
+"""Collections of documents and the results of reading them."""

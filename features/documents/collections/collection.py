@@ -1,4 +1,4 @@
-"""A tenant's collections: make, look at, list, delete. What is in one `documents` knows."""
+"""Collections of a tenant: create, get, list and delete."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from jobs.states import TERMINAL_EXTRACTION_STATES, TERMINAL_INDEX_STATES
 def create_collection(
     session: Session, tenant_id: str, name: str, *, metadata: Mapping[str, str] | None, settings: Settings
 ) -> Collection:
-    """Make an empty collection. Raises InputError for the metadata, LimitError where the tenant has as many as it may.
+    """Create an empty collection. Raises InputError for invalid metadata, LimitError at the tenant's limit.
 
-    Names are for people: two may be alike.
+    Names are for display and need not be unique.
     """
     check_metadata(metadata)
     advisory_lock(session, f"collections {tenant_id}")
     mine = select(func.count()).where(Collection.tenant_id == tenant_id, Collection.deleted_at.is_(None))
     if (session.scalar(mine) or 0) >= settings.tenant_collections:
         raise LimitError(
-            f"You have {settings.tenant_collections:,} collections, which is as many as you may. Delete one.",
+            f"You have {settings.tenant_collections:,} collections, which is the maximum. Delete one.",
             code="too_many_collections",
         )
     collection = Collection(
@@ -49,7 +49,7 @@ def create_collection(
 
 
 def get_collection(session: Session, tenant_id: str, collection_id: str) -> Collection:
-    """Return a collection of this tenant. Raises NotFoundError, also for one that is deleted or another's."""
+    """Return a collection of this tenant. Raises NotFoundError, also if it is deleted or another tenant's."""
     is_mine = (Collection.id == collection_id) & (Collection.tenant_id == tenant_id)
     collection = session.scalar(select(Collection).where(is_mine, Collection.deleted_at.is_(None)))
     if collection is None:
@@ -58,7 +58,7 @@ def get_collection(session: Session, tenant_id: str, collection_id: str) -> Coll
 
 
 def lock_collection(session: Session, tenant_id: str, collection_id: str) -> Collection:
-    """Return the same, locked until the transaction ends: its documents come and go one transaction at a time."""
+    """Return a collection, locked until the transaction ends: one transaction at a time changes its documents."""
     get_collection(session, tenant_id, collection_id)
     query = select(Collection).where(Collection.id == collection_id).with_for_update(key_share=True)
     collection = session.scalar(query, execution_options={"populate_existing": True})
@@ -68,7 +68,7 @@ def lock_collection(session: Session, tenant_id: str, collection_id: str) -> Col
 
 
 def lock_filled(session: Session, tenant_id: str, collection_id: str) -> tuple[Collection, int]:
-    """Return the same with the number of its documents. Raises InputError where there is none."""
+    """Return a locked collection and the number of its documents. Raises InputError if it is empty."""
     collection = lock_collection(session, tenant_id, collection_id)
     num_documents = documents.num_documents(session, [collection.id])[collection.id]
     if not num_documents:
@@ -87,9 +87,9 @@ def list_collections(session: Session, tenant_id: str, *, after: str | None, lim
 
 
 def delete_collection(session: Session, tenant_id: str, collection_id: str, *, by: str) -> None:
-    """Delete a collection, its documents and what was read of them; files and stores keep what they have.
+    """Delete a collection, its documents and their texts; files and stores keep their content.
 
-    Raises NotFoundError, or ConflictError while an extraction or an index of it is under way.
+    Raises NotFoundError, or ConflictError while an extraction or an index of it is in progress.
     """
     collection = lock_collection(session, tenant_id, collection_id)
     has_ended = Extraction.state.in_([state.value for state in TERMINAL_EXTRACTION_STATES])

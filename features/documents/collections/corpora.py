@@ -1,7 +1,7 @@
-"""Questions over a whole index: each shows the passages that are found for its fields, and what was found for them.
+"""Questions to a whole index: each shows the passages found for its fields.
 
-Each is a line that says what is to be found for its prompt (`jobs.batches.retrieval`), so an index is searched, its
-queries are embedded and both are billed as for any other line.
+Each is a line with a `context` to retrieve (`jobs.batches.retrieval`), so searching the index and embedding the queries
+work and are billed as for any other line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jobs.states import StageKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedIndex:
-    """An index that can be asked."""
+    """An index that is ready to be asked."""
 
     id: str
     collection_id: str
-    """Of the collection that it was built of."""
+    """The collection that it was built from."""
     name: str
     passage_tokens: int
 
@@ -35,18 +35,18 @@ class AskedIndex:
 
 
 FindIndex = Callable[[Session, str, str], AskedIndex]
-"""Return an index of a tenant by its id. Raises InputError where there is none that can be asked."""
+"""Returns an index of a tenant by its id. Raises InputError if it cannot be asked."""
 
 
 def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]) -> Iterator[bytes]:
-    """Yield the line of each group of fields. Raises InputError where no passage has room beside one.
+    """Yield the line of each group of fields. Raises InputError if a question leaves no room for a passage.
 
-    `may_cut` tells of a query whether the index's model may read its beginning alone. Only such a line says `truncate`.
+    `may_cut` tells whether the index's model may read only the beginning of a query. Only such a line sets `truncate`.
     """
     for group in range(len(job.groups)):
         request = job.first_request(group, PLACEHOLDER)
         top_k, max_tokens = _limits(job, corpus, group)
-        # Words are looked for in all of it; names stand first, so that descriptions are what an embedder may not reach.
+        # The word search uses the whole query; an embedder may cut it, so names come before descriptions.
         query = words_of(job.groups[group])
         context = {"index": corpus.index_id, "query": query, "max_tokens": max_tokens, "top_k": top_k}
         cut = {"truncate": True} if may_cut(query) else {}
@@ -54,15 +54,15 @@ def questions(job: ExtractJob, corpus: Corpus, *, may_cut: Callable[[str], bool]
 
 
 def found_key(session: Session, batch_id: str) -> str | None:
-    """Return the object that has the passages of each line of a batch; None: there is none, or it was deleted."""
-    found = (stage for stage in stages.stages_of(session, batch_id) if stage.kind is StageKind.FIND)
-    return next((stage.output_key for stage in found), None)
+    """Return the object with the passages of each line of a batch; None if there is none, or it was deleted."""
+    retrievals = (stage for stage in stages.stages_of(session, batch_id) if stage.kind is StageKind.FIND)
+    return next((stage.output_key for stage in retrievals), None)
 
 
 def _limits(job: ExtractJob, corpus: Corpus, group: int) -> tuple[int, int]:
-    """Return how many passages a question may be shown, and of how many tokens together.
+    """Return how many passages a question may be shown, and their maximum number of tokens together.
 
-    With less room fewer are: what stands around a passage takes some, too, and most have half of what they may have.
+    With little room there are fewer: the text around a passage takes tokens, and most passages have half the maximum.
     """
     most, room = corpus.top_k * corpus.passage_tokens, job.room(group)
     if room is None:
@@ -72,10 +72,10 @@ def _limits(job: ExtractJob, corpus: Corpus, group: int) -> tuple[int, int]:
     if left < corpus.passage_tokens:
         assert job.window is not None, "there is a limit"
         raise InputError(
-            f"The model {job.model!r} takes {job.window.max_tokens:,} tokens. Beside the question for "
-            f"{job.groups[group].leaves[0].name!r} and an answer of {job.params['max_tokens']:,} there is no room for "
+            f"The model {job.model!r} takes {job.window.max_tokens:,} tokens. The question for "
+            f"{job.groups[group].leaves[0].name!r} and an answer of {job.params['max_tokens']:,} leave no room for "
             f"a passage of the index, which may have {corpus.passage_tokens:,} (two bytes are a token). Lower "
-            "max_tokens, choose a model that takes more, or build an index with a lower max_tokens.",
+            "max_tokens, choose a model with a longer context, or build an index with a lower max_tokens.",
             param="max_tokens",
             code="context_length_exceeded",
         )

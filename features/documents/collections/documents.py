@@ -1,4 +1,4 @@
-"""The documents of a collection: files of the tenant and objects of its stores, each there once. Reads none of them."""
+"""Documents of a collection: files of the tenant and objects of its stores, each at most once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from jobs.ids import new_id
 from jobs.settings import Settings
 
 MAX_LISTED = 10_000
-"""Objects of a store that one call adds."""
+"""Maximum number of store objects that one call adds."""
 _ROWS_A_STATEMENT = 1000
 _COPIED = ("name", "size_bytes", "file_id", "store", "key", "version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where the bytes of a document are: a file, or an object of a store."""
+    """Location of a document's bytes: a file, or an object of a store."""
 
     name: str
     size_bytes: int
@@ -41,14 +41,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentPage:
-    """Some documents of a collection, in the order in which they were added."""
+    """A page of a collection's documents, in the order of addition."""
 
     data: Sequence[CollectionDocument]
     has_more: bool
 
 
 def file_sources(session: Session, tenant_id: str, file_ids: Sequence[str]) -> list[Source]:
-    """Return files as documents. Raises NotFoundError, or InputError for a file that is for something else."""
+    """Return files as sources. Raises NotFoundError, or InputError for a file with another purpose."""
     return [_file_source(session, tenant_id, file_id) for file_id in dict.fromkeys(file_ids)]
 
 
@@ -68,36 +68,36 @@ def _file_source(session: Session, tenant_id: str, file_id: str) -> Source:
 
 
 def store_sources(store: ExternalStore, name: str, prefix: str) -> list[Source]:
-    """List the objects of a store below a prefix as documents. Raises InputError for none, TooLargeError for too many.
+    """List the objects of a store below a prefix. Raises InputError if there are none, TooLargeError for too many.
 
-    May take as long as the store does: call it in no transaction.
+    May take as long as the store does: call it outside transactions.
     """
-    found = list(islice(store.list(prefix), MAX_LISTED + 1))
-    if not found:
+    objects = list(islice(store.list(prefix), MAX_LISTED + 1))
+    if not objects:
         raise InputError(
             f"The store {name!r} has nothing below {prefix[:200]!r}; give a folder with / at its end, or a key.",
             param="prefix",
             code="store_missing",
         )
-    if len(found) > MAX_LISTED:
+    if len(objects) > MAX_LISTED:
         raise TooLargeError(
-            f"The store {name!r} has more than {MAX_LISTED:,} objects below {prefix[:200]!r}, which may be added at "
-            "once. Give a longer prefix, and call several times.",
+            f"The store {name!r} has more than {MAX_LISTED:,} objects below {prefix[:200]!r}, the most that a call "
+            "adds. Give a longer prefix, and call several times.",
             param="prefix",
             code="too_many_documents",
         )
     return [
         Source(name=each.key, size_bytes=each.size_bytes, store=name, key=each.key, version=each.version)
-        for each in found
+        for each in objects
     ]
 
 
 def add_documents(
     session: Session, collection: Collection, sources: Sequence[Source], *, settings: Settings
 ) -> list[CollectionDocument]:
-    """Add documents, files or objects, each once, to a locked collection; return all of them, also those that it had.
+    """Add documents to a locked collection, each once; return all of them, including those already there.
 
-    An object that has changed since it was listed is told apart by its version. Raises TooLargeError.
+    The version of an object that has changed since the last listing is updated. Raises TooLargeError.
     """
     _check_sizes(sources, settings)
     blocks = [sources[at : at + _ROWS_A_STATEMENT] for at in range(0, len(sources), _ROWS_A_STATEMENT)]
@@ -105,8 +105,8 @@ def add_documents(
     count = num_documents(session, [collection.id])[collection.id]
     if count > settings.collection_documents:
         raise TooLargeError(
-            f"With these the collection has {count:,} documents and {settings.collection_documents:,} are allowed. "
-            "Make another collection for the rest.",
+            f"The collection would have {count:,} documents, and {settings.collection_documents:,} are allowed. "
+            "Create another collection for the rest.",
             param="collection_id",
             code="too_many_documents",
         )
@@ -118,14 +118,14 @@ def _check_sizes(sources: Sequence[Source], settings: Settings) -> None:
         if source.size_bytes > settings.max_document_bytes:
             raise TooLargeError(
                 f"{source.name[:200]!r} has {source.size_bytes:,} bytes and a document may have "
-                f"{settings.max_document_bytes:,}. Divide it, or leave it out.",
+                f"{settings.max_document_bytes:,}. Split it, or leave it out.",
                 param="file_ids" if source.file_id else "prefix",
                 code="document_too_large",
             )
 
 
 def _added(session: Session, collection: Collection, sources: Sequence[Source]) -> list[CollectionDocument]:
-    """Insert documents of one kind, each once, or change those that are there."""
+    """Insert documents of one kind, each once, or update those already there."""
     is_file = sources[0].file_id is not None
     statement = insert(CollectionDocument).values(
         [
@@ -149,11 +149,11 @@ def _added(session: Session, collection: Collection, sources: Sequence[Source]) 
 
 
 def num_documents(session: Session, collection_ids: Sequence[str]) -> dict[str, int]:
-    """Return how many documents each of these collections has."""
+    """Return the number of documents of each of these collections."""
     kept = CollectionDocument.collection_id.in_(collection_ids) & CollectionDocument.deleted_at.is_(None)
     counted = select(CollectionDocument.collection_id, func.count()).where(kept)
-    found = {row[0]: int(row[1]) for row in session.execute(counted.group_by(CollectionDocument.collection_id))}
-    return {collection_id: found.get(collection_id, 0) for collection_id in collection_ids}
+    counts = {row[0]: int(row[1]) for row in session.execute(counted.group_by(CollectionDocument.collection_id))}
+    return {collection_id: counts.get(collection_id, 0) for collection_id in collection_ids}
 
 
 def get_document(session: Session, collection_id: str, document_id: str) -> CollectionDocument:
@@ -166,11 +166,11 @@ def get_document(session: Session, collection_id: str, document_id: str) -> Coll
 
 
 def list_documents(session: Session, collection_id: str, *, after: str | None, limit: int) -> DocumentPage:
-    """Return a page of a collection's documents. Raises InputError where `after` is none of them."""
+    """Return a page of a collection's documents. Raises InputError if `after` is not one of them."""
     mine = CollectionDocument.collection_id == collection_id
     query = select(CollectionDocument).where(mine, CollectionDocument.deleted_at.is_(None))
     if after is not None:
-        # The cursor works on for one that is deleted meanwhile.
+        # The cursor still works if its document is deleted meanwhile.
         number = session.scalar(select(CollectionDocument.number).where(mine, CollectionDocument.id == after))
         if number is None:
             raise InputError(
@@ -185,7 +185,7 @@ def list_documents(session: Session, collection_id: str, *, after: str | None, l
 
 
 def object_keys(session: Session, tenant_id: str, document_ids: Ids[str]) -> dict[str, str]:
-    """Return where what was read of documents of a tenant lies, by their ids; of those that are kept and were read."""
+    """Return the object keys of the texts of a tenant's documents, by id; only documents that exist and were read."""
     is_kept = CollectionDocument.id.in_(document_ids) & CollectionDocument.deleted_at.is_(None)
     query = select(CollectionDocument.id, CollectionDocument.object_key).where(
         is_kept, CollectionDocument.tenant_id == tenant_id
@@ -194,14 +194,14 @@ def object_keys(session: Session, tenant_id: str, document_ids: Ids[str]) -> dic
 
 
 def iter_documents(session: Session, collection_id: str, *, after: int, limit: int) -> Sequence[CollectionDocument]:
-    """Return the next documents of a collection, behind number `after`."""
+    """Return the next documents of a collection, after number `after`."""
     mine = (CollectionDocument.collection_id == collection_id) & CollectionDocument.deleted_at.is_(None)
     query = select(CollectionDocument).where(mine, CollectionDocument.number > after)
     return session.scalars(query.order_by(CollectionDocument.number).limit(limit)).all()
 
 
 def delete_document(session: Session, collection: Collection, document_id: str, *, by: str) -> None:
-    """Delete a document of a locked collection; what was read of it is purged later. Raises NotFoundError."""
+    """Delete a document of a locked collection; its text is purged later. Raises NotFoundError."""
     document = get_document(session, collection.id, document_id)
     document.deleted_at = session.scalar(select(func.now()))
     session.flush()
@@ -214,7 +214,7 @@ def delete_all(session: Session, collection_id: str) -> None:
     session.execute(update(CollectionDocument).where(mine).values(deleted_at=func.now()))
 
 
-def note_read(session: Session, found: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Note what reading came to, as values of columns by the document's id."""
-    for document_id, values in found:
+def note_read(session: Session, results: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Store the results of reading documents, as column values by document id."""
+    for document_id, values in results:
         session.execute(update(CollectionDocument).where(CollectionDocument.id == document_id).values(values))

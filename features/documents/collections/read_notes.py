@@ -1,4 +1,4 @@
-"""Of each document what reading it came to, noted in its row: for extractions and indexes alike."""
+"""Stores the result of reading each document in its row, for extractions and indexes alike."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NOTED_AT_ONCE = 500
 
 
 def note_read(work: ClaimedWork[Any], progress: Iterable[DocumentProgress]) -> None:
-    """Note it under a claim, some documents at once; done again it notes the same."""
-    found = ((one.document.id, _as_columns(one)) for one in progress if one.read is not None)
-    while block := list(islice(found, _NOTED_AT_ONCE)):
+    """Store the results of reading under a claim, in blocks of documents; idempotent."""
+    results = ((one.document.id, _as_columns(one)) for one in progress if one.read is not None)
+    while block := list(islice(results, _NOTED_AT_ONCE)):
         with work.writing() as (session, _row):
             documents.note_read(session, block)
 
 
 def _as_columns(one: DocumentProgress) -> dict[str, Any]:
-    """Return what the row of a document is to say of reading it."""
+    """Return the column values for the result of reading a document."""
     assert one.read is not None, "it was read, or tried to be"
     names = ("sha256", "object_key", "num_pages", "num_characters")
     if one.read.error is not None:
         error = one.read.error
-        # Which may name what strangers wrote in a document.
+        # The message may quote text from the document.
         return dict.fromkeys(names) | {"error": {**error, "message": storable(error["message"])}}
     return {name: one.read.body[name] for name in names} | {"error": None}

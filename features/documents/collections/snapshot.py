@@ -1,6 +1,6 @@
-"""The documents of an extraction as they were when it began, kept as an object: a line each, in their order.
+"""Snapshot of an extraction's documents when it began: an object with one line per document, in order.
 
-A collection may change while an extraction of it goes on; what is put out is of these.
+The collection may change during the extraction; the results are for these documents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_LINE_BYTES = MIB  # names and keys are far shorter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDocument:
-    """A document, and where its bytes are; or an index that is asked as one, which has none."""
+    """A document and the location of its bytes; or an index asked as a document, which has no location."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class KeptDocument:
         return self.file_id is None and self.store is None
 
     def read_line(self, number: int) -> bytes:
-        """Return the line that has it read, without its newline."""
+        """Return the line that reads the document, without a newline."""
         source = {name: value for name, value in asdict(self).items() if name != "id" and value is not None}
         body: dict[str, Any] = {"model": PREPARE_MODEL, **source}
         line = {"custom_id": custom_id(number), "method": "POST", "url": READ_ENDPOINT, "body": body}
@@ -53,19 +53,19 @@ class KeptDocument:
 
 
 def custom_id(number: int) -> str:
-    """Return the name of the lines that are of a document and of no group; numbers count from 0."""
+    """Return the custom id of lines about a document as a whole; numbers count from 0."""
     return f"document-{number}"
 
 
 def encoded(documents: Iterable[KeptDocument]) -> Iterator[bytes]:
-    """Yield the object that keeps documents, a line at a time."""
+    """Yield the content of the snapshot, a line at a time."""
     for document in documents:
         yield orjson.dumps(asdict(document)) + b"\n"
 
 
 def kept_documents(storage: Storage, key: str) -> Iterator[tuple[int, KeptDocument]]:
-    """Yield the documents with their numbers. Raises NotFoundError where the store has lost them."""
+    """Yield the documents with their numbers. Raises NotFoundError if the store has lost the snapshot."""
     lines = iter_lines(storage.iter_chunks(key), max_line_bytes=_MAX_LINE_BYTES)
     for number, line in enumerate(lines):
-        assert line.content is not None, "they are shorter"
+        assert line.content is not None, "lines are shorter"
         yield number, KeptDocument(**orjson.loads(line.content))

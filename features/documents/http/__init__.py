@@ -1,4 +1,1 @@
-"""`/v1/collections` and `/v1/extractions`: requests for what `features.documents` does.
-
-Knows no document and no course.
-"""
+"""`/v1/collections`, `/v1/extractions` and `/v1/reviews`: the HTTP routes of `features.documents`."""

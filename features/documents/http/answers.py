@@ -1,4 +1,4 @@
-"""Extractions as the wire has them, with their stages: a few queries for a page of them."""
+"""Extractions as response bodies with their stages, a page of them in a few queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobs.settings import Settings
 
 
 def shown(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
-    """Return an extraction as the wire has it."""
+    """Return an extraction as a response body."""
     return all_shown(session, [extraction], settings)[0]
 
 
 def all_shown(session: Session, extractions: Sequence[Extraction], settings: Settings) -> list[ExtractionObject]:
-    found = stages.stages_of_each(session, [extraction.id for extraction in extractions])
-    batches = stages.all_batches_of_each(session, found)
+    begun = stages.stages_of_each(session, [extraction.id for extraction in extractions])
+    batches = stages.all_batches_of_each(session, begun)
     currency = settings.currency
-    return [ExtractionObject.of(each, found[each.id], batches[each.id], currency=currency) for each in extractions]
+    return [ExtractionObject.of(each, begun[each.id], batches[each.id], currency=currency) for each in extractions]

@@ -1,4 +1,4 @@
-"""`/v1/collections`: make, look at, list and delete collections."""
+"""`/v1/collections`: create, get, list and delete collections."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=fai
 
 class CollectionBody(StrictModel):
     name: Annotated[Storable, Field(min_length=1, max_length=200)]
-    """For people: two may have the same."""
+    """For display; need not be unique."""
     metadata: Metadata = None
 
 
 @router.post("", operation_id="createCollection", responses=failures(408, 413))
 def create(body: CollectionBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> CollectionObject:
-    """Make a collection without documents."""
-    made = collection.create_collection(
+    """Create a collection without documents."""
+    created = collection.create_collection(
         session, tenant.id, body.name, metadata=body.metadata, settings=services.settings
     )
-    return CollectionObject.of(made, num_documents=0)
+    return CollectionObject.of(created, num_documents=0)
 
 
 @router.get("", operation_id="listCollections")
 def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[PageQuery, Query()]) -> CollectionPage:
     page = collection.list_collections(session, tenant.id, after=query.after, limit=query.limit)
     counts = documents.num_documents(session, [each.id for each in page.data])
-    shown = [CollectionObject.of(each, num_documents=counts[each.id]) for each in page.data]
-    return CollectionPage.of(shown, has_more=page.has_more)
+    objects = [CollectionObject.of(each, num_documents=counts[each.id]) for each in page.data]
+    return CollectionPage.of(objects, has_more=page.has_more)
 
 
 @router.get("/{collection_id}", operation_id="retrieveCollection", responses=failures(404))
 def retrieve(collection_id: str, session: SessionDep, *, tenant: TenantDep) -> CollectionObject:
-    found = collection.get_collection(session, tenant.id, collection_id)
-    return CollectionObject.of(found, num_documents=documents.num_documents(session, [found.id])[found.id])
+    row = collection.get_collection(session, tenant.id, collection_id)
+    return CollectionObject.of(row, num_documents=documents.num_documents(session, [row.id])[row.id])
 
 
 @router.delete("/{collection_id}", operation_id="deleteCollection", responses=failures(404, 409))
 def delete(collection_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedCollection:
-    """Delete a collection, its documents and what was read of them; files and stores keep what they have.
+    """Delete a collection, its documents and their texts; files and stores keep their content.
 
     Extractions that have ended stay with their results.
     """

@@ -1,4 +1,4 @@
-"""`POST /v1/extractions`: what is asked of a collection or an index, checked before anything is made."""
+"""`POST /v1/extractions`: creates an extraction of a collection or an index after checking the whole request."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ _MAX_FIELDS = 1000
 
 class CreateExtractionBody(StrictModel):
     collection_id: ObjectId | None = None
-    """Ask each of its documents; or, in its place:"""
+    """Ask each document of this collection. Alternatively:"""
     index_id: ObjectId | None = None
-    """Ask an index of passages as if it were one document, each field of the schema by itself."""
+    """Ask an index of passages as if it were one document, each field of the schema separately."""
     top_k: Annotated[StrictInt, Field(ge=1, le=MAX_TOP_K), WHOLE] | None = None
-    """Of an index: passages that a question is shown, at most; null: 5."""
+    """For an index: maximum number of passages shown to a question; null: 5."""
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     """A JSON schema of the fields, see docs/extraction.md."""
     model: ObjectId
     quotes: StrictBool = True
-    """Ask for the words that hold each value; else the value itself is looked for."""
+    """Ask for the words that hold each value; otherwise the value itself is searched for."""
     logprobs: StrictBool = True
-    """Ask how likely each token is: better scores, and some 10 kB more a document."""
+    """Ask for token log probabilities: better scores, at some 10 kB more per document."""
     again: StrictBool = True
     """Ask for doubtful fields a second time."""
     second_reading: StrictBool = False
-    """Read each document another way, too: better scores, twice the tokens."""
+    """Also read each document a second way: better scores, twice the tokens."""
     cover: StrictBool = False
     """Ask once more with the found values covered: shows contradictions, twice the tokens."""
     max_tokens: Annotated[StrictInt, Field(ge=16, le=1_000_000), WHOLE] | None = None
-    """Of an answer; null: twice what the schema lets expect."""
+    """Maximum tokens of an answer; null: twice the length expected from the schema."""
     max_fields: Annotated[StrictInt, Field(ge=1, le=_MAX_FIELDS), WHOLE] = 25
-    """Fields asked at once; a larger schema is split."""
+    """Maximum number of fields per question; a larger schema is split."""
     calibration: dict[str, Any] | None = None
-    """What `tokenmill extract calibrate` wrote: what scores mean."""
+    """Output of `tokenmill extract calibrate`, which gives scores their meaning."""
     examples: ObjectId | None = None
-    """A gold file, or an extraction whose reviews are gold: each prompt shows up to three documents most alike."""
+    """A gold file, or an extraction whose reviews are gold: prompts show up to three most similar documents."""
     parquet: StrictBool = False
-    """Write the fields as a table, too."""
+    """Also write the fields as a table."""
     completion_window: CompletionWindow = "24h"
-    """Of all stages together."""
+    """For all stages together."""
     priority: AskedPriority = AskedPriority.NORMAL
     output_expires_after: ExpiresAfter | None = None
     metadata: Metadata = None
@@ -89,17 +89,17 @@ async def create(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> ExtractionObject:
-    """Ask fields of all documents that a collection has now, or of an index.
+    """Create an extraction of the current documents of a collection, or of an index.
 
-    Sent again with its key, it returns what was made.
+    Repeating the call with its idempotency key returns the same extraction.
     """
-    wanted = await run_sync(_checked, body, services.settings, idempotency_key, limiter=services.store.estimate_threads)
+    call = await run_sync(_checked, body, services.settings, idempotency_key, limiter=services.store.estimate_threads)
     async with services.session_slots:
-        return await run_sync(_create, services, tenant, key_id, wanted)
+        return await run_sync(_create, services, tenant, key_id, call)
 
 
 def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: str | None) -> CreateExtraction:
-    """Return the call, once its schema is known to be one that can be asked. Raises InputError."""
+    """Return the request after checking that its schema can be asked. Raises InputError."""
     _check_asked(body)
     plan = _plan(body, settings)
     plans.check(plan, parquet=body.parquet)
@@ -119,7 +119,7 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
 
 
 def _plan(body: CreateExtractionBody, settings: Settings) -> StoredPlan:
-    """Return what is asked of each document, as it is kept. Raises InputError, or TooLargeError for the schema."""
+    """Return the plan as it is stored. Raises InputError, or TooLargeError for the schema."""
     schema = _as_json(body.schema_, param="schema")
     if len(schema) > settings.max_schema_bytes:
         raise TooLargeError(
@@ -144,7 +144,7 @@ def _plan(body: CreateExtractionBody, settings: Settings) -> StoredPlan:
 
 
 def _check_asked(body: CreateExtractionBody) -> None:
-    """Raise InputError unless it is either documents or an index that is asked."""
+    """Raise InputError unless exactly one of a collection and an index is given."""
     if (body.collection_id is None) == (body.index_id is None):
         raise InputError(
             "Give collection_id, to ask each document of a collection, or index_id, to ask an index; one of the two.",
@@ -152,52 +152,54 @@ def _check_asked(body: CreateExtractionBody) -> None:
             code="missing_required_parameter" if body.index_id is None else "invalid_value",
         )
     of_documents = {"second_reading": body.second_reading, "cover": body.cover, "examples": body.examples}
-    if body.index_id is not None and (given := [name for name, value in of_documents.items() if value]):
+    if body.index_id is not None and (misplaced := [name for name, value in of_documents.items() if value]):
         raise InputError(
-            f"{given[0]} is of documents, and not of an index; leave it out.", param=given[0], code="invalid_value"
+            f"{misplaced[0]} applies to documents, not to an index; leave it out.",
+            param=misplaced[0],
+            code="invalid_value",
         )
     if body.top_k is not None and body.index_id is None:
         raise InputError(
-            "top_k is of an index; documents are shown whole where they fit.", param="top_k", code="invalid_value"
+            "top_k applies to an index; documents are shown whole where they fit.", param="top_k", code="invalid_value"
         )
 
 
-def _as_json(given: dict[str, Any], *, param: str) -> bytes:
-    """Return what was given as JSON that can be kept and shown. Raises InputError."""
+def _as_json(value: dict[str, Any], *, param: str) -> bytes:
+    """Return a value as JSON that can be stored and displayed. Raises InputError."""
     try:
-        json.dumps(given, allow_nan=False)  # instead of NaN and infinity orjson writes null
-        return orjson.dumps(given)
+        json.dumps(value, allow_nan=False)  # orjson writes NaN and infinity as null
+        return orjson.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{param} cannot be kept as JSON: {error}. Leave out numbers that are not finite and whole numbers of more "
-            "than 64 bits, unpaired surrogates, and what is nested over 250 levels deep.",
+            f"{param} cannot be stored as JSON: {error}. Leave out numbers that are not finite, whole numbers of more "
+            "than 64 bits, unpaired surrogates, and anything nested over 250 levels deep.",
             param=param,
             code="invalid_value",
         ) from None
 
 
-def _create(services: Services, tenant: Tenant, key_id: str, wanted: CreateExtraction) -> ExtractionObject:
-    if wanted.plan.examples_of is not None:
+def _create(services: Services, tenant: Tenant, key_id: str, request: CreateExtraction) -> ExtractionObject:
+    if request.plan.examples_of is not None:
         with transaction(services.sessions) as session:
-            earlier = lifecycle.find_earlier(session, tenant.id, wanted)
+            earlier = lifecycle.find_earlier(session, tenant.id, request)
             if earlier is not None:
                 return shown(session, earlier, services.settings)
-        _check_examples(services, tenant, wanted, wanted.plan.examples_of)
+        _check_examples(services, tenant, request, request.plan.examples_of)
     with transaction(services.sessions) as session:
-        made = lifecycle.create_extraction(
-            session, tenant, wanted, services.settings, key_id=key_id, find_index=asked_index
+        created = lifecycle.create_extraction(
+            session, tenant, request, services.settings, key_id=key_id, find_index=asked_index
         )
-        return shown(session, made, services.settings)
+        return shown(session, created, services.settings)
 
 
-def _check_examples(services: Services, tenant: Tenant, wanted: CreateExtraction, source: str) -> None:
-    """Raise InputError for what can be no examples; the object store is asked between transactions."""
-    assert wanted.collection_id is not None, "an index has no examples"
+def _check_examples(services: Services, tenant: Tenant, request: CreateExtraction, source: str) -> None:
+    """Raise InputError for unsuitable examples; the object store is read between transactions."""
+    assert request.collection_id is not None, "an index has no examples"
     examples = Examples(
         reading=lambda: transaction(services.sessions),
         storage=services.store.storage,
         tenant_id=tenant.id,
-        collection_id=wanted.collection_id,
+        collection_id=request.collection_id,
         source=source,
     )
-    examples.check(wanted.plan.job().schema)
+    examples.check(request.plan.job().schema)

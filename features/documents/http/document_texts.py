@@ -1,4 +1,4 @@
-"""`/v1/collections/{id}/documents/{id}/text`: what was read of a document, a part at a time."""
+"""`/v1/collections/{id}/documents/{id}/text`: the text of a document, in parts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MAX_OFFSET = 2**40
 
 class TextQuery(StrictModel):
     start: Annotated[int, Field(ge=0, le=_MAX_OFFSET)] = 0
-    """Where the part begins, as the spans of evidence and passages count: in characters."""
+    """First character of the part; offsets count as in the spans of evidence and passages."""
     limit: Annotated[int, Field(ge=1, le=MAX_CHARACTERS)] = 20_000
-    """Characters, at most."""
+    """Maximum number of characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadText:
-    """A document and all of its text."""
+    """A document and its whole text."""
 
     document: CollectionDocument
     text: str
@@ -58,21 +58,21 @@ async def text(
     services: ServicesDep,
     query: Annotated[TextQuery, Query()],
 ) -> DocumentText:
-    """Answer a part of the text that an extraction or an index has read; a document that none has read has none."""
-    found = await read_text(services, tenant.id, collection_id, document_id)
-    part = found.text[query.start : query.start + query.limit]
+    """Return a part of the text that an extraction or an index has read; raises 409 if none has read the document."""
+    read = await read_text(services, tenant.id, collection_id, document_id)
+    part = read.text[query.start : query.start + query.limit]
     return DocumentText(
         document_id=document_id,
-        document=found.document.name,
+        document=read.document.name,
         start=query.start,
         end=query.start + len(part),
-        num_characters=len(found.text),
+        num_characters=len(read.text),
         text=part,
     )
 
 
 async def read_text(services: Services, tenant_id: str, collection_id: str, document_id: str) -> ReadText:
-    """Return a document's text. Raises ConflictError where it was not read, or what was read is not kept any more."""
+    """Return a document's text. Raises ConflictError if it was not read, or its text is no longer stored."""
     async with services.session_slots:
         document = await run_sync(_find, services, tenant_id, collection_id, document_id)
     async with services.making_turn(tenant_id):
@@ -88,8 +88,8 @@ async def read_text(services: Services, tenant_id: str, collection_id: str, docu
 
 def _find(services: Services, tenant_id: str, collection_id: str, document_id: str) -> CollectionDocument:
     with transaction(services.sessions) as session:
-        found = collection.get_collection(session, tenant_id, collection_id)
-        return documents.get_document(session, found.id, document_id)
+        parent = collection.get_collection(session, tenant_id, collection_id)
+        return documents.get_document(session, parent.id, document_id)
 
 
 def _text(services: Services, document: CollectionDocument) -> str | None:
@@ -98,5 +98,5 @@ def _text(services: Services, document: CollectionDocument) -> str | None:
     stored = read_documents.find(services.store.storage, document.object_key)
     try:
         return None if stored is None else text_of(stored)
-    except DocumentError:  # of another release: who reads it anew makes it anew
+    except DocumentError:  # written by another release; the next reading replaces it
         return None

@@ -1,4 +1,4 @@
-"""`/v1/collections/{id}/documents`: add, look at, list and delete the documents of a collection."""
+"""`/v1/collections/{id}/documents`: add, get, list and delete the documents of a collection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(
     responses=failures(401, 403, 404, 429, 503),
 )
 
-_MAX_FILES = 1000  # in a call
+_MAX_FILES = 1000  # per call
 
 
 class ListQuery(StrictModel):
@@ -36,7 +36,7 @@ class ListQuery(StrictModel):
 
 
 class DocumentsBody(StrictModel):
-    """Files, or what a registered store has below a prefix."""
+    """Files, or the objects of a registered store below a prefix."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["file_ids"]}, {"required": ["store", "prefix"]}]}
@@ -45,14 +45,14 @@ class DocumentsBody(StrictModel):
     file_ids: Annotated[list[ObjectId], Field(min_length=1, max_length=_MAX_FILES)] | None = None
     """Files of purpose `user_data`."""
     store: ObjectId | None = None
-    """The name of a store that the operator has registered; with `prefix`, in place of `file_ids`."""
+    """Name of a store that the operator has registered; used with `prefix`, instead of `file_ids`."""
     prefix: Annotated[Storable, Field(max_length=1000)] | None = None
-    """A folder with `/` at its end, or a key; empty: all that the store has."""
+    """A folder that ends with `/`, or a key; empty: everything in the store."""
 
 
 @router.post("", operation_id="addDocuments", responses=failures(408, 413), dependencies=[ONE_LISTING])
 async def add(collection_id: str, body: DocumentsBody, *, tenant: TenantDep, services: ServicesDep) -> AddedDocuments:
-    """Add documents, each once: one that is there already is not added again, and is looked at anew in a store."""
+    """Add documents, each once: an existing one is not added again; its entry from a store is refreshed."""
     _check_source(body)
     async with services.preview_turn(tenant.id):
         return await run_sync(_add, services, tenant.id, collection_id, body, limiter=services.store.preview_threads)
@@ -62,27 +62,27 @@ async def add(collection_id: str, body: DocumentsBody, *, tenant: TenantDep, ser
 def list_page(
     collection_id: str, session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]
 ) -> DocumentPage:
-    found = collection.get_collection(session, tenant.id, collection_id)
-    page = documents.list_documents(session, found.id, after=query.after, limit=query.limit)
+    parent = collection.get_collection(session, tenant.id, collection_id)
+    page = documents.list_documents(session, parent.id, after=query.after, limit=query.limit)
     return DocumentPage.of([DocumentObject.of(each) for each in page.data], has_more=page.has_more)
 
 
 @router.get("/{document_id}", operation_id="retrieveDocument")
 def retrieve(collection_id: str, document_id: str, session: SessionDep, *, tenant: TenantDep) -> DocumentObject:
-    found = collection.get_collection(session, tenant.id, collection_id)
-    return DocumentObject.of(documents.get_document(session, found.id, document_id))
+    parent = collection.get_collection(session, tenant.id, collection_id)
+    return DocumentObject.of(documents.get_document(session, parent.id, document_id))
 
 
 @router.delete("/{document_id}", operation_id="deleteDocument")
 def delete(
     collection_id: str, document_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep
 ) -> DeletedDocument:
-    """Delete a document and what was read of it; its file, or its object in a store, stays.
+    """Delete a document and its text; its file, or its object in a store, stays.
 
-    An extraction that is under way has an error for it.
+    An extraction that is in progress reports an error for it.
     """
-    found = collection.lock_collection(session, tenant.id, collection_id)
-    documents.delete_document(session, found, document_id, by=key_id)
+    locked = collection.lock_collection(session, tenant.id, collection_id)
+    documents.delete_document(session, locked, document_id, by=key_id)
     return DeletedDocument(id=document_id)
 
 

@@ -1,4 +1,4 @@
-"""`/v1/extractions/{id}/evaluation`: how much of an extraction is right, by a gold file or by people's decisions."""
+"""`/v1/extractions/{id}/evaluation`: measures an extraction against a gold file or people's decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RECORDS_A_LOOK = 1000
 
 class EvaluationQuery(StrictModel):
     gold_file_id: ObjectId | None = None
-    """A file of lines `{"document": name, "fields": {…}}`; without it people's decisions are gold."""
+    """A file of lines `{"document": name, "fields": {…}}`; without it people's decisions are the gold."""
 
 
 @router.get(
@@ -40,13 +40,13 @@ class EvaluationQuery(StrictModel):
 async def evaluate(
     extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[EvaluationQuery, Query()]
 ) -> EvaluationObject:
-    """Measure a completed extraction, over everything and for each field. Nothing is kept of it."""
-    found = await evaluated(services, tenant.id, extraction_id, query.gold_file_id)
-    return EvaluationObject.of(extraction_id, query.gold_file_id, found)
+    """Measure a completed extraction, overall and for each field. The result is not stored."""
+    evaluation = await evaluated(services, tenant.id, extraction_id, query.gold_file_id)
+    return EvaluationObject.of(extraction_id, query.gold_file_id, evaluation)
 
 
 async def evaluated(services: Services, tenant_id: str, extraction_id: str, gold_file_id: str | None) -> Evaluation:
-    """Return what was reached. The caller bounds how many are made at once."""
+    """Return the evaluation. The caller limits how many are computed at once."""
     async with services.session_slots:
         source = await run_sync(_find, services, tenant_id, extraction_id, gold_file_id)
     storage, threads = services.store.storage, services.store.estimate_threads
@@ -64,12 +64,12 @@ def _find(services: Services, tenant_id: str, extraction_id: str, gold_file_id: 
 
 
 async def _decided(services: Services, tenant_id: str, extraction_id: str) -> bytes:
-    """Return the lines of gold that people's decisions are."""
-    found, after, has_more = bytearray(), 0, True
+    """Return people's decisions as lines of gold."""
+    lines, after, has_more = bytearray(), 0, True
     while has_more:
         query = ResultsQuery(after=after, limit=_RECORDS_A_LOOK)
         find, amend = records.records_file, reviewed.gold
         page = await records_page(services, tenant_id, extraction_id, query, find=find, amend=amend)
-        found += page.content
+        lines += page.content
         after, has_more = page.after, page.has_more
-    return bytes(found)
+    return bytes(lines)

@@ -1,4 +1,4 @@
-"""`/v1/extractions`: look at, list, read, cancel and delete extractions."""
+"""`/v1/extractions`: get, list, read, cancel and delete extractions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _RESULTS = lines_of(
     {
         "x-next-after": "The `after` of the next page.",
         "x-has-more": "`true` where there is a next page, else `false`.",
-        "x-is-final": "`true` for the records of a completed extraction; `false`: there are none yet, or some change.",
+        "x-is-final": "`true` for the records of a completed extraction; `false`: records are missing or may change.",
     },
 )
 
@@ -63,11 +63,10 @@ _RESULTS = lines_of(
 async def results(
     extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ResultsQuery, Query()]
 ) -> Response:
-    """Answer the records of an extraction as NDJSON, in the order of its documents.
+    """Return the records of an extraction as NDJSON, in the order of its documents.
 
-    Before anything was looked for in the texts there are none; while documents are asked again their records are
-    `provisional`. A value that somebody has decided about is what is right; its evidence has what was extracted, and
-    who decided.
+    There are none before the first grounding; while documents are asked again, their records are `provisional`. A value
+    that somebody has decided is the right value; its evidence has the extracted value and who decided.
     """
     find, amend = records.latest_file, reviewed.with_decisions
     page = await records_page(services, tenant.id, extraction_id, query, find=find, amend=amend)
@@ -80,16 +79,16 @@ async def results(
 def cancel(
     extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep, services: ServicesDep
 ) -> ExtractionObject:
-    """Stop an extraction, and the batch that it waits for; what was done is billed, and there are no results."""
-    found = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
-    return shown(session, found, services.settings)
+    """Cancel an extraction and the batch it waits for; finished work is billed, and there are no results."""
+    extraction = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
+    return shown(session, extraction, services.settings)
 
 
 @router.delete("/{extraction_id}", operation_id="deleteExtraction", responses=failures(404, 409))
 def delete(extraction_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedExtraction:
     """Delete an extraction that has ended, its files, and its batches with their results; its collection stays.
 
-    What was billed stays on the bill.
+    What was billed stays billed.
     """
     deletion.delete_extraction(session, tenant.id, extraction_id, by=key_id)
     return DeletedExtraction(id=extraction_id)

@@ -1,4 +1,4 @@
-"""`/v1/reviews/items`: the lists of a document, and items that a person adds to them or drops from them."""
+"""`/v1/reviews/items`: the lists of a document, and adding items to them or dropping items."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ class ItemBody(StrictModel):
     document_id: ObjectId
     change: Change
     path: Annotated[Storable, Field(min_length=1, max_length=1000)]
-    """The item: `lines[2]`. One that is added has the next number of its list."""
+    """The item, such as `lines[2]`. An added item has the next number of its list."""
     value: Value = None
-    """Of an item that is added: what it has, by the `items` of its list's schema; what is left out is null."""
+    """Of an added item, as the `items` of its list's schema require; missing fields become null."""
     claim: ObjectId | None = None
-    """With `drop`: that under which the item's values were claimed, if they were."""
+    """With `drop`: the claim on the item's values, if there is one."""
 
 
 @router.get("", operation_id="listItems", responses=failures(410), dependencies=[ONE_LISTING])
 async def list_items(
     *, tenant: TenantDep, services: ServicesDep, query: Annotated[ItemsQuery, Query()]
 ) -> DocumentLists:
-    """List the lists of a document of a completed extraction, and each item with what became of it.
+    """List the lists of a document of a completed extraction, each item with its changes.
 
-    Items keep the numbers under which they are told here, whatever is dropped.
+    Items keep the numbers listed here, whatever is dropped.
     """
     record = await _record(services, tenant.id, query.extraction_id, query.document_id)
-    return await _told(services, tenant.id, query.extraction_id, record)
+    return await _document_lists(services, tenant.id, query.extraction_id, record)
 
 
 @router.post("", operation_id="changeItem", responses=failures(408, 410, 413), dependencies=[ITEM_CHANGE_TURN])
 async def change(body: ItemBody, *, tenant: TenantDep, services: ServicesDep, key_id: KeyIdDep) -> DocumentLists:
-    """Add an item that was not extracted, or drop one that the document does not have. Sent again, it is noted once.
+    """Add an item that was not extracted, or drop one that the document does not have. Repeating it has no effect.
 
-    What of a dropped item was to be looked at is decided with it.
+    Open reviews of a dropped item are decided with it.
     """
     _check_value(body)
     record = await _record(services, tenant.id, body.extraction_id, body.document_id)
@@ -74,13 +74,13 @@ async def change(body: ItemBody, *, tenant: TenantDep, services: ServicesDep, ke
     change_item = partial(items.change_item, record=record, wish=wish, by=key_id)
     async with services.session_slots:
         await run_sync(_in_transaction, services, lambda session: change_item(session, tenant.id, body.extraction_id))
-    return await _told(services, tenant.id, body.extraction_id, record)
+    return await _document_lists(services, tenant.id, body.extraction_id, record)
 
 
 def _check_value(body: ItemBody) -> None:
     if (body.change is Change.ADD) == (body.value is None):
-        told = "is what the item has: give it" if body.value is None else "is that of an item to add: leave it out"
-        raise InputError(f"'value' {told} with {body.change.value!r}.", param="value", code="invalid_value")
+        rule = "is what the item has: give it" if body.value is None else "is for an added item: leave it out"
+        raise InputError(f"'value' {rule} with {body.change.value!r}.", param="value", code="invalid_value")
 
 
 async def _record(services: Services, tenant_id: str, extraction_id: str, document_id: str) -> dict[str, Any]:
@@ -101,9 +101,9 @@ async def _record(services: Services, tenant_id: str, extraction_id: str, docume
 async def _noted_late(
     services: Services, tenant_id: str, extraction_id: str, file: RecordsFile
 ) -> dict[str, ByteRange]:
-    """Return where the records of a file lie, and note it where that was not done.
+    """Return the ranges of a file's records, and store them if they were not stored.
 
-    Where a file of few documents is asked for one that it has not, there may be nothing to note.
+    A file of few documents may leave nothing to store.
     """
     ranges = await _from_store(services, tenant_id, lambda: record_ranges.read_all(services.store.storage, file))
     async with services.session_slots:
@@ -120,12 +120,14 @@ async def _from_store(services: Services, tenant_id: str, read: Callable[[], Fou
         return await run_sync(read, limiter=services.store.making_threads)
 
 
-async def _told(services: Services, tenant_id: str, extraction_id: str, record: dict[str, Any]) -> DocumentLists:
+async def _document_lists(
+    services: Services, tenant_id: str, extraction_id: str, record: dict[str, Any]
+) -> DocumentLists:
     def look(session: Session) -> DocumentLists:
         extraction: Extraction = reviews.completed(session, tenant_id, extraction_id)
-        found = items.items_of(session, extraction, record)
+        lists = items.items_of(session, extraction, record)
         fields = reviewed.corrected_fields(session, extraction, record)
-        return DocumentLists.of(extraction.id, record, reviews.schema_of(extraction), found, fields)
+        return DocumentLists.of(extraction.id, record, reviews.schema_of(extraction), lists, fields)
 
     async with services.session_slots:
         return await run_sync(_in_transaction, services, look)

@@ -1,4 +1,4 @@
-"""`/v1/collections/{id}/documents/{id}/pages/{number}/image`: what a page looks like, drawn by a confined process."""
+"""`/v1/collections/{id}/documents/{id}/pages/{number}/image`: an image of a page, drawn by a confined process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=fai
 
 _MAX_PAGE = 10_000
 _MAX_BYTES = 64 * MIB
-"""Of a document whose pages are drawn: it is held twice, here and in the process."""
+"""Of a document whose pages are drawn: it is held twice, here and in the drawing process."""
 _LIMITS = Limits(max_bytes=_MAX_BYTES + MIB, memory_bytes=1024 * MIB, seconds=20.0, times_by_clock=1.0).whole()
 _IMAGE = {
     "description": "The page.",
@@ -41,7 +41,7 @@ _IMAGE = {
 
 class ImageQuery(StrictModel):
     max_side: Annotated[int, Field(ge=64, le=4096)] = 1600
-    """The most pixels of the longer side."""
+    """Maximum pixels of the longer side."""
 
 
 @router.get(
@@ -60,7 +60,7 @@ async def image(
     services: ServicesDep,
     query: Annotated[ImageQuery, Query()],
 ) -> Response:
-    """Answer a page of a PDF, counted from 0, as PNG; boxes of evidence are in points of the same page."""
+    """Return a page of a PDF, counted from 0, as PNG; boxes of evidence are in points of the same page."""
     async with services.preview_turn(tenant.id):
         drawn = await run_sync(
             lambda: _drawn(services, tenant.id, collection_id, document_id, page=page, max_side=query.max_side),
@@ -73,18 +73,18 @@ def _drawn(
     services: Services, tenant_id: str, collection_id: str, document_id: str, *, page: int, max_side: int
 ) -> bytes:
     with transaction(services.sessions) as session:
-        found = collection.get_collection(session, tenant_id, collection_id)
-        document = documents.get_document(session, found.id, document_id)
+        parent = collection.get_collection(session, tenant_id, collection_id)
+        document = documents.get_document(session, parent.id, document_id)
     if document.size_bytes > _MAX_BYTES:
         raise TooLargeError(
-            f"The document has {document.size_bytes:,} bytes and pages are drawn of up to {_MAX_BYTES:,}. Divide it.",
+            f"The document has {document.size_bytes:,} bytes; pages are drawn for up to {_MAX_BYTES:,}. Split it.",
             param="document_id",
         )
     content = _content(services, tenant_id, document)
-    asked = packed(content, page=page, max_side=max_side)
+    request = packed(content, page=page, max_side=max_side)
     try:
         with DocumentReader(_LIMITS, module=MODULE) as reader:
-            return reader.read_stored(asked, document.name)
+            return reader.read_stored(request, document.name)
     except DocumentError as error:
         kind = NotFoundError if error.code == DocumentCode.TOO_MANY_PAGES else InputError
         raise kind(error.message, param="page", code=str(error.code)) from None

@@ -1,6 +1,6 @@
-"""Pages of an extraction's records, as files have them and with what people decided since.
+"""Pages of an extraction's records: as stored, or with people's decisions applied.
 
-The object store is read between transactions, in threads of its own.
+The object store is read between transactions, in its own threads.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ResultsQuery(StrictModel):
 async def records_page(
     services: Services, tenant_id: str, extraction_id: str, query: ResultsQuery, *, find: FindFile, amend: Amend
 ) -> RecordsPage:
-    """Return a page of the file that `find` finds, as `amend` makes it with what people decided.
+    """Return a page of the file that `find` returns, with its content passed through `amend`.
 
-    Raises NotFoundError where the tenant has no such extraction, and what the two raise.
+    Raises NotFoundError if the tenant has no such extraction, and what `find` and `amend` raise.
     """
     async with services.session_slots:
         file = await run_sync(_of_extraction, services, tenant_id, extraction_id, find)
@@ -63,7 +63,7 @@ async def records_page(
 
 
 def sent(page: RecordsPage) -> Response:
-    """Return the answer that has a page."""
+    """Return the response with a page."""
     headers = {"x-next-after": str(page.after), "x-has-more": "true" if page.has_more else "false"}
     return Response(page.content, media_type="application/x-ndjson", headers=headers)
 

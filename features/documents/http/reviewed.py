@@ -1,4 +1,4 @@
-"""`/v1/extractions/{id}/…`: how far its reviews are, the gold that they make, and a calibration fitted to it."""
+"""`/v1/extractions/{id}/…`: progress of reviews, the gold that they make, and a calibration fitted to it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ router = APIRouter(
 
 class CalibrationBody(StrictModel):
     target: Annotated[float, Field(ge=0.5, lt=1.0)] = TARGET
-    """Of the answers that nobody looks at, the share that is right. 1 is never reached: one more wrong value is counted
-    than was seen."""
+    """Share of right values to reach among those that nobody reviews. 1 is unreachable, since one more wrong value is
+    counted than was seen."""
 
 
 @router.get("/reviews", operation_id="summariseReviews")
 def summary(extraction_id: str, session: SessionDep, *, tenant: TenantDep) -> ReviewSummary:
-    """Count what is to be looked at and what was decided, and tell how much is wrong of what nobody need look at."""
+    """Count open and decided reviews, and estimate the share of wrong values among those not marked for review."""
     extraction = reviews.completed(session, tenant.id, extraction_id)
     return ReviewSummary.of(reviewed.tallies(session, extraction), items.tally(session, extraction))
 
@@ -58,9 +58,9 @@ _GOLD = lines_of(
 async def gold(
     extraction_id: str, *, tenant: TenantDep, services: ServicesDep, query: Annotated[ResultsQuery, Query()]
 ) -> Response:
-    """Answer what people have decided as a gold file, a document a line.
+    """Return people's decisions as a gold file, one document per line.
 
-    A page is of `limit` documents; those that nobody has decided about are left out.
+    A page covers `limit` documents; documents without decisions are left out.
     """
     find, amend = records.records_file, reviewed.gold
     return sent(await records_page(services, tenant.id, extraction_id, query, find=find, amend=amend))
@@ -72,7 +72,7 @@ async def gold(
 async def calibrate(
     extraction_id: str, body: CalibrationBody, *, tenant: TenantDep, services: ServicesDep
 ) -> CalibrationObject:
-    """Learn from the decisions, the newest 20,000, what scores mean; nothing is kept of it."""
+    """Fit a calibration to the newest 20,000 decisions; the result is not stored."""
     async with services.session_slots:
         known = await run_sync(_known, services, tenant.id, extraction_id)
     fitted = await run_sync(lambda: reviewed.fitted(known, target=body.target), limiter=services.store.estimate_threads)

@@ -1,4 +1,4 @@
-"""`/v1/reviews`: look at values that a person should look at, claim and decide them."""
+"""`/v1/reviews`: list, claim and decide values that a person should review."""
 
 from __future__ import annotations
 
@@ -31,37 +31,36 @@ class ClaimBody(StrictModel):
     extraction_id: ObjectId
     limit: Annotated[StrictInt, Field(ge=1, le=100), WHOLE] = 10
     seconds: Annotated[StrictInt, Field(ge=10, le=86_400), WHOLE] = 600
-    """How long they are this reviewer's."""
+    """Duration of the claim."""
 
 
 class DecisionBody(StrictModel):
     verdict: Verdict
     """`reject`: the document has no such value."""
     value: Value = None
-    """What is right, as `value_schema` has it: of a list all its items; with `correct` alone."""
+    """The right value, as `value_schema` requires; for a list all its items. Only with `correct`."""
     claim: ObjectId | None = None
-    """That under which it was claimed, if it was."""
+    """The claim on the value, if there is one."""
 
 
 @router.get("", operation_id="listReviews")
 def list_open(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQuery, Query()]) -> ReviewList:
-    """List what is to be looked at in a completed extraction, claimed or not: unsureness × weight first.
+    """List the open reviews of a completed extraction, claimed or not, by urgency: uncertainty × weight.
 
-    Among it is a twentieth of what nobody need look at, with the reason `sample`, at places that are drawn.
+    They include a random twentieth of the values not marked for review, with the reason `sample`, at random places.
     """
     extraction = reviews.completed(session, tenant.id, query.extraction_id)
-    found, has_more = reviews.list_open(session, extraction, limit=query.limit)
+    open_reviews, has_more = reviews.list_open(session, extraction, limit=query.limit)
     schema = reviews.schema_of(extraction)
-    return ReviewList(data=[ReviewObject.of(each, schema) for each in found], has_more=has_more)
+    return ReviewList(data=[ReviewObject.of(each, schema) for each in open_reviews], has_more=has_more)
 
 
 @router.post("/claim", operation_id="claimReviews", responses=failures(408, 413))
 def claim(body: ClaimBody, session: SessionDep, *, tenant: TenantDep) -> ClaimedReviews:
-    """Take the most urgent values that no other reviewer has.
+    """Claim the most urgent values that no other reviewer has claimed.
 
-    Its own call, and not a part of listing: what only looks may be repeated, cached and done ahead, and would keep
-    values from those who work. A key may have several reviewers, so each claim has a name of its own. Who works alone
-    needs none.
+    A separate call, since listing may be repeated, cached and prefetched, and would block values. A key may have
+    several reviewers, so each claim has its own name. A single reviewer needs no claims.
     """
     extraction = reviews.completed(session, tenant.id, body.extraction_id)
     lasts = timedelta(seconds=body.seconds)
@@ -73,9 +72,9 @@ def claim(body: ClaimBody, session: SessionDep, *, tenant: TenantDep) -> Claimed
 def decide(
     review_id: str, body: DecisionBody, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep
 ) -> ReviewObject:
-    """Accept what was extracted, correct it, or reject it: the document has none. Sent again, it is noted once.
+    """Accept an extracted value, correct it, or reject it: the document has none. Repeating it has no effect.
 
-    A claim that is over still counts, as long as nobody else has taken the value.
+    An expired claim still counts unless somebody else has claimed the value.
     """
     _check_value(body)
     wish = DecideReview(verdict=body.verdict, correction=body.value, claim=body.claim)
@@ -87,7 +86,7 @@ def decide(
 def _check_value(body: DecisionBody) -> None:
     if body.verdict is Verdict.CORRECT and body.value is None:
         raise InputError(
-            "Missing required parameter: 'value', which is what is right. Where the document has none, reject it.",
+            "Missing required parameter: 'value', the right value. If the document has none, reject it.",
             param="value",
             code="missing_required_parameter",
         )

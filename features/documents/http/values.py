@@ -1,4 +1,4 @@
-"""Values that a person gives for fields, as far as they can be told without the schema of these."""
+"""Values that a person gives for fields, checked as far as possible without the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _checked(value: Any) -> Any:
         if isinstance(one, float) and not math.isfinite(one):
             raise ValueError("Numbers must be finite")
         if isinstance(one, int) and abs(one) > _MAX_WHOLE:
-            raise ValueError("Whole numbers must have room in 64 bits")
+            raise ValueError("Whole numbers must fit in 64 bits")
     return value
 
 
@@ -31,10 +31,10 @@ def _scalars(node: Any, depth: int = 0) -> Iterator[Any]:
         yield node
         return
     if depth == MAX_DEPTH:
-        raise ValueError(f"Lists and objects lie more than {MAX_DEPTH} deep in one another, which no schema allows")
+        raise ValueError(f"Lists and objects are nested more than {MAX_DEPTH} deep, which no schema allows")
     for inner in node.values() if isinstance(node, dict) else node:
         yield from _scalars(inner, depth + 1)
 
 
 Value = Annotated[Any, AfterValidator(_checked)]
-"""Of a field, of an item of a list, or all items of one: what may be in it, the schema of the extraction says."""
+"""A field, an item of a list, or all items of one; the schema of the extraction says what is allowed."""

@@ -1,4 +1,4 @@
-"""Reviews of completed extractions: what is looked at, who has it, what was decided, and what it comes to.
+"""Reviews of completed extractions: open values, claims, decisions, and their results.
 
-Knows not how a record is made, and changes none: what people say is kept beside it.
+Records are never changed; people's decisions are stored beside them.
 """

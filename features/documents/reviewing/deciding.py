@@ -1,4 +1,4 @@
-"""What people say of values that they looked at: noted once, and refused where it cannot be about the value."""
+"""Decisions about reviewed values: checked against the value, and stored once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobs.errors import ConflictError, InputError, NotFoundError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecideReview:
-    """What a person says of a value; `claim` is that under which they have it, if they took one."""
+    """A person's decision about a value; `claim` is their claim on it, if any."""
 
     verdict: Verdict
     correction: Any = None
@@ -30,11 +30,11 @@ class DecideReview:
 
 
 def decide(session: Session, tenant_id: str, review_id: str, wish: DecideReview, *, by: str) -> Review:
-    """Note a verdict; said again it is no error. Raises NotFoundError, InputError, ConflictError."""
+    """Store a verdict; repeating the same one has no effect. Raises NotFoundError, InputError, ConflictError."""
     review = _find(session, tenant_id, review_id)
     extraction = get_extraction(session, tenant_id, review.extraction_id)
     if review.evidence["value"] == []:
-        lock_own(session, tenant_id, extraction.id)  # before the review, as all do who change items
+        lock_own(session, tenant_id, extraction.id)  # before the review: the lock order of all item changes
     review = _find(session, tenant_id, review_id, is_locked=True)
     correction = None if wish.verdict is not Verdict.CORRECT else {"value": wish.correction}
     if review.verdict is not None:
@@ -53,12 +53,12 @@ def decide(session: Session, tenant_id: str, review_id: str, wish: DecideReview,
 
 
 def _checked(session: Session, extraction: Extraction, review: Review, wish: DecideReview, *, by: str) -> bool:
-    """Return whether what was extracted is right. Raises InputError for a verdict that cannot be about it."""
+    """Return whether the extracted value is right. Raises InputError for a verdict that does not apply to it."""
     extracted = review.evidence["value"]
     if extracted == []:
         return _is_empty_list(session, extraction, review, wish, by=by)
     if wish.verdict is Verdict.REJECT and extracted is None:
-        if "answer" in review.evidence:  # which stands nowhere: that the document has none is what null says
+        if "answer" in review.evidence:  # it was not located; null already says that the document has none
             return True
         raise InputError(
             f"Nothing was found for {review.path!r}: accept that, or correct it with the value.",
@@ -76,12 +76,12 @@ def _checked(session: Session, extraction: Extraction, review: Review, wish: Dec
 
 
 def _is_empty_list(session: Session, extraction: Extraction, review: Review, wish: DecideReview, *, by: str) -> bool:
-    """Return whether a list has no item; those that it has are added. Raises InputError, ConflictError."""
+    """Return whether a list is really empty; given items are added. Raises InputError, ConflictError."""
     if wish.verdict is Verdict.CORRECT:
         items.add_all(session, extraction, review, wish.correction, by=by)
-    elif wish.verdict is Verdict.ACCEPT and (standing := items.added_to(session, review)[0]):
+    elif wish.verdict is Verdict.ACCEPT and (remaining := items.added_to(session, review)[0]):
         raise ConflictError(
-            f"{review.path!r} has {counted(len(standing), 'added item')}: correct it with all that it has.",
+            f"{review.path!r} has {counted(len(remaining), 'added item')}: correct it with all its items.",
             param="verdict",
             code="item_changed",
         )

@@ -1,7 +1,7 @@
-"""Items of lists that people add to the records of completed extractions, or drop from them.
+"""Items that people add to lists of completed extractions' records, or drop from them.
 
-One change of an extraction at a time, so each sees the ones before. What they make of a record is
-`features.documents.extraction.scoring.items`'.
+Changes of one extraction are serialised, so each sees the earlier ones. `features.documents.extraction.scoring.items`
+applies them to records.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from jobs.ids import new_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeItem:
-    """What a person does with an item; `claim` is that under which they have its values, if they took one."""
+    """A change of an item; `claim` is the person's claim on its values, if any."""
 
     change: Change
     place: str
-    """Of the item as it is spelled: of one that is added by the next number of its list."""
+    """Of the item, spelled as a path; an added item has the next number of its list."""
     value: Any = None
     claim: str | None = None
 
 
 def of_documents(session: Session, extraction_id: str, document_ids: Collection[str]) -> dict[str, list[ItemChange]]:
-    """Return changes by the id of their document, in the order in which they were made.
+    """Return changes by document id, in the order in which they were made.
 
-    Those made at once are additions to one list, in the order of their numbers.
+    Changes made at the same time are additions to one list, in the order of their numbers.
     """
     row = ItemChangeRow
     query = select(row).where(row.extraction_id == extraction_id, row.document_id.in_(document_ids))
-    found: dict[str, list[ItemChange]] = {}
+    changes: dict[str, list[ItemChange]] = {}
     for each in session.scalars(query.order_by(row.changed_at, row.place[-1].as_integer())):
-        told = ItemChange(
+        change = ItemChange(
             place=tuple(each.place),
             change=Change(each.change),
             value=each.value,
             by=each.changed_by,
             at=int(each.changed_at.timestamp()),
         )
-        found.setdefault(each.document_id, []).append(told)
-    return found
+        changes.setdefault(each.document_id, []).append(change)
+    return changes
 
 
 def items_of(session: Session, extraction: Extraction, record: Mapping[str, Any]) -> Items:
-    """Return the lists of a record. Raises ConflictError where its document failed."""
+    """Return the lists of a record. Raises ConflictError if its document failed."""
     if record["fields"] is None:
         raise ConflictError(
             f"{record['document'][:200]!r} failed, and has no lists: extract from it again.", code="no_results"
@@ -71,7 +71,7 @@ def items_of(session: Session, extraction: Extraction, record: Mapping[str, Any]
 def change_item(
     session: Session, tenant_id: str, extraction_id: str, record: Mapping[str, Any], wish: ChangeItem, *, by: str
 ) -> None:
-    """Add an item to a list or drop one; said again it is no error. Raises InputError, ConflictError, NotFoundError."""
+    """Add an item to a list or drop one; idempotent. Raises InputError, ConflictError, NotFoundError."""
     lock_own(session, tenant_id, extraction_id)
     extraction = reviews.completed(session, tenant_id, extraction_id)
     schema, items = reviews.schema_of(extraction), items_of(session, extraction, record)
@@ -82,7 +82,7 @@ def change_item(
         value = checked_item(schema, place, wish.value)
         if _is_new(items, place, value, max_items=schema.containers[path_of(place[:-1])].max_items):
             note(session, extraction, record["document_id"], [(place, Change.ADD, value)], by=by)
-            _say_of_empty(session, extraction.id, record["document_id"], place[:-1], is_right=False)
+            _judge_empty(session, extraction.id, record["document_id"], place[:-1], is_right=False)
 
 
 def note(
@@ -93,7 +93,7 @@ def note(
     *,
     by: str,
 ) -> datetime:
-    """Write changes as they are; return when."""
+    """Write changes without checks; return their time."""
     now: datetime | None = session.scalar(select(func.clock_timestamp()))
     assert now is not None, "the database has a clock"
     of_all = {"extraction_id": extraction.id, "tenant_id": extraction.tenant_id, "document_id": document_id}
@@ -114,7 +114,7 @@ def note(
 
 
 def checked_item(schema: FieldSchema, place: Place, value: Any) -> Any:
-    """Return an item as a record has it. Raises InputError with what is allowed."""
+    """Return an item in the form of a record. Raises InputError with the allowed form."""
     try:
         return item_of(schema, path_of(place[:-1]), value, name=spell(place))
     except ExtractionError as error:
@@ -129,10 +129,10 @@ def _place(schema: FieldSchema, items: Items, spelled: str) -> Place:
     except ValueError:
         place = ()
     if not place or not isinstance(place[-1], int) or place[:-1] not in lists:
-        there = ", ".join(f"{spell(one)}[…]" for one in lists[:10]) or "none"
+        names = ", ".join(f"{spell(one)}[…]" for one in lists[:10]) or "none"
         raise InputError(
-            f"{spelled[:100]!r} is no item of a list of this document; its lists are {there}. What is in an item that "
-            "was added or dropped is not changed by itself.",
+            f"{spelled[:100]!r} is no item of a list of this document; its lists are {names}. Values inside an added "
+            "or dropped item cannot be changed.",
             param="path",
             code="invalid_value",
         )
@@ -145,21 +145,21 @@ def _num_items(items: Items, array: Place) -> int:
 
 
 def _num_left(items: Items, array: Place) -> int:
-    """Return how many items of a list stand."""
+    """Return how many items of a list remain."""
     return _num_items(items, array) - sum(1 for place in items.dropped if place[:-1] == array)
 
 
 def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) -> bool:
-    """Return whether an item is to be added, and is not there. Raises InputError, ConflictError."""
+    """Return whether an item has to be added; False if it was already. Raises InputError, ConflictError."""
     following, array = _num_items(items, place[:-1]), place[:-1]
     following_name = spell((*array, following))
-    there = items.added.get(place)
-    if there is not None and there.value == value and place not in items.dropped:
+    existing = items.added.get(place)
+    if existing is not None and existing.value == value and place not in items.dropped:
         return False
     if int(place[-1]) < following:
         raise ConflictError(
-            f"{spell(place)} is there already{'' if there is None else f', added by {there.by}'}. Look at the list "
-            f"again; what it lacks then is added as {following_name!r}.",
+            f"{spell(place)} is there already{'' if existing is None else f', added by {existing.by}'}. Read the list "
+            f"again, and add what it still lacks as {following_name!r}.",
             param="path",
             code="item_changed",
         )
@@ -180,8 +180,8 @@ def _is_new(items: Items, place: Place, value: Any, *, max_items: int | None) ->
     return True
 
 
-def _say_of_empty(session: Session, extraction_id: str, document_id: str, array: Place, *, is_right: bool) -> None:
-    """Note of a list that was accepted as one without items whether that was right."""
+def _judge_empty(session: Session, extraction_id: str, document_id: str, array: Place, *, is_right: bool) -> None:
+    """Record for a list that was accepted as empty whether that was right."""
     for review in _reviews_at(session, extraction_id, document_id, array):
         if tuple(review.place) == array and review.verdict == Verdict.ACCEPT:
             review.is_right = is_right
@@ -198,7 +198,7 @@ def _drop(
     claim: str | None,
     by: str,
 ) -> None:
-    """Drop an item, and decide with it what of its values is to be looked at. Raises InputError, ConflictError."""
+    """Drop an item, and decide the open reviews of its values. Raises InputError, ConflictError."""
     if place in items.dropped:
         return
     if int(place[-1]) >= (num_items := _num_items(items, place[:-1])):
@@ -217,57 +217,57 @@ def _drop(
         if review.verdict is None:
             review.verdict = (Verdict.ACCEPT if is_empty else Verdict.REJECT).value
             review.decided_by, review.decided_at = by, now
-    if _num_left(items, place[:-1]) == 1:  # this one: `items` are those before
-        _say_of_empty(session, extraction.id, document_id, place[:-1], is_right=True)
+    if _num_left(items, place[:-1]) == 1:  # the dropped item: `items` precede the change
+        _judge_empty(session, extraction.id, document_id, place[:-1], is_right=True)
     session.flush()
 
 
 def _reviews_at(session: Session, extraction_id: str, document_id: str, place: Place) -> list[Review]:
-    """Return what is looked at of a place and in it, locked."""
+    """Return the reviews of a place and of places inside it, locked."""
     of_document = (Review.extraction_id == extraction_id) & (Review.document_id == document_id)
     named = Review.path.startswith(spell(place), autoescape=True)
-    found = session.scalars(select(Review).where(of_document, named).order_by(Review.id).with_for_update())
-    return [review for review in found if tuple(review.place[: len(place)]) == place]
+    reviews_below = session.scalars(select(Review).where(of_document, named).order_by(Review.id).with_for_update())
+    return [review for review in reviews_below if tuple(review.place[: len(place)]) == place]
 
 
 def add_all(session: Session, extraction: Extraction, review: Review, values: Any, *, by: str) -> list[Any]:
-    """Add to a list in which nothing was found all the items that it has; those that stand in it are no error.
+    """Add all the items of a list in which nothing was found; no error if the same items were added before.
 
-    Return them. Raises InputError, ConflictError where others stand in it.
+    Return them. Raises InputError, or ConflictError if the list has other items.
     """
     lock_own(session, extraction.tenant_id, extraction.id)
     schema, array = reviews.schema_of(extraction), tuple(review.place)
     if not isinstance(values, list) or not values:
         raise InputError(
-            f"{review.path!r} is a list: give all its items as a list, or accept it where the document has none.",
+            f"{review.path!r} is a list: give all its items as a list, or accept it if the document has none.",
             param="value",
             code="invalid_value",
         )
-    given = [checked_item(schema, (*array, index), value) for index, value in enumerate(values)]
-    standing, num_added = added_to(session, review)
-    if standing == given:
-        return given
-    if standing:
+    wanted_items = [checked_item(schema, (*array, index), value) for index, value in enumerate(values)]
+    remaining, num_added = added_to(session, review)
+    if remaining == wanted_items:
+        return wanted_items
+    if remaining:
         raise ConflictError(
-            f"{review.path!r} has {counted(len(standing), 'item')} by now, added meanwhile, and these are "
-            "others. Look at it again.",
+            f"{review.path!r} has {counted(len(remaining), 'item')} by now, added meanwhile, and these are "
+            "others. Read the list again.",
             param="value",
             code="item_changed",
         )
-    changes = [((*array, num_added + index), Change.ADD, value) for index, value in enumerate(given)]
+    changes = [((*array, num_added + index), Change.ADD, value) for index, value in enumerate(wanted_items)]
     max_items = schema.containers[path_of(array)].max_items
-    if max_items is not None and len(given) > max_items:
+    if max_items is not None and len(wanted_items) > max_items:
         raise InputError(
-            f"{review.path!r} cannot have {counted(len(given), 'item')}: the schema allows {max_items:,}.",
+            f"{review.path!r} cannot have {counted(len(wanted_items), 'item')}: the schema allows {max_items:,}.",
             param="value",
             code="invalid_value",
         )
     note(session, extraction, review.document_id, changes, by=by)
-    return given
+    return wanted_items
 
 
 def added_to(session: Session, review: Review) -> tuple[list[Any], int]:
-    """Return the items that were added to a list in which nothing was found and stand, and how many were added."""
+    """Return the remaining items added to a list in which nothing was found, and how many were ever added."""
     changes = of_documents(session, review.extraction_id, [review.document_id]).get(review.document_id, [])
     array, items = tuple(review.place), Items({}, changes)
     added = {place: each for place, each in items.added.items() if place[:-1] == array}
@@ -275,8 +275,8 @@ def added_to(session: Session, review: Review) -> tuple[list[Any], int]:
 
 
 def tally(session: Session, extraction: Extraction) -> dict[Change, int]:
-    """Return how many items were added, and how many dropped."""
+    """Return how many items were added and dropped."""
     row = ItemChangeRow
     query = select(row.change, func.count()).where(row.extraction_id == extraction.id).group_by(row.change)
-    found = {Change(change): num for change, num in session.execute(query)}
-    return {change: found.get(change, 0) for change in Change}
+    counts = {Change(change): num for change, num in session.execute(query)}
+    return {change: counts.get(change, 0) for change in Change}

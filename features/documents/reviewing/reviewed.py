@@ -1,6 +1,6 @@
-"""What reviews have come to: records with what people found right, gold, how much is wrong, and a calibration of it.
+"""Results of reviews: records with corrections, gold, error rates, and a calibration.
 
-Changes nothing: what was extracted stays as it is in its file.
+Read-only: extracted values stay unchanged in their file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from features.documents.tables import Extraction, Review
 from jobs.errors import ConflictError
 
 MAX_JUDGED = 20_000
-"""Decisions that a calibration is made of, the newest: far more than change it any more."""
+"""Number of newest decisions that a calibration is fitted to: more would hardly change it."""
 
 IS_LIST = func.json_typeof(Review.evidence["value"]) == "array"
-"""Of a review: it is about a list in which nothing was found."""
+"""Condition on a review: it is about a list in which nothing was found."""
 
 
 def with_decisions(session: Session, extraction: Extraction, content: bytes) -> bytes:
-    """Return records, a line each, with the values that people found right."""
+    """Return records, one per line, with people's corrections."""
     return b"".join(
         orjson.dumps(as_reviewed(record, decided, changes)) + b"\n"
         for record, decided, changes in _with_decided(session, extraction, content)
@@ -38,7 +38,7 @@ def with_decisions(session: Session, extraction: Extraction, content: bytes) -> 
 
 
 def gold(session: Session, extraction: Extraction, content: bytes) -> bytes:
-    """Return the records that people have decided about as lines of a gold file."""
+    """Return the records with decisions as lines of a gold file."""
     return b"".join(
         orjson.dumps(gold_of(record, decided, changes)) + b"\n"
         for record, decided, changes in _with_decided(session, extraction, content)
@@ -47,7 +47,7 @@ def gold(session: Session, extraction: Extraction, content: bytes) -> bytes:
 
 
 def corrected_fields(session: Session, extraction: Extraction, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record with the values that people found right, and the items as they were extracted."""
+    """Return the fields of a record with people's corrections; items are as extracted."""
     decided = _decided_of(session, extraction, [record["document_id"]])
     return corrected(record["fields"], decided.get(record["document_id"], []))
 
@@ -55,7 +55,7 @@ def corrected_fields(session: Session, extraction: Extraction, record: Mapping[s
 def _with_decided(
     session: Session, extraction: Extraction, content: bytes
 ) -> Iterator[tuple[dict[str, Any], list[Reviewed], list[ItemChange]]]:
-    """Yield each record, what people have decided about it, and what they did with its items."""
+    """Yield each record with the decisions about it and the changes of its items."""
     records = [orjson.loads(line) for line in content.splitlines()]
     document_ids = [record["document_id"] for record in records]
     decided = _decided_of(session, extraction, document_ids)
@@ -65,12 +65,12 @@ def _with_decided(
 
 
 def _decided_of(session: Session, extraction: Extraction, document_ids: list[str]) -> dict[str, list[Reviewed]]:
-    """Return decisions by the id of their document."""
+    """Return decisions by document id."""
     of_page = (Review.extraction_id == extraction.id) & Review.document_id.in_(document_ids)
-    found: dict[str, list[Reviewed]] = {}
+    decisions: dict[str, list[Reviewed]] = {}
     for row in session.scalars(select(Review).where(of_page, Review.decided_at.is_not(None)).order_by(Review.id)):
-        found.setdefault(row.document_id, []).append(_reviewed(row))
-    return found
+        decisions.setdefault(row.document_id, []).append(_reviewed(row))
+    return decisions
 
 
 def _reviewed(row: Review) -> Reviewed:
@@ -88,7 +88,7 @@ def _reviewed(row: Review) -> Reviewed:
 
 
 def right_value(row: Review) -> Any:
-    """Return what is right by a verdict; null where the document has none, or nobody said what."""
+    """Return the right value by a verdict; null if the document has none, or it is not known."""
     if row.verdict == Verdict.CORRECT:
         return (row.correction or {})["value"]
     return row.evidence["value"] if row.verdict == Verdict.ACCEPT else None
@@ -96,16 +96,16 @@ def right_value(row: Review) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many values there are to look at for one reason."""
+    """Numbers of reviews with one reason."""
 
     num_open: int = 0
     num_decided: int = 0
     num_wrong: int = 0
-    """Of those decided."""
+    """Number of wrong values among those decided."""
 
 
 def tallies(session: Session, extraction: Extraction) -> dict[Reason, Tally]:
-    """Return how far the reviews of an extraction are, by the reason for which a value is looked at."""
+    """Return the progress of an extraction's reviews, by reason."""
     query = (
         select(
             Review.reason,
@@ -116,15 +116,15 @@ def tallies(session: Session, extraction: Extraction) -> dict[Reason, Tally]:
         .where(Review.extraction_id == extraction.id)
         .group_by(Review.reason)
     )
-    found = {
+    by_reason = {
         Reason(reason): Tally(num_open=num_open, num_decided=num_decided, num_wrong=num_wrong)
         for reason, num_open, num_decided, num_wrong in session.execute(query)
     }
-    return {reason: found.get(reason, Tally()) for reason in Reason}
+    return {reason: by_reason.get(reason, Tally()) for reason in Reason}
 
 
 def judged(session: Session, extraction: Extraction) -> list[Judged]:
-    """Return what a calibration of an extraction is fitted to: values and nulls, and no list without items."""
+    """Return the data that a calibration is fitted to: decided values and nulls, without empty lists."""
     of_it = (Review.extraction_id == extraction.id) & Review.decided_at.is_not(None) & ~IS_LIST
     columns = (Review.evidence["features"], Review.is_right, Review.document_id)
     newest = select(*columns).where(of_it).order_by(Review.decided_at.desc(), Review.id).limit(MAX_JUDGED)
@@ -135,12 +135,12 @@ def judged(session: Session, extraction: Extraction) -> list[Judged]:
 
 
 def fitted(known: list[Judged], *, target: float) -> Calibration:
-    """Return what scores mean by these decisions. Raises ConflictError where they are too few."""
-    found = fit(known, target=target)
-    if found.values.logistic is None and found.nulls.logistic is None:
+    """Return the calibration fitted to these decisions. Raises ConflictError if there are too few."""
+    calibration = fit(known, target=target)
+    if calibration.values.logistic is None and calibration.nulls.logistic is None:
         raise ConflictError(
             f"{len(known):,} values are decided, and among values and among nulls fewer than 30, or fewer than 5 right "
-            "or 5 wrong ones: nothing can be learned of them. Review more.",
+            "or 5 wrong ones: too few to learn from. Review more.",
             code="too_few_reviews",
         )
-    return found
+    return calibration

@@ -1,6 +1,6 @@
-"""Values of completed extractions that people look at: written with the records, and claimed by one at a time.
+"""Values of completed extractions that people review: written with the records, and claimed by one person at a time.
 
-Which values these are is decided by `features.documents.extraction.scoring.reviews`.
+`features.documents.extraction.scoring.reviews` decides which values these are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITTEN_AT_ONCE = 500
 
 
 def noting(work: ExtractionWork, schema: FieldSchema, records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Pass records on, and write what of them is to be looked at; done again it begins anew.
+    """Pass records on, and write their reviews; a repeated call starts over.
 
     Nobody sees the rows before the extraction is completed.
     """
@@ -45,12 +45,12 @@ def noting(work: ExtractionWork, schema: FieldSchema, records: Iterable[dict[str
 
 
 def forget(session: Session, extraction_ids: Sequence[str]) -> None:
-    """Delete all that is to be looked at, and what was decided, of some extractions."""
+    """Delete all reviews and decisions of some extractions."""
     session.execute(delete(Review).where(Review.extraction_id.in_(extraction_ids)))
 
 
 def forget_some(session: Session, extraction_ids: Sequence[str], *, limit: int) -> int:
-    """Delete up to `limit` rows of these; return how many it were."""
+    """Delete up to `limit` reviews of some extractions; return how many."""
     some = select(Review.id).where(Review.extraction_id.in_(extraction_ids)).limit(limit)
     return len(session.scalars(delete(Review).where(Review.id.in_(some)).returning(Review.id)).all())
 
@@ -80,39 +80,39 @@ def _write(work: ExtractionWork, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def completed(session: Session, tenant_id: str, extraction_id: str) -> Extraction:
-    """Return a completed extraction of this tenant. Raises NotFoundError, or ConflictError while it is not."""
+    """Return a completed extraction of this tenant. Raises NotFoundError, or ConflictError if it is not completed."""
     extraction = get_extraction(session, tenant_id, extraction_id)
     if extraction.state != ExtractionState.COMPLETED:
         raise ConflictError(
-            f"Extraction {extraction.id!r} is {extraction.state}: there are reviews once it is completed.",
+            f"Extraction {extraction.id!r} is {extraction.state}: reviews exist once it is completed.",
             code="no_results",
         )
     return extraction
 
 
 def schema_of(extraction: Extraction) -> FieldSchema:
-    """Return what was asked of its documents."""
+    """Return the schema that its documents were asked."""
     return FieldSchema.parse(extraction.plan["schema"])
 
 
 def list_open(session: Session, extraction: Extraction, *, limit: int) -> tuple[list[Review], bool]:
-    """Return what is to be looked at, the most urgent first, and whether there is more."""
+    """Return the open reviews, most urgent first, and whether there are more."""
     is_open = (Review.extraction_id == extraction.id) & Review.decided_at.is_(None)
     query = select(Review).where(is_open).order_by(Review.urgency.desc(), Review.id).limit(limit + 1)
-    found = list(session.scalars(query))
-    return found[:limit], len(found) > limit
+    open_reviews = list(session.scalars(query))
+    return open_reviews[:limit], len(open_reviews) > limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """Values that one reviewer has for a while; none where others have all that are left."""
+    """Values claimed by one reviewer for a while; empty if others have claimed all that are left."""
 
     claim: str
     reviews: Sequence[Review]
 
 
 def claim(session: Session, extraction: Extraction, *, limit: int, lasts: timedelta) -> Claimed:
-    """Take the most urgent values that nobody has."""
+    """Claim the most urgent unclaimed values."""
     name = new_id("claim")
     values = {"extraction_id": extraction.id, "limit": limit, "claim": name, "lease": lasts}
     ids = session.scalars(_CLAIM, values).all()
@@ -121,7 +121,7 @@ def claim(session: Session, extraction: Extraction, *, limit: int, lasts: timede
 
 
 def require_unclaimed(session: Session, review: Review, claim: str | None) -> None:
-    """Raise ConflictError where somebody else has a value that is not decided."""
+    """Raise ConflictError if somebody else has claimed a value that is not decided."""
     now = session.scalar(select(func.clock_timestamp()))
     assert now is not None, "the database has a clock"
     is_others = review.claim != claim and review.claimed_until is not None and review.claimed_until > now
@@ -133,7 +133,7 @@ def require_unclaimed(session: Session, review: Review, claim: str | None) -> No
         )
 
 
-_CLAIMS = ClaimSql("review")  # by people and without a fence: a verdict is taken from anybody once the time is over
+_CLAIMS = ClaimSql("review")  # by people, without a fence: after the claim expires anybody may decide
 
 _CLAIM = text(f"""
     UPDATE review SET claim = :claim, {_CLAIMS.renewed}

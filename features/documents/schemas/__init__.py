@@ -1,1 +1,1 @@
-"""Bodies of collections, extractions, reviews and records."""
+"""Request and response bodies of collections, extractions, reviews and records."""

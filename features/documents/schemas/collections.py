@@ -1,4 +1,4 @@
-"""`/v1/collections`: collections of documents, and the documents in them."""
+"""`/v1/collections`: bodies of collections and their documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DocumentProblem(WireModel):
     code: str
     message: str
     page: int | None
-    """From 0; null for what concerns the whole document."""
+    """From 0; null if it concerns the whole document."""
 
 
 class DocumentObject(ListedObject):
@@ -48,15 +48,15 @@ class DocumentObject(ListedObject):
     name: str
     file_id: str | None
     store: str | None
-    """Of a document that is an object of a registered store, as `key`."""
+    """For a document that is an object of a registered store, like `key`."""
     key: str | None
     bytes: int
     sha256: str | None
-    """Null, as all that follows, until an extraction has read it."""
+    """Null until an extraction has read the document, like the next two."""
     num_pages: int | None
     num_characters: int | None
     error: DocumentProblem | None
-    """Why the last extraction could not read it."""
+    """Why the last extraction could not read the document."""
     created_at: int
 
     @classmethod
@@ -78,13 +78,13 @@ class DocumentObject(ListedObject):
 
 
 class DocumentPage(Page[DocumentObject]):
-    """In the order in which they were added."""
+    """In the order of addition."""
 
 
 class AddedDocuments(WireModel):
     object: Literal["list"] = "list"
     data: list[DocumentObject]
-    """All that were named, also those that were there."""
+    """All documents of the call, including those already in the collection."""
 
     @classmethod
     def all_of(cls, documents: Sequence[CollectionDocument]) -> Self:
@@ -103,5 +103,5 @@ class DocumentText(WireModel):
     start: int
     end: int
     num_characters: int
-    """Of all of its text."""
+    """Length of the whole text."""
     text: str

@@ -1,4 +1,4 @@
-"""`/v1/extractions`: what is asked of a collection's documents, how far that is, and what came of it."""
+"""`/v1/extractions`: bodies of extractions, their progress, and their records."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from jobs.tables import Batch
 class DocumentCounts(WireModel):
     total: int
     completed: int
-    """With fields; counted at the end, as `failed`."""
+    """Number with fields; counted at the end, like `failed`."""
     failed: int
 
 
 class StageObject(CourseStage[Stage]):
     name: Stage
-    """`ask_again` and `ground_again` come round as often as something is left to ask."""
+    """`ask_again` and `ground_again` repeat as long as something is left to ask."""
 
 
 class ExtractionObject(ListedObject):
     object: Literal["extraction"] = "extraction"
     collection_id: str
     index_id: str | None
-    """Null where the documents of the collection are asked; else an index of it is, as one document."""
+    """Null if the documents of the collection are asked; otherwise an index of it is asked as one document."""
     model: str
     schema_: Annotated[dict[str, Any], Field(serialization_alias="schema")]
-    """As it was given."""
+    """As given by the caller."""
     quotes: bool
     again: bool
     second_reading: bool
@@ -46,24 +46,24 @@ class ExtractionObject(ListedObject):
     """The gold file, or the extraction whose reviews are gold."""
     status: ExtractionState
     reason: str | None
-    """Of its end, where it is not completed; or what it waits for."""
+    """Why it ended without completing, or what it waits for."""
     stages: list[StageObject]
     """Those that have begun."""
     document_counts: DocumentCounts
     failures: dict[str, int]
-    """How many documents failed, by code."""
+    """Numbers of failed documents, by code."""
     num_to_review: int
-    """Values, null among them, that a person should look at."""
+    """Number of values, including nulls, that a person should review."""
     input_tokens: int
-    """Of all its batches."""
+    """For all its batches."""
     output_tokens: int
     cost: str
-    """Of all its batches, in units of the currency."""
+    """For all its batches, in units of the currency."""
     currency: str
     output_file_id: str | None
-    """JSONL, a record a document."""
+    """JSONL, one record per document."""
     parquet_file_id: str | None
-    """The fields as a table, where that was asked for."""
+    """The fields as a table, if requested."""
     priority: Priority
     completion_window: str
     metadata: dict[str, str] | None
@@ -75,8 +75,8 @@ class ExtractionObject(ListedObject):
     def of(
         cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
     ) -> Self:
-        """`batches` are those of the stages by their ids, and whatever else was done for it."""
-        passes = extraction.plan.get("passes") or {}  # read here: a plan of another release is shown all the same
+        """`batches` are those of the stages by id, and any others that worked for the extraction."""
+        passes = extraction.plan.get("passes") or {}  # not parsed: a plan of another release must not fail
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
         return cls(
             id=extraction.id,
@@ -132,7 +132,7 @@ class RecordProblem(WireModel):
 
 
 class RecordLine(WireModel):
-    """What became of a document; docs/extraction.md tells of the evidence."""
+    """The result of a document; docs/extraction.md describes the evidence."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)  # `item_changes` may be left out
 
@@ -141,12 +141,12 @@ class RecordLine(WireModel):
     """Its name."""
     sha256: str
     status: Literal["done", "failed", "provisional"]
-    """`provisional` while the document is being asked more: again, or with what was found covered."""
+    """`provisional` while the document is asked further questions: again, or with found values covered."""
     error: RecordProblem | None
     notes: list[str]
-    """What of the document was not read, or how it was taken, and which passes failed, in words."""
+    """Parts of the document that were not read, how it was read, and failed passes, in words."""
     fields: dict[str, Any] | None
     evidence: list[dict[str, Any]]
     item_changes: list[dict[str, Any]] = Field(default_factory=list)
-    """What people added to lists and dropped from them; left out where they did neither."""
+    """Items that people added to lists and dropped from them; left out if there are none."""
     usage: dict[str, int]

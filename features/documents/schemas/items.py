@@ -1,4 +1,4 @@
-"""`/v1/reviews/items`: the lists of a document, with the items that were extracted, added and dropped."""
+"""`/v1/reviews/items`: bodies of a document's lists, with extracted, added and dropped items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from features.documents.extraction.scoring.verdicts import Change
 
 class Changed(WireModel):
     by: str
-    """The id of a key."""
+    """Id of a key."""
     at: int
 
     @classmethod
@@ -24,9 +24,9 @@ class Changed(WireModel):
 
 class ListItem(WireModel):
     path: str
-    """With the number that it keeps; one that is dropped leaves its own to nobody."""
+    """With its permanent number; the number of a dropped item is not reused."""
     value: Any
-    """With what people found right of it; of a dropped one as it was extracted or added."""
+    """With corrections applied; for a dropped item as extracted or added."""
     added: Changed | None
     """None: it was extracted."""
     dropped: Changed | None
@@ -35,10 +35,10 @@ class ListItem(WireModel):
 class DocumentList(WireModel):
     path: str
     value_schema: dict[str, Any]
-    """The JSON schema of the list; `items` is that of an item to add."""
+    """The JSON schema of the list; its `items` is the schema of an item to add."""
     items: list[ListItem]
     next_path: str
-    """Of an item to add."""
+    """The path of the next item to add."""
 
     @classmethod
     def of(cls, array: Place, schema: dict[str, Any], items: Items, fields: Mapping[str, Any]) -> Self:
@@ -68,7 +68,7 @@ class DocumentLists(WireModel):
     document: str
     """Its name."""
     data: list[DocumentList]
-    """Empty where the schema has no list."""
+    """Empty if the schema has no list."""
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class DocumentLists(WireModel):
         items: Items,
         corrected: Mapping[str, Any],
     ) -> Self:
-        """Return the lists of a record; `corrected` are its fields with what people found right of values."""
+        """Return the lists of a record; `corrected` are its fields with people's corrections."""
         fields = items.with_added(corrected)
         return cls(
             extraction_id=extraction_id,

@@ -1,4 +1,4 @@
-"""`/v1/reviews`: values that a person should look at, what was decided, and what is learned of it."""
+"""`/v1/reviews`: bodies of reviews, decisions, and what is learned from them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class ReviewObject(ListedObject):
     """Its name."""
     path: str
     reason: Reason
-    """`sample`: nothing speaks against the value, it was drawn."""
+    """`sample`: nothing speaks against the value; it was drawn at random."""
     urgency: float
     evidence: dict[str, Any]
-    """As in the record: what was extracted, where it stands, and what speaks against it."""
+    """As in the record: the extracted value, its place, and what speaks against it."""
     value_schema: dict[str, Any]
     """The JSON schema of a correction."""
     claimed_until: int | None
     verdict: Verdict | None
     value: Any
-    """What is right; null where the document has no such value, or nobody said what: undecided, or a rejected list."""
+    """The right value; null if the document has none, or it is not known: undecided, or a rejected list."""
     decided_by: str | None
-    """The id of a key."""
+    """Id of a key."""
     decided_at: int | None
 
     @classmethod
@@ -60,7 +60,7 @@ class ReviewObject(ListedObject):
 
 
 class ReviewList(WireModel):
-    """The most urgent first."""
+    """Most urgent first."""
 
     object: Literal["list"] = "list"
     data: list[ReviewObject]
@@ -70,9 +70,9 @@ class ReviewList(WireModel):
 class ClaimedReviews(WireModel):
     object: Literal["review.claim"] = "review.claim"
     claim: str
-    """What a decision about one of them gives."""
+    """To be given with decisions about these reviews."""
     data: list[ReviewObject]
-    """Empty where others have all that are left."""
+    """Empty if others have claimed all that are left."""
 
     @classmethod
     def of(cls, claimed: Claimed, schema: FieldSchema) -> Self:
@@ -83,7 +83,7 @@ class ReviewCounts(WireModel):
     open: int
     decided: int
     wrong: int
-    """Of those decided."""
+    """Number of wrong values among those decided."""
 
     @classmethod
     def of(cls, tally: Tally) -> Self:
@@ -93,7 +93,7 @@ class ReviewCounts(WireModel):
 class ItemCounts(WireModel):
     added: int
     dropped: int
-    """Those among them that were added by a person, too."""
+    """Including items that were added by a person."""
 
 
 class ReviewSummary(WireModel):
@@ -101,9 +101,9 @@ class ReviewSummary(WireModel):
     doubt: ReviewCounts
     sample: ReviewCounts
     items: ItemCounts
-    """Of lists, by people."""
+    """Items of lists that people changed."""
     unmarked_error_rate: float | None
-    """The share of the sample that was wrong: about so much is wrong of all that nobody need look at."""
+    """Share of the sample that was wrong: an estimate for all values not marked for review."""
 
     @classmethod
     def of(cls, tallies: Mapping[Reason, Tally], changes: Mapping[Change, int]) -> Self:
@@ -119,9 +119,9 @@ class ReviewSummary(WireModel):
 class LearnedPart(WireModel):
     num_gold: int
     is_learned: bool
-    """False: too few are known, and scores are as before."""
+    """False: too few values are known, and scores are unchanged."""
     threshold: float
-    """From this score on nobody need look; above 1 where no score is enough."""
+    """Values from this score on need no review; above 1 if no score suffices."""
 
     @classmethod
     def of(cls, part: Part) -> Self:
@@ -134,7 +134,7 @@ class CalibrationObject(WireModel):
     values: LearnedPart
     nulls: LearnedPart
     calibration: dict[str, Any]
-    """What `calibration` of `POST /v1/extractions` takes."""
+    """Accepted as `calibration` by `POST /v1/extractions`."""
 
     @classmethod
     def of(cls, extraction_id: str, fitted: Calibration) -> Self:
@@ -147,13 +147,13 @@ class CalibrationObject(WireModel):
 
 
 class GoldLine(WireModel):
-    """What people know of a document, as `tokenmill extract evaluate | calibrate` reads it."""
+    """What people know of a document, in the format that `tokenmill extract evaluate | calibrate` reads."""
 
     document: str
     document_id: str
-    """Tells documents of one name apart."""
+    """Distinguishes documents with the same name."""
     fields: dict[str, Any]
     known: Sequence[str]
-    """The paths that somebody decided about; no other counts."""
+    """The paths that somebody decided; no other path counts."""
     absent: dict[str, list[Any]]
-    """By the path of their list: items that were extracted and that the document does not have."""
+    """By the path of their list: extracted items that the document does not have."""

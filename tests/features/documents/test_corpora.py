@@ -222,4 +222,4 @@ def test_what_was_found_and_is_deleted_before_it_is_looked_at_fails_it(
     files.delete_file(session, tenant.id, found.output_file_id, by="key_1")
     session.commit()
     assert run(extraction).state == ExtractionState.FAILED
-    assert "what was found for its questions was deleted" in str(extraction.reason)
+    assert "the passages found for its questions were deleted" in str(extraction.reason)
