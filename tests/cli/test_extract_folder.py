@@ -172,5 +172,5 @@ def test_two_records_of_one_name_are_refused(tmp_path: Path, command: str) -> No
     given = [str(tmp_path / "fields.jsonl"), "--gold", str(tmp_path / "gold.jsonl")]
     given += ["--schema", str(tmp_path / "schema.json")]
     given += ["-o", str(tmp_path / "c.json")] if command == "calibrate" else []
-    with pytest.raises(InputError, match=r"fields\.jsonl: gold names 'a\.txt', as the documents of two records"):
+    with pytest.raises(InputError, match=r"fields\.jsonl: gold names 'a\.txt', the name of two records"):
         run("extract", command, *given)

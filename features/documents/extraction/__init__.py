@@ -1,1 +1,1 @@
-"""Documents in, fields out: text with its places, fields asked of it, answers grounded in it. No SQL, no HTTP."""
+"""Extraction of fields from documents: texts with positions, questions, grounded answers. No SQL, no HTTP."""

@@ -1,12 +1,10 @@
-"""Every way in which a document or a schema is refused.
-
-Knows no parser and no caller: codes are for programs, messages for people.
+"""Errors for documents and schemas that are refused: codes are for programs, messages for people.
 
 ExtractionError
-├── DocumentError   one document cannot be read; the others go on
-├── SchemaError     what is asked for is not a schema that can be asked
-├── PassageError    a text cannot be cut as it is asked for
-└── RetrievalError  what is searched was made in another way, or cannot be searched so
+├── DocumentError   one document cannot be read; others are not affected
+├── SchemaError     the schema cannot be asked
+├── PassageError    a text cannot be cut as requested
+└── RetrievalError  the parts of an index do not match, or do not support the search
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ class DocumentCode(StrEnum):
 
     EMPTY = "empty"  # no bytes
     UNSUPPORTED_FORMAT = "unsupported_format"
-    NOT_TEXT = "not_text"  # a text format in no encoding that is read
+    NOT_TEXT = "not_text"  # a text format in an unsupported encoding
     TRUNCATED = "truncated"  # the end of the file is missing
     DAMAGED = "damaged"
-    NO_TEXT = "no_text"  # it was read, and has nothing but pictures and blanks
+    NO_TEXT = "no_text"  # it has only pictures and whitespace
     ENCRYPTED = "encrypted"
     TOO_LARGE = "too_large"  # the file, or the text in it
     TOO_MANY_PAGES = "too_many_pages"
@@ -40,7 +38,7 @@ class ExtractionError(Exception):
 
 
 class DocumentError(ExtractionError):
-    """A document that cannot be read; `page` counts from 0, None where it is not about one."""
+    """A document cannot be read; `page` counts from 0, None if the error is not about one page."""
 
     def __init__(self, code: DocumentCode, message: str, page: int | None = None) -> None:
         super().__init__(message)
@@ -50,7 +48,7 @@ class DocumentError(ExtractionError):
 
 
 class SchemaError(ExtractionError):
-    """A schema that cannot be asked; `path` leads to the part of it that is meant."""
+    """A schema cannot be asked; `path` leads to the faulty part."""
 
     def __init__(self, message: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(f"{'.'.join(path)}: {message}" if path else message)
@@ -59,8 +57,8 @@ class SchemaError(ExtractionError):
 
 
 class PassageError(ExtractionError):
-    """Limits of passages that cannot be kept."""
+    """Limits of passages cannot be met."""
 
 
 class RetrievalError(ExtractionError):
-    """Parts of an index that do not go together, or a search that does not go with it."""
+    """Parts of an index do not match each other, or do not support a search."""

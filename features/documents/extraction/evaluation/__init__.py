@@ -1,4 +1,1 @@
-"""Records against gold: how much is right, where it stands, and whether the scores mean what they say.
-
-Knows no model and no service.
-"""
+"""Evaluation of records against gold: correctness, places, and calibration of scores."""

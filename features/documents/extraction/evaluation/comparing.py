@@ -1,7 +1,6 @@
-"""One record beside its gold: each value of either, and whether they are the same.
+"""Compares one record with its gold, value by value.
 
-Items of arrays are paired with those of gold that they are most like, whatever their order; so are the values of sets.
-Knows no measure over documents.
+Items of arrays are paired with the most similar gold items in any order, and so are the values of sets.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from features.documents.extraction.grounding.spans import Span
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A value that was given, null too, and gold's; where an item is missing on a side, its value there is null."""
+    """An extracted value, possibly null, and the gold value; either is null if its item is missing on that side."""
 
     leaf: Leaf
     document: str
     given: Any
     gold: Any
     evidence: Mapping[str, Any] | None = None
-    """Of the given value, as the record has it."""
+    """The record's evidence for the extracted value."""
     gold_spans: tuple[Span, ...] = ()
     is_in_gold: bool = True
-    """Whether gold has the item that the value belongs to, if it belongs to one."""
+    """Whether gold has the item that contains the value, if there is one."""
 
     @cached_property
     def likeness(self) -> float:
-        """Return 1 or 0, and of texts by their likeness something between."""
+        """Return 1 or 0, or for texts their similarity in between."""
         if self.given is None or self.gold is None:
             return float(self.given is self.gold)
         if self.leaf.metric is Metric.ANLS:
@@ -47,24 +46,24 @@ class Compared:
 
     @cached_property
     def is_right(self) -> bool:
-        """Tell whether it counts as the same; texts do but for what two prints differ in."""
+        """Tell whether the values count as the same; texts are compared after normalisation."""
         if self.given is None or self.gold is None:
             return self.given is self.gold
         return is_same_for(self.leaf, self.given, self.gold)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Return where the given value is said to stand."""
-        said = (self.evidence or {}).get("spans") or []
-        return tuple(Span(span["start"], span["end"]) for span in said)
+        """Return the recorded places of the extracted value."""
+        spans = (self.evidence or {}).get("spans") or []
+        return tuple(Span(span["start"], span["end"]) for span in spans)
 
 
 def compare(
     schema: FieldSchema, record: Mapping[str, Any], gold: GoldDocument, *, spend: Spend = unbounded
 ) -> list[Compared]:
-    """Return every value of a record or of gold that counts, beside one another; a failed record has none.
+    """Return pairs of the values of a record and of gold, as far as they count; a failed record has no values.
 
-    `spend` is told of each value, and of all that are compared to pair items.
+    `spend` receives the number of values, and of comparisons made to pair items.
     """
     fields = record.get("fields") or {}
     evidence = {each["path"]: each for each in record.get("evidence") or []}
@@ -86,7 +85,7 @@ def compare(
 
 
 def _value(fields: Any, place: Place) -> Any:
-    """Return what stands at a place; null if nothing does."""
+    """Return the value at a place, or null if there is none."""
     for part in place:
         if isinstance(part, int):
             fields = fields[part] if isinstance(fields, list) and part < len(fields) else None
@@ -96,21 +95,21 @@ def _value(fields: Any, place: Place) -> Any:
 
 
 class _Pairs:
-    """Which item of a record is which item of gold; found once for each array, outer ones first."""
+    """The pairing of items of a record with items of gold; found once for each array, outer arrays first."""
 
     def __init__(self, schema: FieldSchema, fields: Mapping[str, Any], gold: GoldDocument, *, spend: Spend) -> None:
         self._leaves = schema.leaves
         self._spend = spend
         self._fields, self._gold = fields, gold.fields
         self._absent = gold.absent
-        self._invented: set[Place] = set()  # items of the record that gold knows to be absent
+        self._invented: set[Place] = set()  # items of the record listed as absent in gold
         self._found: dict[tuple[Path, Place | None, Place | None], list[tuple[Place | None, Place | None]]] = {}
 
     def places(self, leaf: Leaf) -> Iterator[tuple[Place | None, Place | None, Place | None]]:
-        """Yield the places of a leaf in the record and in gold, None on the side where its item is missing.
+        """Yield the places of a leaf in the record and in gold; None on the side where its item is missing.
 
-        The last is gold's again, or of the innermost list of gold that the item would be in; None in an item that gold
-        knows to be absent.
+        The third place is the one in gold, or else the innermost gold list that would contain the item; None inside an
+        item listed as absent.
         """
         for places in self._below((), (), (), leaf.path, ()):
             self._spend(1)
@@ -140,7 +139,9 @@ class _Pairs:
     ) -> Iterator[tuple[Place | None, Place | None]]:
         ones = dict.fromkeys(_indexes(self._fields, own))  # sets that keep their order
         others = dict.fromkeys(_indexes(self._gold, other))
-        for one, two in _identical(self._fields, own, self._gold, other):  # most are; the rest is compared each by each
+        for one, two in _identical(
+            self._fields, own, self._gold, other
+        ):  # most are; only the rest needs all comparisons
             del ones[one], others[two]
             yield (*(own or ()), one), (*(other or ()), two)
         for one in self._invented_of(own, other, ones):
@@ -161,23 +162,23 @@ class _Pairs:
         yield from ((None, (*(other or ()), two)) for two in others)
 
     def _invented_of(self, own: Place | None, other: Place | None, ones: Iterable[int]) -> list[int]:
-        """Return which of the items of a list gold knows to be absent, as `_spelled` has it, and keep them in mind."""
+        """Return and remember the items of a list that gold lists as absent, compared by `_spelled`."""
         waiting = Counter(_spelled(item) for item in self._absent.get(spell(other or ()), ()))
-        found = []
+        invented = []
         for one in ones:
             item = (*(own or ()), one)
             if waiting[key := _spelled(_value(self._fields, item))]:
                 waiting[key] -= 1
                 self._invented.add(item)
-                found.append(one)
-        return found
+                invented.append(one)
+        return invented
 
     def _leaves_of(self, path: Path) -> list[Leaf]:
-        """Return the leaves of an item itself, without those of arrays in it."""
+        """Return the leaves of an item, without those of nested arrays."""
         return [leaf for leaf in self._leaves if leaf.path[: len(path)] == path and ITEM not in leaf.path[len(path) :]]
 
     def _likeness(self, leaves: Sequence[Leaf], own: Place, other: Place, *, depth: int) -> float:
-        """Return how many of an item's own values are the same, by likeness; keys count twice."""
+        """Return the summed similarity of an item's own values; keys count twice."""
         total = 0.0
         for leaf in leaves:
             given, gold = (
@@ -195,7 +196,7 @@ def _indexes(fields: Any, array: Place | None) -> list[int]:
 
 
 def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -> list[tuple[int, int]]:
-    """Return the pairs of items that say the same, as `_spelled` has it, in their order."""
+    """Return the pairs of equal items, compared by `_spelled`, in order."""
     waiting: dict[str, list[int]] = {}
     for two in reversed(_indexes(gold, other)):
         waiting.setdefault(_spelled(_value(gold, (*(other or ()), two))), []).append(two)
@@ -208,7 +209,7 @@ def _identical(fields: Any, own: Place | None, gold: Any, other: Place | None) -
 
 
 def _spelled(item: Any) -> str:
-    """Return one spelling of all items that say the same: with `6` or `6.0`, with null, `[]`, `{}` or without a key."""
+    """Return one spelling for all equal items: `6` equals `6.0`, and null equals `[]`, `{}` and a missing key."""
     return json.dumps(_plain(item), sort_keys=True)
 
 

@@ -1,6 +1,6 @@
-"""All records against all gold: one table of measures, over everything and for each field.
+"""Evaluates all records against all gold: measures overall and for each field.
 
-Documents of which there is no gold are left out and counted. Knows no file: records come as they were written.
+Documents without gold are left out and counted.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from features.documents.extraction.scoring.features import Features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Of all fields, or of one; None where there was nothing to measure."""
+    """Measures of all fields, or of one; None if there was nothing to measure."""
 
     rates: Rates
     anls: float | None
-    """Mean likeness of gold's values and what was given for them (ANLS* of Peer et al. 2024, leaf by leaf)."""
+    """Mean similarity of gold values and extracted values (ANLS* of Peer et al. 2024, leaf by leaf)."""
     null_right: float | None
-    """Of gold's nulls: the share that is null."""
+    """Share of gold nulls that are null in the record."""
     grounded: float | None
-    """Of the values given that must stand in the document: the share that was found there."""
+    """Share of the extracted values that must occur in the document that were located there."""
     span_overlap: float | None
-    """Mean overlap of spans (IoU) of right values whose place gold names."""
+    """Mean overlap (IoU) of the spans of right values whose place is in the gold."""
     calibration_error: float | None
     brier: float | None
     auroc: float | None
     automated: float | None
-    """The share of values and nulls that could go on unseen with 99 % of them right."""
+    """Share of values and nulls that could go without review with 99 % of them right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an extraction reached."""
+    """Results of an extraction measured against gold."""
 
     num_documents: int
     num_failed: int
     without_gold: int
-    """Records of documents that gold does not have."""
+    """Number of records of documents that are not in gold."""
     without_record: int
-    """Documents of gold that no record is about; all their values count as missed."""
+    """Number of gold documents without a record; all their values count as missed."""
     valid: float | None
-    """Of the records that did not fail: the share that the schema accepts."""
+    """Share of the records without an error that the schema accepts."""
     overall: Measures
     fields: Mapping[str, Measures]
     bins: Sequence[Bin]
     risk: Sequence[RiskPoint]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, rates included."""
+        """Return the evaluation as JSON, including rates."""
         return {
             **{
                 name: getattr(self, name)
@@ -92,7 +92,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure records against gold; `is_valid` tells whether fields fit the schema, if that is to be measured.
 
-    `spend` is told of all that is compared. Raises ExtractionError where gold means two records by one name.
+    `spend` receives the numbers of comparisons. Raises ExtractionError if one name of gold matches two records.
     """
     known, without_gold = _beside(records, gold)
     compared = [pair for key, right in gold.items() for pair in compare(schema, known.get(key, {}), right, spend=spend)]
@@ -115,9 +115,9 @@ def evaluate(
 
 
 def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]) -> list[Judged]:
-    """Return what a calibration is fitted to: the features that records kept, and whether gold has the same values.
+    """Return the data to fit a calibration to: recorded features, and whether gold has the same values.
 
-    Raises ExtractionError where gold means two records by one name.
+    Raises ExtractionError if one name of gold matches two records.
     """
     known, _without_gold = _beside(records, gold)
     return [
@@ -153,17 +153,17 @@ def measure(compared: Sequence[Compared]) -> Measures:
 
 def scores_of(compared: Sequence[Compared]) -> tuple[list[float], list[bool]]:
     """Return the score of each value that has one, and whether it is right."""
-    told = [(float(pair.evidence["score"]), pair.is_right) for pair in compared if pair.evidence is not None]
-    return [score for score, _ in told], [right for _, right in told]
+    scored = [(float(pair.evidence["score"]), pair.is_right) for pair in compared if pair.evidence is not None]
+    return [score for score, _ in scored], [right for _, right in scored]
 
 
 def _beside(
     records: Iterable[Mapping[str, Any]], gold: Mapping[str, GoldDocument]
 ) -> tuple[dict[str, Mapping[str, Any]], int]:
-    """Return the records that gold has by its keys, and how many it has not.
+    """Return the records that have gold, by the keys of gold, and the number of those without.
 
-    A record has the gold of its id, else that of its name unless another record has it by its id. Raises
-    ExtractionError where two have the same.
+    A record has the gold of its id, else that of its name unless another record has it by id. Raises ExtractionError if
+    two records have the same gold.
     """
     of_name = _of_name(gold)
     by_id: dict[str, Mapping[str, Any]] = {}
@@ -186,13 +186,13 @@ def _beside(
 
 def _named_twice(name: str) -> ExtractionError:
     return ExtractionError(
-        f"gold names {name!r}, as the documents of two records are called: give the document_id of one, or leave one "
+        f"gold names {name!r}, the name of two records' documents: give the document_id of one, or leave one "
         "of the records out."
     )
 
 
 def _of_name(gold: Mapping[str, GoldDocument]) -> dict[str, str]:
-    """Return the keys of gold by the names of documents, but for names that several lines with ids have."""
+    """Return the keys of gold by document name, except names shared by several lines with ids."""
     num_lines = Counter(each.document for each in gold.values())
     return {each.document: key for key, each in gold.items() if num_lines[each.document] == 1 or each.document == key}
 

@@ -1,7 +1,4 @@
-"""Measures of texts, spans and scores, each by itself.
-
-Knows no field and no document.
-"""
+"""Measures of texts, spans and scores."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ from features.documents.extraction.fields.values import normal_text
 from features.documents.extraction.grounding.spans import Span
 
 ANLS_FROM = 0.5
-"""A likeness below it counts as none (Biten et al. 2019)."""
+"""A lower similarity counts as 0 (Biten et al. 2019)."""
 _BINS = 10
 
 
 def text_likeness(one: str, other: str) -> float:
-    """Return the normalised Levenshtein similarity of two texts without what prints differ in, 0 below ANLS_FROM."""
+    """Return the normalised Levenshtein similarity of two texts after normalisation, 0 below ANLS_FROM."""
     like = Levenshtein.normalized_similarity(normal_text(one), normal_text(other))
     return like if like >= ANLS_FROM else 0.0
 
 
 def span_overlap(ones: Sequence[Span], others: Sequence[Span]) -> float:
-    """Return the characters that both have as a share of those that either has."""
+    """Return the number of shared characters as a share of the characters in either (IoU)."""
     own = {index for span in ones for index in range(span.start, span.end)}
     other = {index for span in others for index in range(span.start, span.end)}
     return len(own & other) / len(own | other) if own or other else 0.0
@@ -34,27 +31,27 @@ def span_overlap(ones: Sequence[Span], others: Sequence[Span]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Counts of values, and the rates that follow; None where there is nothing to count."""
+    """Counts of values, and their rates; None if there is nothing to count."""
 
     right: int = 0
     wrong: int = 0
-    """Given, and not so in gold; also where gold has null."""
+    """Extracted, but different from gold, which may be null."""
     missed: int = 0
-    """In gold, and not given so."""
+    """In gold, but missing or different in the record."""
 
     @property
     def precision(self) -> float | None:
-        """Return the share of given values that are right."""
+        """Return the share of extracted values that are right."""
         return _share(self.right, self.right + self.wrong)
 
     @property
     def recall(self) -> float | None:
-        """Return the share of gold's values that were given."""
+        """Return the share of gold values that were extracted."""
         return _share(self.right, self.right + self.missed)
 
     @property
     def f1(self) -> float | None:
-        """Return their harmonic mean."""
+        """Return the harmonic mean of precision and recall."""
         return _share(2 * self.right, 2 * self.right + self.wrong + self.missed)
 
 
@@ -63,7 +60,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def brier(scores: Sequence[float], is_right: Sequence[bool]) -> float | None:
-    """Return the mean squared distance of scores from what was true."""
+    """Return the mean squared difference between scores and outcomes."""
     if not scores:
         return None
     return float(np.mean((np.asarray(scores) - np.asarray(is_right, dtype=np.float64)) ** 2))
@@ -71,7 +68,7 @@ def brier(scores: Sequence[float], is_right: Sequence[bool]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Values of about one score: what was promised, and what was true."""
+    """Values with similar scores: their mean score and the share that is right."""
 
     count: int
     mean_score: float
@@ -79,7 +76,7 @@ class Bin:
 
 
 def calibration_bins(scores: Sequence[float], is_right: Sequence[bool]) -> list[Bin]:
-    """Return values in ten bins of equal width, empty ones left out."""
+    """Return values in ten bins of equal width, without empty ones."""
     own, right = np.asarray(scores, dtype=np.float64), np.asarray(is_right, dtype=np.float64)
     indexes = np.minimum((own * _BINS).astype(int), _BINS - 1)
     groups = [indexes == index for index in range(_BINS) if (indexes == index).any()]
@@ -97,7 +94,7 @@ def calibration_error(scores: Sequence[float], is_right: Sequence[bool]) -> floa
 
 
 def auroc(scores: Sequence[float], is_right: Sequence[bool]) -> float | None:
-    """Return how often a right value has a higher score than a wrong one, ties as halves; None without both."""
+    """Return the probability that a right value scores higher than a wrong one, ties as halves; None without both."""
     own, right = np.asarray(scores, dtype=np.float64), np.asarray(is_right, dtype=bool)
     num_right, num_wrong = int(right.sum()), int((~right).sum())
     if not num_right or not num_wrong:
@@ -109,7 +106,7 @@ def auroc(scores: Sequence[float], is_right: Sequence[bool]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskPoint:
-    """If all from a score on went on unseen: what share of values that is, and what share of it would be wrong."""
+    """The share of values with at least this score, and the share of wrong values among them."""
 
     threshold: float
     coverage: float
@@ -117,7 +114,7 @@ class RiskPoint:
 
 
 def risk_coverage(scores: Sequence[float], is_right: Sequence[bool]) -> list[RiskPoint]:
-    """Return a point for each score that there is, the highest first."""
+    """Return a point for each distinct score, highest first."""
     own, right = np.asarray(scores, dtype=np.float64), np.asarray(is_right, dtype=np.float64)
     order = np.argsort(-own, kind="stable")
     own, wrong = own[order], np.cumsum(1 - right[order])
@@ -133,5 +130,5 @@ def risk_coverage(scores: Sequence[float], is_right: Sequence[bool]) -> list[Ris
 
 
 def share_automated(points: Sequence[RiskPoint], *, target: float = 0.99) -> float:
-    """Return the largest share of values that could go on unseen with so many of them right."""
+    """Return the largest share of values that could go without review with `target` of them right."""
     return max((point.coverage for point in points if point.risk <= 1 - target + 1e-12), default=0.0)

@@ -1,4 +1,4 @@
-"""Where quotes and values stand in a text: exactly, but for their print, nearly, or nowhere.
+"""Locates quotes and values in a text: exactly, normalised, fuzzily, or not at all.
 
-Knows no schema's paths, no model and no page; spans are offsets into the text that was given.
+Spans are offsets into the given text.
 """

@@ -1,7 +1,6 @@
-"""From quotes, and from values without one, to their places in a text.
+"""Locates quotes, and values with or without quotes, in a text.
 
-`align` is for quotes alone; `ground` for values with the quotes that a model gave for them, or without. Knows no paths
-and no model.
+`align` is for quotes alone; `ground` for values, with the quotes that a model gave for them if any.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from features.documents.extraction.grounding.standing import Standing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
-    """A value that should stand in a text, and the words that are said to hold it."""
+    """A value to locate in a text, and the words that a model quoted for it."""
 
     value: Any
     kind: Kind
     quote: str | None = None
     is_copied: bool = False
-    """Whether the value must stand in the text itself: a quote that stands there does not speak for another value."""
+    """Whether the value itself must occur in the text: then a quote with another value does not support it."""
 
 
 def align(quotes_in_order: Sequence[str], text: str) -> list[Grounding]:
-    """Return where each quote stands; of a quote that stands several times, the place in the order of all."""
+    """Return the place of each quote; ambiguous quotes get the places that best keep the order of all quotes."""
     target = Target(text)
-    found = {quote: candidates(quote, target) for quote in dict.fromkeys(quotes_in_order)}
-    return _chosen([found[quote] for quote in quotes_in_order], text)
+    candidates_of = {quote: candidates(quote, target) for quote in dict.fromkeys(quotes_in_order)}
+    return _chosen([candidates_of[quote] for quote in quotes_in_order], text)
 
 
 def ground(sought_in_order: Sequence[Sought], text: str) -> list[Grounding]:
-    """Return where each value stands: its quote, or, where there is none or it is nowhere, the value itself.
+    """Return the place of each value: that of its quote, or, if it has none or it is not in the text, of the value.
 
-    One that is copied and stands in no form in the text stands nowhere, whatever is quoted for it.
+    A copied value that occurs in no form in the text has no place, whatever its quote.
     """
     standing = Standing(text)
-    found: dict[tuple[Any, ...], Candidates] = {}
+    candidates_of: dict[tuple[Any, ...], Candidates] = {}
     keys = [(type(each.value), each.value, each.kind, each.quote, each.is_copied) for each in sought_in_order]
     for key, sought in zip(keys, sought_in_order, strict=True):
-        if key not in found:
-            found[key] = _candidates(sought, standing)
-    return _chosen([found[key] for key in keys], text)
+        if key not in candidates_of:
+            candidates_of[key] = _candidates(sought, standing)
+    return _chosen([candidates_of[key] for key in keys], text)
 
 
 def _candidates(sought: Sought, standing: Standing) -> Candidates:
@@ -64,9 +63,9 @@ def _speaks_for(quoted: Candidates, sought: Sought, standing: Standing) -> bool:
     return Standing(words).has(sought.value, sought.kind) or standing.has(sought.value, sought.kind)
 
 
-def _chosen(found: Sequence[Candidates], text: str) -> list[Grounding]:
-    spans = choose_in_order([options.spans for options in found], len(text))
+def _chosen(candidates_of: Sequence[Candidates], text: str) -> list[Grounding]:
+    spans = choose_in_order([options.spans for options in candidates_of], len(text))
     return [
         NOWHERE if span is None else Grounding(status=options.status, spans=(span,), likeness=options.likeness)
-        for options, span in zip(found, spans, strict=True)
+        for options, span in zip(candidates_of, spans, strict=True)
     ]

@@ -1,8 +1,7 @@
-"""Every place where a quote may stand, by the strictest way in which it is found at all.
+"""All possible places of a quote, found by the strictest method that succeeds.
 
-Exactly, in one print, by letters and digits alone, nearly. A quote does not begin or end amid a number, to which its
-minus belongs, nor, where it is short, amid a word. Knows one quote at a time; which of several places is meant:
-`ordering.py`.
+The methods: exact, normalised, by letters and digits only, fuzzy. A quote must not begin or end inside a number, which
+includes its minus sign, nor, if it is short, inside a word. `ordering.py` chooses between several places.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from features.documents.extraction.grounding.normalised import THOUSANDS, Target
 from features.documents.extraction.grounding.spans import Span, Status
 
 MIN_LIKENESS = 0.8
-"""Of what is found nearly: the share of characters that both have in their order (rapidfuzz: Indel similarity)."""
+"""Minimum similarity of a fuzzy match: the share of common characters in order (rapidfuzz: Indel similarity)."""
 
 _MIN_INSIDE_WORD = 4
-"""Characters of a quote that may begin or end amid a word."""
+"""Minimum length of a quote that may begin or end inside a word."""
 _MIN_LETTERS = 3
-"""Of a quote that may be found nearly; and its figures must all be there: a number that differs is another number."""
+"""Minimum letters of a quote for a fuzzy match. All its digits must match: a different number is another number."""
 _MAX_SEEDS = 6
 _MAX_PLACES_OF_A_SEED = 40
 _MAX_REFINED = 6
-"""Characters by which either end of what is found nearly is moved to where it fits best."""
+"""Maximum number of characters by which either end of a fuzzy match is moved to fit best."""
 _FAR_EAST = "\u2e80"
-"""From here on words are written without blanks between them."""
+"""Characters from here on belong to scripts without spaces between words."""
 _AMID_DIGITS = rf"(?<=\d)(?:\d|[.,]\d|[{THOUSANDS}]\d{{3}}(?!\d))|(?<=\d[.,])\d|(?<=\d[{THOUSANDS}])\d{{3}}(?!\d)"
 _NOT_BEFORE_MINUS = r"[^\s(\[{€$£¥:=|]"
-"""Behind these a dash joins or separates, as in `Invoice-4711` and `5-7`, and is no minus."""
+"""After these characters a dash joins or separates, as in `Invoice-4711` and `5-7`, and is no minus sign."""
 _BEHIND_MINUS = rf"(?<=[-−–])(?<!{_NOT_BEFORE_MINUS}[-−–])\d"
 _LAST_MINUS = r"(?<=[.,]\d\d)[-−–](?![\w-])"
-"""Behind an amount, as accounts have it."""
+"""After an amount, as in accounting."""
 _AMID_NUMBER = re.compile(f"{_AMID_DIGITS}|{_BEHIND_MINUS}|{_LAST_MINUS}")
 _FIGURES = re.compile(rf"\d|(?<!{_NOT_BEFORE_MINUS})-(?=\d)|{_LAST_MINUS}")
-"""What makes the numbers of a plain text."""
+"""The characters that make up the numbers of a plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Where a quote may stand, in the order of the text."""
+    """Possible places of a quote, in text order."""
 
     status: Status = Status.NONE
     spans: tuple[Span, ...] = ()
@@ -54,7 +53,7 @@ NO_CANDIDATES = Candidates()
 
 
 def candidates(quote: str, target: Target) -> Candidates:
-    """Return the places of a quote; of the ways to find it the strictest that finds any."""
+    """Return the places of a quote, found by the strictest method that finds any."""
     quote = quote.strip()
     if not quote:
         return NO_CANDIDATES
@@ -73,24 +72,24 @@ def _whole(quote: str, text: str) -> Iterator[Span]:
     return (Span(start, end) for start, end in _places(quote, text))
 
 
-def _places(wanted: str, text: str) -> list[tuple[int, int]]:
-    """Return where a text stands: alone wherever it does, else amid words if it is long enough for that."""
-    if not wanted:
+def _places(sought: str, text: str) -> list[tuple[int, int]]:
+    """Return the places of a text: as whole words if there are any, else inside words if it is long enough."""
+    if not sought:
         return []
     alone, inside = [], []
-    start = text.find(wanted)
+    start = text.find(sought)
     while start >= 0:
-        end = start + len(wanted)
+        end = start + len(sought)
         if not (_joins(text, start) or _joins(text, end)):
             alone.append((start, end))
-        elif len(wanted) >= _MIN_INSIDE_WORD and not (_in_number(text, start) or _in_number(text, end)):
+        elif len(sought) >= _MIN_INSIDE_WORD and not (_in_number(text, start) or _in_number(text, end)):
             inside.append((start, end))
-        start = text.find(wanted, start + 1)
+        start = text.find(sought, start + 1)
     return alone or inside
 
 
 def _joins(text: str, index: int) -> bool:
-    """Tell whether what is before and after an index is one word or one number."""
+    """Tell whether the characters before and after an index belong to one word or one number."""
     if not 0 < index < len(text):
         return False
     before, after = text[index - 1], text[index]
@@ -99,17 +98,17 @@ def _joins(text: str, index: int) -> bool:
 
 
 def _in_number(text: str, index: int) -> bool:
-    """Tell whether an index is amid digits, the separators between them, and their minus."""
+    """Tell whether an index is inside a number, which includes separators and the minus sign."""
     return _AMID_NUMBER.match(text, index) is not None
 
 
 def _likely(plain: str, target: Target, spans: list[tuple[int, int]]) -> Candidates:
-    """Return those places of the plain text that are like a quote, as like as the likest of them."""
-    text, wanted = target.plain, _figures(plain, 0, len(plain))
+    """Return the places of the plain text that are most similar to a quote, if they are similar enough."""
+    text, figures = target.plain, _figures(plain, 0, len(plain))
     spans = [
         (start, end)
         for start, end in spans
-        if _figures(text, start, end) == wanted and not (_in_number(text, start) or _in_number(text, end))
+        if _figures(text, start, end) == figures and not (_in_number(text, start) or _in_number(text, end))
     ]
     likenesses = [Indel.normalized_similarity(plain, text[start:end]) for start, end in spans]
     best = max(likenesses, default=0.0)
@@ -124,7 +123,7 @@ def _figures(text: str, start: int, end: int) -> str:
 
 
 def _by_letters(squeezed: str, plain: str, target: Target) -> list[tuple[int, int]]:
-    """Return the places in the plain text with the same letters and digits, and the punctuation around them."""
+    """Return the places in the plain text with the same letters and digits, including the punctuation around them."""
     if not squeezed:
         return []
     places, start = [], target.squeezed.find(squeezed)
@@ -137,7 +136,7 @@ def _by_letters(squeezed: str, plain: str, target: Target) -> list[tuple[int, in
 
 
 def _with_punctuation(start: int, end: int, quote: str, text: str) -> tuple[int, int]:
-    """Widen a place by what the quote, too, has around its letters, nearest first."""
+    """Extend a place by surrounding punctuation that the quote has too, nearest first."""
     head = re.match(r"[\W_]*", quote)
     tail = re.search(r"[\W_]*$", quote)
     before = list(head.group()) if head else []
@@ -152,37 +151,37 @@ def _with_punctuation(start: int, end: int, quote: str, text: str) -> tuple[int,
 
 
 def _nearly(plain: str, target: Target) -> list[tuple[int, int]]:
-    """Return the places of the plain text that are nearly a quote."""
+    """Return the places of the plain text that match a quote fuzzily."""
     windows = _windows(plain, target.plain) or [(0, len(target.plain))]
     return [place for window in windows if (place := _nearest(plain, target.plain, window)) is not None]
 
 
 def _windows(plain: str, text: str) -> list[tuple[int, int]]:
-    """Return where a text has one of the quote's longest words, with room for the rest of it on both sides."""
+    """Return windows of a text around the quote's longest words, wide enough for the rest of the quote."""
     words = sorted(re.finditer(r"\w{3,}", plain), key=lambda word: -len(word.group()))[:_MAX_SEEDS]
     slack = 4 + len(plain) // 5
-    found = []
+    windows = []
     for word in words:
         for start in _finds(word.group(), text):
             first = start - word.start()
-            found.append((max(0, first - slack), min(len(text), first + len(plain) + slack)))
-    return _merged(sorted(found), 3 * len(plain) + 2 * slack)
+            windows.append((max(0, first - slack), min(len(text), first + len(plain) + slack)))
+    return _merged(sorted(windows), 3 * len(plain) + 2 * slack)
 
 
-def _finds(wanted: str, text: str) -> list[int]:
-    """Return the places of a seed; none where there are so many that it says nothing."""
+def _finds(seed: str, text: str) -> list[int]:
+    """Return the places of a seed; none if there are too many to be useful."""
     places: list[int] = []
-    start = text.find(wanted)
+    start = text.find(seed)
     while start >= 0:
         places.append(start)
         if len(places) > _MAX_PLACES_OF_A_SEED:
             return []
-        start = text.find(wanted, start + 1)
+        start = text.find(seed, start + 1)
     return places
 
 
 def _merged(windows: list[tuple[int, int]], max_length: int) -> list[tuple[int, int]]:
-    """Join windows that overlap, as long as the joint one is not so long that it may hold the quote twice."""
+    """Join overlapping windows unless the result is so long that it may hold the quote twice."""
     joined: list[tuple[int, int]] = []
     for start, end in windows:
         if joined and start < joined[-1][1] and end - joined[-1][0] <= max_length:
@@ -193,20 +192,20 @@ def _merged(windows: list[tuple[int, int]], max_length: int) -> list[tuple[int, 
 
 
 def _nearest(plain: str, text: str, window: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the place in a window that is most like a quote, if one is enough so."""
+    """Return the place in a window that is most similar to a quote, if it is similar enough."""
     part = text[slice(*window)]
     if len(part) < MIN_LIKENESS * len(plain):
         return None
     if len(part) <= len(plain):
         return _refined(plain, text, window, *window)
-    found = fuzz.partial_ratio_alignment(plain, part, score_cutoff=100 * (MIN_LIKENESS - 0.1))
-    if found is None:
+    alignment = fuzz.partial_ratio_alignment(plain, part, score_cutoff=100 * (MIN_LIKENESS - 0.1))
+    if alignment is None:
         return None
-    return _refined(plain, text, window, window[0] + found.dest_start, window[0] + found.dest_end)
+    return _refined(plain, text, window, window[0] + alignment.dest_start, window[0] + alignment.dest_end)
 
 
 def _refined(plain: str, text: str, window: tuple[int, int], start: int, end: int) -> tuple[int, int] | None:
-    """Move the end and then the start of a place to where it fits best, between words where that is as good."""
+    """Move the end and then the start of a place to the best fit, preferring word boundaries among equals."""
 
     def cost(first: int, last: int) -> tuple[float, bool, int]:
         inside = _joins(text, first) or _joins(text, last)

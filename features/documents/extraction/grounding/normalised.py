@@ -1,7 +1,7 @@
-"""A text without what differs between two prints of it, and the way back from each of its places.
+"""Normalised forms of a text, with a mapping from each position back to the text.
 
-Two levels: *plain* (case, blanks, quotes, ligatures, hyphens at line ends, separators of thousands), and *squeezed*,
-which leaves letters, digits and decimal signs. Knows no quote.
+Two levels: *plain* folds case, whitespace, quotes, ligatures, hyphens at line ends and thousands separators; *squeezed*
+keeps only letters, digits and decimal signs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cached_property
 
 _HYPHENATION = r"(?<=\w)-[ \t]*\n\s*(?=\w)"
 THOUSANDS = "'’\u00a0\u202f"
-"""What stands between thousands and is no decimal sign. Not a plain blank: columns of a table have one between them."""
+"""Thousands separators that are never decimal signs. Excludes the space, which also separates table columns."""
 _SEPARATOR = rf"(?<=\d)[.,{THOUSANDS}](?=\d{{3}}(?!\d))"
 _BLANKS = r"\s{2,}"
 _NO_LETTERS = re.compile(r"(?P<gap>(?<=\d)(?![.,]\d)[\W_]++(?=\d))|(?<!\d)[\W_]++|(?<=\d)[\W_]++(?!\d)")
-"""Goes; but a decimal sign stays, and between two numbers a blank."""
+"""Removed, except decimal signs; between two numbers a space remains."""
 
 _SIGNS = {
     **dict.fromkeys("‘’‚‛´`′", "'"),
@@ -28,18 +28,18 @@ _SIGNS = {
 
 
 class Mapped:
-    """A text made from another by replacing pieces; knows where each of its characters came from."""
+    """A text made from another by replacing pieces, with a mapping of its characters to their origins."""
 
     def __init__(self, source: str, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]) -> None:
         pieces: list[str] = []
         self._starts = [0]
-        """Of the stretches, in this text; they are copied and replaced by turns, beginning with a copied one."""
+        """Starts of the stretches in this text; copied and replaced ones alternate, beginning with a copied one."""
         self._origins = [0]
-        """Of the same, in the source."""
+        """Starts of the same stretches in the source."""
         length = end = 0
-        for found in pattern.finditer(source):
-            start, next_end = found.span()
-            piece = replacement(found)
+        for match in pattern.finditer(source):
+            start, next_end = match.span()
+            piece = replacement(match)
             pieces.append(source[end:start])
             pieces.append(piece)
             length += start - end
@@ -53,7 +53,7 @@ class Mapped:
         self.text = "".join(pieces)
 
     def to_source(self, start: int, end: int) -> tuple[int, int]:
-        """Return the stretch of the source that [start, end), of one character at least, was made from."""
+        """Return the stretch of the source that the nonempty [start, end) was made from."""
         return self._origin(start, 0), self._origin(end - 1, 1)
 
     def _origin(self, index: int, side: int) -> int:
@@ -65,7 +65,7 @@ class Mapped:
 
 
 class Target:
-    """A text that quotes are looked for in; its levels are made when they are first needed, once."""
+    """A text in which quotes are searched; normalised forms are made once, on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -78,8 +78,8 @@ class Target:
             [_HYPHENATION, _SEPARATOR, _BLANKS, *([f"[{re.escape(''.join(multiples))}]"] if multiples else [])]
         )
 
-        def replacement(found: re.Match[str]) -> str:
-            piece = found.group()
+        def replacement(match: re.Match[str]) -> str:
+            piece = match.group()
             if piece in multiples:
                 return multiples[piece]
             return " " if piece.isspace() and len(piece) > 1 else ""
@@ -90,29 +90,29 @@ class Target:
 
     @cached_property
     def _squeezed(self) -> Mapped:
-        return Mapped(self._plain.text, _NO_LETTERS, lambda found: " " if found["gap"] else "")
+        return Mapped(self._plain.text, _NO_LETTERS, lambda match: " " if match["gap"] else "")
 
     @property
     def plain(self) -> str:
-        """Return the text in one print."""
+        """Return the text folded to one form."""
         return self._plain.text
 
     @property
     def squeezed(self) -> str:
-        """Return its letters and digits alone."""
+        """Return only the letters and digits."""
         return self._squeezed.text
 
     def from_plain(self, start: int, end: int) -> tuple[int, int]:
-        """Return the stretch of the text that [start, end) of the plain one stands for."""
+        """Return the stretch of the text that corresponds to [start, end) of the plain text."""
         return self._plain.to_source(start, end)
 
     def plain_from_squeezed(self, start: int, end: int) -> tuple[int, int]:
-        """Return the stretch of the plain text that [start, end) of the squeezed one stands for."""
+        """Return the stretch of the plain text that corresponds to [start, end) of the squeezed text."""
         return self._squeezed.to_source(start, end)
 
 
 def _folds(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what a text's characters become, apart by whether that is one character or none or several."""
+    """Return the replacements of a text's characters: those by one character, and those by none or several."""
     singles: dict[str, str] = {}
     multiples: dict[str, str] = {}
     for sign in set(text):

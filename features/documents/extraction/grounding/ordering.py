@@ -1,7 +1,7 @@
-"""Which of several places is meant by quotes that come in an order: the way through the text that goes back least.
+"""Chooses one of several places for each quote of a sequence: the path through the text that goes back least.
 
-The way from one quote to the next costs its length as a share of the text, and going back costs more; the cheapest way
-through all of them is found in one sweep for each quote (dynamic programming over sorted places). Knows no text.
+A step from one quote to the next costs its length as a share of the text, and more if it goes back. The cheapest path
+is found in one sweep for each quote (dynamic programming over sorted places).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from features.documents.extraction.grounding.spans import Span
 
 _BACK = 1.5
-"""What going back, or standing still, costs beside its length: more than any way forward."""
+"""Extra cost of going back or staying in place: more than any step forward."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """One quote: the cheapest way to each of its places, and over which place of the quote before."""
+    """Cheapest paths to each place of one quote, with the preceding place on each path."""
 
     spans: Sequence[Span]
     costs: list[float]
@@ -25,7 +25,7 @@ class _Step:
 
 
 def choose_in_order(options: Sequence[Sequence[Span]], length: int) -> list[Span | None]:
-    """Return one place for each quote, None for those that have none; places must be sorted by their start."""
+    """Return one place for each quote, None for quotes without places; places must be sorted by start."""
     scale = 1.0 / max(1, length)
     steps: list[_Step] = []
     for spans in options:
@@ -44,7 +44,7 @@ def _step(before: _Step | None, spans: Sequence[Span], scale: float) -> _Step:
 
 
 def _forward(before: _Step, spans: Sequence[Span], scale: float) -> list[tuple[float, int | None]]:
-    """Return for each place the cheapest way from one that ends before it."""
+    """Return for each place the cheapest path from a place that ends before it."""
     ordered = sorted(range(len(before.spans)), key=lambda index: before.spans[index].end)
     ways: list[tuple[float, int | None]] = []
     best, best_index, following = float("inf"), None, 0
@@ -60,7 +60,7 @@ def _forward(before: _Step, spans: Sequence[Span], scale: float) -> list[tuple[f
 
 
 def _backward(before: _Step, spans: Sequence[Span], scale: float) -> list[tuple[float, int | None]]:
-    """Return for each place the cheapest way back from one that ends behind its start."""
+    """Return for each place the cheapest path from a place that ends after its start."""
     ordered = sorted(range(len(before.spans)), key=lambda index: -before.spans[index].end)
     ways: list[tuple[float, int | None]] = []
     best, best_index, following = float("inf"), None, 0
@@ -76,12 +76,12 @@ def _backward(before: _Step, spans: Sequence[Span], scale: float) -> list[tuple[
 
 
 def _trace(steps: Sequence[_Step]) -> Iterator[Span]:
-    """Yield the places of the cheapest way, the first quote's first."""
-    found: list[Span] = []
+    """Yield the places of the cheapest path in order of the quotes."""
+    places: list[Span] = []
     index: int | None = None
     for step in reversed(steps):
         if index is None:
             index = min(range(len(step.spans)), key=step.costs.__getitem__)
-        found.append(step.spans[index])
+        places.append(step.spans[index])
         index = step.previous[index]
-    return reversed(found)
+    return reversed(places)

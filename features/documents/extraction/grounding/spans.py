@@ -1,7 +1,4 @@
-"""A stretch of a text, and how sure it is that a quote stands there.
-
-Knows no text.
-"""
+"""Spans of a text, and how reliably a quote was located in them."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ class Status(StrEnum):
     """How a quote was found."""
 
     EXACT = "exact"
-    NORMALISED = "normalised"  # but for case, blanks, quotes, ligatures, hyphens at line ends, separators of digits
-    FUZZY = "fuzzy"  # but for punctuation or a few characters
+    NORMALISED = "normalised"  # except case, whitespace, quotes, ligatures, hyphens at line ends, digit separators
+    FUZZY = "fuzzy"  # except punctuation or a few characters
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """[start, end) of a text."""
+    """The stretch [start, end) of a text."""
 
     start: int
     end: int
@@ -32,7 +29,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grounding:
-    """Where a quote stands; `likeness` is 1 for what was found exactly or normalised, 0 for what was not."""
+    """The place of a quote; `likeness` is 1 for exact and normalised matches, 0 without a match."""
 
     status: Status = Status.NONE
     spans: tuple[Span, ...] = ()

@@ -1,6 +1,6 @@
-"""Whether a value stands in a text at all, in more forms than a place is found for.
+"""Tells whether a value occurs in a text, in more forms than `ValueTarget` locates.
 
-Knows no quote and no place: `ValueTarget` finds those. A value that has none of these forms is no copy of the text.
+A value that occurs in none of these forms was not copied from the text.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from features.documents.extraction.fields.values import is_same, normal_text
 from features.documents.extraction.grounding.values import ValueTarget
 
 _NUMBER = re.compile(r"(?<![\d.,])(?:(?<!\w)[-+−–]\s?)?\d(?:[\d.,'’]*\d)?(?:\s?%)?")
-"""A number whatever letters or brackets touch it, as in `12pcs`, `(3)` or `19 %`."""
+"""A number, even if letters or brackets touch it, as in `12pcs`, `(3)` or `19 %`."""
 _SIGNS = re.compile(r"[\W_]+")
 _AROUND_WORD = re.compile(r"^[\W_]+|[\W_]+$")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LEAST_JOINED, _LEAST_DIGITS = 3, 6
-"""Letters and digits, or digits alone, of a text that may have other blanks and signs between them: an IBAN, a phone
-number. Fewer digits stand beside one another by chance."""
+"""Minimum letters and digits, or digits alone, of a text that may be interrupted by blanks and signs: an IBAN, a phone
+number. Fewer digits may be adjacent by chance."""
 _MOST_BETWEEN = 2
 _MOST_LINES = 3
-"""Over which a text may go on, each with other words beside it: a cell of a table, an address."""
+"""Maximum lines over which a text may continue beside other words: a table cell, an address."""
 _DOLLARS = frozenset({"AUD", "CAD", "HKD", "NZD", "SGD", "USD"})
 
 
 class Standing:
-    """A text that values are looked for in; what it has is read when it is first needed."""
+    """A text in which values are searched; its contents are analysed on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.target = ValueTarget(text)
 
     def has(self, value: Any, kind: Kind) -> bool:
-        """Tell whether the text has a value in any form; it never has null, true or false."""
+        """Tell whether the text contains a value in any form; False for null, true and false."""
         if value is None or isinstance(value, bool) or kind is Kind.BOOLEAN:
             return False
         if self.target.candidates(value, kind).spans:
@@ -50,7 +50,7 @@ class Standing:
         return kind is not Kind.DATE and self._has_number(value, kind)
 
     def has_words(self, quote: str) -> bool:
-        """Tell whether the text has these words, but for what two prints differ in."""
+        """Tell whether the text contains these words after normalisation."""
         words = normal_text(quote)
         return bool(words) and words in self._plain
 
@@ -65,7 +65,7 @@ class Standing:
         return self._has_currency(value.strip().upper()) or self._has_joined(value) or self._goes_on(_words(value))
 
     def _has_currency(self, code: str) -> bool:
-        """Tell whether the text has a code of a currency by its sign or its name."""
+        """Tell whether the text contains a currency code as sign or name."""
         if code not in CURRENCY_CODES:
             return False
         return (code in _DOLLARS and "$" in self.text) or any(currency(word) == code for word in self.text.split())
@@ -78,7 +78,7 @@ class Standing:
         return re.search(rf"(?<![^\W_]){spelled}(?![^\W_])", self._folded) is not None
 
     def _goes_on(self, words: Sequence[str]) -> bool:
-        """Tell whether words stand in a line and in those below it, in their order."""
+        """Tell whether words continue from a line to the lines below, in order."""
         return len(words) > 1 and any(
             _follow(words, self._lines[number : number + _MOST_LINES]) for number in range(len(self._lines))
         )
@@ -93,7 +93,7 @@ class Standing:
 
     @cached_property
     def _numbers(self) -> frozenset[str]:
-        """Return whatever may be a number; days and months of dates are none."""
+        """Return everything that may be a number, except days and months of dates."""
         undated = DATE.sub(lambda date: _year(date.group()) if days_of(date) else date.group(), self.text)
         return frozenset(match.group() for match in _NUMBER.finditer(undated))
 
@@ -111,7 +111,7 @@ def _follow(words: Sequence[str], lines: Sequence[Sequence[str]]) -> bool:
 
 
 def _num_first(words: Sequence[str], line: Sequence[str]) -> int:
-    """Return how many of the first words a line has behind one another."""
+    """Return how many of the first words occur consecutively in a line."""
     starts = (start for start, word in enumerate(line) if word == words[0])
     return max((_num_same(words, line[start:]) for start in starts), default=0)
 
@@ -121,12 +121,12 @@ def _num_same(ones: Sequence[str], others: Sequence[str]) -> int:
 
 
 def _year(date: str) -> str:
-    found = re.search(r"\d{4}", date)
-    return " " if found is None else f" {found.group()} "
+    match = re.search(r"\d{4}", date)
+    return " " if match is None else f" {match.group()} "
 
 
 def _words(text: str) -> list[str]:
-    """Return what stands between blanks, without the signs around it: a date is one word."""
+    """Return the words between blanks, without surrounding signs: a date is one word."""
     stripped = (_AROUND_WORD.sub("", word) for word in _folded(text).split())
     return [word for word in stripped if word]
 

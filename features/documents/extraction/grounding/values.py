@@ -1,6 +1,6 @@
-"""Where a value stands that came without a quote: as it is spelled, or in any other form of its kind.
+"""Locates values without a quote in a text, as spelled or in any other form of their kind.
 
-A number is found in each of its forms (`1234.5` in `1.234,50`), so is a day. Knows no quote.
+A number is found in each of its forms (`1234.5` in `1.234,50`), and so is a date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PART = re.compile(rf"(?:\S|(?<=\d)[{THOUSANDS}](?=\d{{3}}(?!\d)))+")
 
 
 class ValueTarget:
-    """A text that values are looked for in; what numbers and days it has is read once, when first needed."""
+    """A text in which values are searched; its numbers and dates are read once, on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = Target(text)
@@ -56,32 +56,32 @@ class ValueTarget:
 
     @cached_property
     def _days(self) -> dict[Normal, list[Span]]:
-        found: dict[Normal, list[Span]] = {}
+        spans_by_day: dict[Normal, list[Span]] = {}
         for match in self._dates:
             for day in days_of(match):
-                found.setdefault(day, []).append(Span(*match.span()))
-        return found
+                spans_by_day.setdefault(day, []).append(Span(*match.span()))
+        return spans_by_day
 
     @cached_property
     def _numbers(self) -> dict[Kind, dict[Normal, list[Span]]]:
-        found: dict[Kind, dict[Normal, list[Span]]] = {Kind.NUMBER: {}, Kind.MONEY: {}}
+        spans_by_form: dict[Kind, dict[Normal, list[Span]]] = {Kind.NUMBER: {}, Kind.MONEY: {}}
         for start, text in self._number_texts():
             if self._is_of_date(start, text):
                 continue
-            for kind, forms in found.items():
+            for kind, forms in spans_by_form.items():
                 for form in normal_forms(text, kind):
                     forms.setdefault(form, []).append(Span(start, start + len(text)))
-        return found
+        return spans_by_form
 
     def _is_of_date(self, start: int, text: str) -> bool:
-        """Tell whether what may be a number is the day or the month of a date; its year is a number by itself."""
+        """Tell whether a possible number is the day or month of a date; the year counts as a number itself."""
         before = bisect_right(self._dates, start, key=lambda match: match.start()) - 1
         if before < 0 or sum(sign.isdigit() for sign in text) >= _YEAR_DIGITS:
             return False
         return start + len(text) <= self._dates[before].end() and bool(days_of(self._dates[before]))
 
     def _number_texts(self) -> Iterator[tuple[int, str]]:
-        """Yield whatever may be a number; digits with blanks between them as one number, and as several."""
+        """Yield everything that may be a number; digits separated by blanks both as one number and as several."""
         for match in NUMBER.finditer(self.text.text):
             text = match.group().lstrip()
             start = match.end() - len(text)
@@ -92,5 +92,5 @@ class ValueTarget:
 
 
 def _without_currency(form: Normal) -> Normal:
-    """Return an amount as it stands in a table, where its currency is named elsewhere."""
+    """Return an amount as it appears in a table whose currency is named elsewhere."""
     return Amount(form.cents) if isinstance(form, Amount) else form

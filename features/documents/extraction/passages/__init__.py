@@ -1,4 +1,4 @@
-"""A document's text as passages: stretches that have at most so many tokens, under the headings that they stand below.
+"""A document's text as passages of limited token counts, with the headings above them.
 
-Knows no model, no tokenizer and no index: what a text's tokens are, a function says that is given.
+The caller supplies the function that counts tokens.
 """

@@ -1,6 +1,6 @@
-"""Cut a text into passages of at most so many tokens, at the best places: headings, paragraphs, sentences, words.
+"""Cuts a text into passages of limited length at the best places: headings, paragraphs, sentences, words.
 
-Knows no tokenizer: the function that is given says how many tokens a text has, and no passage has more than it allows.
+The given function counts tokens; no passage exceeds the limit by it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Count = Callable[[str], int]
 
 LEAST_TOKENS = 16
 MAX_OVERLAP_SHARE = 4
-"""Of the tokens of a passage, a quarter may be the end of the one before."""
+"""Reciprocal of the maximum overlap: a quarter of a passage's tokens may repeat the end of the previous one."""
 _MAX_HEADINGS_SHARE = 2
-"""Of the tokens of a passage: headings that take more than half are left out, the outermost first."""
+"""Reciprocal of the headings' share: headings over half of the tokens are dropped, outermost first."""
 _LIKELY_CHARACTERS = 64
-"""Of a token, at most: a longer stretch is not counted as a whole, which would take its time and memory once more."""
+"""Maximum characters per token: a longer stretch is not counted as a whole, which would double time and memory."""
 WINDOW_CHARACTERS = 32
-"""For each token of a passage, which has some four: how much of a text with longer lines is looked at at once."""
+"""Per token of a passage (about four characters each): window size for texts with longer lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """How texts are cut. Raises PassageError for limits that cannot be kept."""
+    """Settings for cutting texts. Raises PassageError for limits that cannot be met."""
 
     count: Count
     max_tokens: int
-    """Of a passage with its headings before it; without them where they do not count."""
+    """Maximum tokens of a passage, with its headings if they count."""
     overlap_tokens: int = 0
-    """How many tokens of the end of a passage may be the beginning of the next one, too."""
+    """Maximum tokens at the end of a passage that the next one repeats."""
     do_headings_count: bool = True
 
     def __post_init__(self) -> None:
@@ -52,12 +52,12 @@ class Cutter:
 
     @property
     def version(self) -> str:
-        """Return what says of two texts that they were cut alike; of the tokenizer, whoever gives it must say more."""
+        """Return a version that is equal for texts cut alike; the caller must add one for the tokenizer."""
         rule = f"{self.max_tokens}-{self.overlap_tokens}-{'with' if self.do_headings_count else 'without'}-headings"
         return f"passages-1 semantic-text-splitter-{version('semantic-text-splitter')} {rule}"
 
     def cut(self, text: str, headings: Sequence[Heading] = ()) -> list[Passage]:
-        """Return the passages of a text in its order; together they hold all of it but for blanks."""
+        """Return the passages of a text in order; together they cover all of it except blanks."""
         return [passage for section in sections(text, headings) for passage in self._passages(text, section)]
 
     def _passages(self, text: str, section: Section) -> Iterator[Passage]:
@@ -76,7 +76,7 @@ class Cutter:
         yield from (self._passage(text, span, inside) for span in spans)
 
     def _spans(self, text: str, span: Span, before: str) -> Iterator[Span]:
-        """Yield the pieces of a stretch, each short enough with a text before it; nothing of blanks alone."""
+        """Yield the pieces of a stretch, each short enough after a prefix; skips stretches of blanks."""
         part = text[span.start : span.end]
         inner = part.strip()
         if not inner:
@@ -89,15 +89,15 @@ class Cutter:
             yield Span(span.start + piece.start, span.start + piece.end)
 
     def _pieces(self, text: str, before: str) -> Iterator[Span]:
-        """Yield the pieces of a text that is too long for one."""
+        """Yield the pieces of a text that is too long for one passage."""
         from semantic_text_splitter import TextSplitter  # noqa: PLC0415 - roles that only plan need not have it
 
         overlap = self.overlap_tokens + (self.count(before) if before and self.overlap_tokens else 0)
         splitter = TextSplitter.from_callback(lambda piece: self.count(before + piece), self.max_tokens, overlap)
 
         def split(start: int, end: int) -> list[Span]:
-            found = splitter.chunk_indices(text[start:end])
-            return [Span(start + begin, start + begin + len(piece)) for begin, piece in found]
+            chunks = splitter.chunk_indices(text[start:end])
+            return [Span(start + begin, start + begin + len(piece)) for begin, piece in chunks]
 
         window = WINDOW_CHARACTERS * self.max_tokens
         has_long_line = any(len(line) > window for line in text.splitlines())
@@ -122,23 +122,23 @@ class Cutter:
 
 
 def by_windows(split: Callable[[int, int], list[Span]], length: int, window: int) -> Iterator[Span]:
-    """Yield the pieces into which `split` cuts a text from 0 to its length, from a window of it at a time.
+    """Yield the pieces into which `split` cuts a text from 0 to its length, one window at a time.
 
-    For each piece the splitter looks for the end of its sentence, however far that is: where a sentence is a whole text
-    its time would grow with the square of that. What stands over a quarter of a window behind a piece hardly ever
-    changes it. But a window begins with a piece, and not with the blanks before it: where pieces overlap, it may be by
-    a few words more or fewer than in the text as a whole.
+    For each piece the splitter searches the end of its sentence, so its time would be quadratic in a text of a single
+    sentence. Text beyond a quarter of a window after a piece hardly ever changes the piece. But a window begins with a
+    piece and not with the blanks before it: where pieces overlap, the overlap may differ by a few words from that in
+    the whole text.
     """
     start = reached = 0
     width = window
     while start < length:
         end = start + width
-        found = split(start, end)
+        pieces = split(start, end)
         if end >= length:
-            kept, start = found, length
+            kept, start = pieces, length
         else:
-            kept = [piece for piece in found[:-1] if piece.end <= end - width // 4]
-            start = found[len(kept)].start if found else end
+            kept = [piece for piece in pieces[:-1] if piece.end <= end - width // 4]
+            start = pieces[len(kept)].start if pieces else end
         yield from (piece for piece in kept if piece.end > reached)
         reached = kept[-1].end if kept else reached
-        width = window if kept or not found else 2 * width  # a piece may be longer than any usual one
+        width = window if kept or not pieces else 2 * width  # a piece may be unusually long

@@ -1,4 +1,4 @@
-"""A passage: where it stands in its document's text, and under which headings. Knows no tokenizer."""
+"""A passage: its span in the document's text, and the headings above it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ _BETWEEN_HEADINGS = " > "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """[start, end) of the text; it begins and ends with no blank."""
+    """The stretch [start, end) of the text, without blanks at either end."""
 
     start: int
     end: int
     headings: tuple[str, ...] = ()
-    """The outermost first, those alone that do not stand in the passage itself."""
+    """Outermost first, without headings that are in the passage itself."""
     num_tokens: int
-    """Of its text, with its headings before it where they count."""
+    """Tokens of its text, including its headings if they count."""
 
     def shown(self, text: str) -> str:
-        """Return the passage of the document's text, with its headings in a line before it."""
+        """Return the passage's text, preceded by a line with its headings."""
         return beginning(self.headings) + text[self.start : self.end]
 
 
 def beginning(headings: Sequence[str]) -> str:
-    """Return what stands before a passage under these headings."""
+    """Return the text before a passage with these headings."""
     return f"{_BETWEEN_HEADINGS.join(headings)}\n" if headings else ""
 
 
 def joined_spans(passages: Iterable[Passage]) -> list[Span]:
-    """Return the stretches of the text that passages cover, in its order; those that overlap are one."""
-    found: list[Span] = []
+    """Return the spans of the text that passages cover, in order; overlapping ones are merged."""
+    spans: list[Span] = []
     for one in sorted(passages, key=lambda passage: passage.start):
-        if found and one.start <= found[-1].end:
-            found[-1] = Span(found[-1].start, max(found[-1].end, one.end))
+        if spans and one.start <= spans[-1].end:
+            spans[-1] = Span(spans[-1].start, max(spans[-1].end, one.end))
         else:
-            found.append(Span(one.start, one.end))
-    return found
+            spans.append(Span(one.start, one.end))
+    return spans

@@ -1,4 +1,4 @@
-"""A text in the sections that its headings make, each with the headings above it. Knows no tokens."""
+"""Sections of a text by its headings, each with the headings above it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _HEADING_SIGNS = "# \t"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading and what stands from there to the next one, whatever the level of that."""
+    """A heading and the text up to the next heading of any level."""
 
     heading: Span
-    """Empty before the first one."""
+    """Empty before the first heading."""
     body: Span
     outer: tuple[str, ...] = ()
-    """The headings that it stands below, the outermost first."""
+    """The headings above it, outermost first."""
     title: str = ""
-    """Its own heading, in one line."""
+    """Its own heading, on one line."""
 
 
 def sections(text: str, headings: Sequence[Heading]) -> Iterator[Section]:
-    """Yield all of a text as sections, in its order."""
+    """Yield all sections of a text, in order."""
     before = [0, *(heading.end for heading in headings)]
     starts = [_start(text, heading, after=end) for heading, end in zip(headings, before, strict=False)]
     ends = [*starts[1:], len(text)] if headings else []
@@ -42,7 +42,7 @@ def sections(text: str, headings: Sequence[Heading]) -> Iterator[Section]:
 
 
 def _start(text: str, heading: Heading, *, after: int) -> int:
-    """Return where a heading begins with the signs that make it one in Markdown: they are no passage of their own."""
+    """Return the start of a heading including its Markdown signs, which must not become passages of their own."""
     start = text.rfind("\n", 0, heading.start) + 1
     is_marked = start >= after and not text[start : heading.start].strip(_HEADING_SIGNS)
     return start if is_marked else heading.start

@@ -1,4 +1,4 @@
-"""The passes of an extraction as values: what a model is asked, what its answer says, and what of it is believed.
+"""The passes of an extraction: questions for a model, readings of its answers, and which values are accepted.
 
-Knows no engine, no batch and no file: messages out, text in.
+No engine, batch or file: messages out, text in.
 """

@@ -1,6 +1,6 @@
-"""From the text of an answer to readings, whatever became of it: whole, cut, or not quite what was asked.
+"""Reads the text of an answer, even if it is cut or not quite what was asked.
 
-A value of another type than asked for is read where it has one meaning, and else asked again. Knows no document.
+A value of the wrong type is converted if it has one meaning; otherwise its leaf is asked again.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _UNREADABLE = object()
 
 
 class _Gap(Enum):
-    """What there is instead of a reading."""
+    """Why there is no reading."""
 
     MISSING = auto()
     UNREADABLE = auto()
 
 
 def read_answer(text: str, group: Group, *, quotes: bool = True) -> Answer:
-    """Return what an answer says of each leaf of a group, in the group's order, and which leaves it does not answer."""
+    """Return what an answer states for each leaf of a group, in the group's order, and the leaves it leaves out."""
     root = parse(text)
     readings: list[Reading] = []
     missing: list[Path] = []
     unreadable: list[Path] = []
     for leaf in group.leaves:
-        found = list(_readings(root, (), leaf.path, leaf, quotes=quotes))
-        readings += [reading for reading in found if isinstance(reading, Reading)]
-        gaps = {gap for gap in found if isinstance(gap, _Gap)}
+        results = list(_readings(root, (), leaf.path, leaf, quotes=quotes))
+        readings += [reading for reading in results if isinstance(reading, Reading)]
+        gaps = {gap for gap in results if isinstance(gap, _Gap)}
         if gaps:
             missing.append(leaf.path)
         if gaps == {_Gap.UNREADABLE}:
             unreadable.append(leaf.path)
     readings.sort(key=lambda reading: reading.answer_start)
-    is_cut = root is not None and not root.is_whole  # in the order of the leaves: a grammar keeps that
+    is_cut = root is not None and not root.is_whole  # leaves are in order: the grammar enforces it
     cut_at = next((path for path in missing if path not in unreadable), None) if is_cut else None
     return Answer(readings=tuple(readings), missing=tuple(missing), unreadable=tuple(unreadable), cut_at=cut_at)
 
 
 def _readings(node: Node | None, place: Place, path: Path, leaf: Leaf, *, quotes: bool) -> Iterator[Reading | _Gap]:
-    """Yield the readings below a node, and a gap for each that should be there and is not."""
+    """Yield the readings below a node, and a gap for each missing one."""
     if node is None:
         yield _Gap.MISSING
     elif not path:
@@ -70,8 +70,12 @@ def _readings(node: Node | None, place: Place, path: Path, leaf: Leaf, *, quotes
 def _reading(node: Node, place: Place, leaf: Leaf, *, quotes: bool) -> Reading | _Gap:
     quote, said_at = None, None
     if quotes and isinstance(node.value, dict):
-        said = node.value.get("quote")
-        quote = said.value if said is not None and isinstance(said.value, str) and said.value.strip() else None
+        quote_node = node.value.get("quote")
+        quote = (
+            quote_node.value
+            if quote_node is not None and isinstance(quote_node.value, str) and quote_node.value.strip()
+            else None
+        )
         value_node = node.value.get("value")
         if value_node is None:
             return _Gap.MISSING
@@ -91,7 +95,7 @@ def _reading(node: Node, place: Place, leaf: Leaf, *, quotes: bool) -> Reading |
 
 
 def typed(value: Any, leaf: Leaf) -> Any:
-    """Return a value as its leaf has it; _UNREADABLE where that is not clear. A text without a sign in it is null."""
+    """Return a value converted to its leaf's type, or _UNREADABLE if ambiguous. A text of only blanks is null."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if leaf.enum is not None:
@@ -115,4 +119,4 @@ def _number(value: Any, leaf: Leaf) -> Any:
         return _UNREADABLE
     if leaf.type is LeafType.INTEGER:
         return int(value) if value == int(value) else _UNREADABLE
-    return value if value == float(value) else _UNREADABLE  # readers of JSON would make another number of it
+    return value if value == float(value) else _UNREADABLE  # JSON readers would change such a number

@@ -1,6 +1,6 @@
-"""Numbers that check themselves: IBANs (ISO 13616) and VAT numbers of some countries.
+"""Numbers with check digits: IBANs (ISO 13616) and VAT numbers of some countries.
 
-A VAT number of another country of the Union is checked for its form alone. Knows no field.
+For VAT numbers of other EU countries only the form is checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VAT_FORM = re.compile(
 
 
 def is_iban(text: str) -> bool:
-    """Tell whether an IBAN has the length of its country and the right check digits."""
+    """Tell whether an IBAN has the length of its country and correct check digits."""
     plain = re.sub(r"\s", "", text).upper()
     if not re.fullmatch(r"[A-Z]{2}\d{2}[0-9A-Z]{11,30}", plain):
         return False
@@ -57,7 +57,7 @@ def is_iban(text: str) -> bool:
 
 
 def is_vat_id(text: str) -> bool:
-    """Tell whether a VAT number has the form of a country, and for AT, BE, DE, FR and IT the right check digits."""
+    """Tell whether a VAT number has the form of a country and, for AT, BE, DE, FR and IT, correct check digits."""
     plain = re.sub(r"[\s.\-]", "", text).upper()
     if not _VAT_FORM.fullmatch(plain):
         return False
@@ -66,7 +66,7 @@ def is_vat_id(text: str) -> bool:
 
 
 def _is_german(digits: str) -> bool:
-    """ISO 7064, MOD 11,10."""
+    """Check digit by ISO 7064, MOD 11,10."""
     if not re.fullmatch(r"[1-9]\d{8}", digits):
         return False
     product = 10
@@ -95,7 +95,7 @@ def _is_french(body: str) -> bool:
 
 
 def _is_italian(digits: str) -> bool:
-    """Luhn's."""
+    """Check digit by Luhn."""
     if not re.fullmatch(r"\d{11}", digits):
         return False
     doubled = (2 * int(digit) for digit in digits[1::2])

@@ -1,4 +1,4 @@
-"""A prompt's text with stretches of it covered, and the way from it to the document's text. Knows no value."""
+"""A prompt's text with covered stretches, mapped to the document's text."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from features.documents.extraction.documents.layout import LayoutText
 from features.documents.extraction.grounding.spans import Span
 
 COVER = "\u2588" * 3
-"""As what is inked over is printed in texts."""
+"""Looks like a redacted word in text."""
 
 Ints = NDArray[np.int64]
 
 
 def places_in(shown: LayoutText, span: Span) -> list[Span]:
-    """Return where a prompt's text shows a span of the document's, in its own order."""
-    found = []
+    """Return the places where a prompt's text shows a span of the document, in the order of the prompt."""
+    spans = []
     for begin, origin, length in shown.origins.tolist():
         low, high = max(span.start, origin), min(span.end, origin + length)
         if low < high:
-            found.append(Span(low - origin + begin, high - origin + begin))
-    return found
+            spans.append(Span(low - origin + begin, high - origin + begin))
+    return spans
 
 
 def covered(shown: LayoutText, spans: Iterable[Span]) -> LayoutText:
-    """Return a text with a cover in place of each of its spans, one for those between which only blanks stand."""
+    """Return a text with its spans replaced by covers; spans separated only by blanks share one."""
     parts: list[str] = []
     origins: list[Ints] = []
     length = at = 0
@@ -42,17 +42,17 @@ def covered(shown: LayoutText, spans: Iterable[Span]) -> LayoutText:
 
 
 def _joined(spans: Iterable[Span], text: str) -> list[Span]:
-    found: list[Span] = []
+    merged: list[Span] = []
     for span in sorted(spans):
-        if found and not text[found[-1].end : span.start].strip(" "):
-            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        if merged and not text[merged[-1].end : span.start].strip(" "):
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
         else:
-            found.append(span)
-    return found
+            merged.append(span)
+    return merged
 
 
 def _between(origins: Ints, start: int, end: int) -> Ints:
-    """Return the stretches of a text that lie between two of its offsets, cut there."""
+    """Return the stretches of a text between two offsets, clipped there."""
     inside = origins[(origins[:, 0] < end) & (origins[:, 0] + origins[:, 2] > start)]
     low = np.maximum(inside[:, 0], start)
     high = np.minimum(inside[:, 0] + inside[:, 2], end)

@@ -1,6 +1,6 @@
-"""The same question once more, with every value that was found covered: what is still answered is said besides.
+"""Asks the same question again with every found value covered, to find contradictions.
 
-A document that says a thing twice, in two ways, is seen by that whatever words stand before either. Knows no score.
+If a document states a field twice with different values, the second value becomes visible, whatever words precede it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from features.documents.extraction.passes.findings import Finding, ValueLogprobs
 from features.documents.extraction.passes.merging import Merged
 
 _CHARACTERS = 48
-"""Of a text or a quote behind covers: with nothing left to find a model may run on in the first one until its answer is
-cut, and then nothing is known of all others. Of 600 made documents 217 were cut so without it (2026-11-23)."""
+"""Limit for a text or quote in the covered question: with nothing to find a model may run on in the first one until its
+answer is cut, which loses all other fields. Of 600 synthetic documents 217 were cut without it (2026-11-23)."""
 
 
 class Covered(StrEnum):
-    """What is answered of a field once its value is covered."""
+    """The answer for a field whose value is covered."""
 
     NOTHING = "nothing"
-    SAME = "same"  # it stands at another place, too, or was not covered
-    OTHER = "other"  # another value that stands in the document
-    NOWHERE = "nowhere"  # another one that does not
+    SAME = "same"  # it also occurs at another place, or was not covered
+    OTHER = "other"  # another value that occurs in the document
+    NOWHERE = "nowhere"  # another value that does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +46,27 @@ class CoveredReading:
 
 
 def cover(shown: LayoutText, merged: Iterable[Merged]) -> LayoutText:
-    """Return what a prompt shows of a document without the values that were found in it."""
+    """Return the text that a prompt shows of a document, with the found values covered."""
     return covered(shown, [place for entry in merged if entry.value is not None for place in _places(entry, shown)])
 
 
 def max_characters(merged: Iterable[Merged]) -> int:
-    """Return how long texts and quotes of the answer may be: as long as the longest text that was found, or usual."""
+    """Return the limit for texts and quotes of the answer: the length of the longest found text, or the usual limit."""
     return max(_CHARACTERS, *(len(entry.value) for entry in merged if isinstance(entry.value, str)), 0)
 
 
 def covered_readings(reading: GroupReading, merged: Iterable[Merged]) -> dict[Place, CoveredReading]:
-    """Return what was answered behind the cover, by its place; of items nothing: they are many in any case."""
-    found = {finding.path: finding for finding in reading.findings if ITEM not in finding.path}
+    """Return the covered answers by place; items of arrays are left out, since they have many values anyway."""
+    findings = {finding.path: finding for finding in reading.findings if ITEM not in finding.path}
     return {
-        entry.place: _compared(entry, found[entry.leaf.path], reading.shown) for entry in merged if entry.place in found
+        entry.place: _compared(entry, findings[entry.leaf.path], reading.shown)
+        for entry in merged
+        if entry.place in findings
     }
 
 
 def _places(entry: Merged, shown: LayoutText) -> Iterator[Span]:
-    """Yield where a value stands in what is shown; of one that is concluded, the words it was concluded from."""
+    """Yield the places of a value in the shown text; for a concluded value, of the words it was concluded from."""
     chosen = entry.candidates[0]
     quote = chosen.best.reading.quote
     if entry.leaf.ground:

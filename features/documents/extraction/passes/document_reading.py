@@ -1,6 +1,6 @@
-"""One document's answers, put together: what was found, what is asked again, and what counts in the end.
+"""The combined answers about one document: findings, further questions, and the final values.
 
-Knows no line and no result of a batch: texts of answers in, findings out.
+Takes texts of answers, returns findings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from features.documents.extraction.passes.validators import Violation, violation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReading:
-    """What was answered about one group of a document; spans of `findings` are of the text that the prompt showed."""
+    """The answer about one group of a document; spans of `findings` refer to the text that the prompt showed."""
 
     group: Group
     shown: LayoutText
@@ -33,7 +33,7 @@ class GroupReading:
     """Why there is no answer."""
 
     def gaps(self) -> dict[Path, str]:
-        """Return the leaves that were asked and not answered, each with the reason."""
+        """Return the leaves that were asked but not answered, each with the reason."""
         return gaps(self.answer) if self.problem is None else dict.fromkeys(self.answer.missing, self.problem)
 
 
@@ -44,22 +44,22 @@ class Question:
     group: int
     """The number of the group."""
     doubts: Mapping[Path, str]
-    """Why, for each of them."""
+    """The reason for each leaf."""
     num_halved: int = 0
-    """How often what it shows is halved: with each question before it, for more leaves or with more text, that was too
-    long."""
+    """How often the shown text is halved: once for each earlier question, about more leaves or with more text, that was
+    too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """What still counts of an answer, and which leaves it was asked for."""
+    """The findings of an answer that still count, and the leaves it was asked for."""
 
     asked: Set[Path]
     findings: Sequence[Finding]
     shown: LayoutText
 
     def settled(self, group: Group, question: Question, again: Sequence[Finding]) -> _Passage:
-        """Return what counts beside the answer to a question, which replaces nothing that its other half was told."""
+        """Return the findings that still count beside the answer to a question about some of these leaves."""
         if not question.doubts.keys() <= self.asked:
             return self
         return replace(self, findings=settle(group, self.findings, again, question.doubts))
@@ -71,15 +71,15 @@ def _none(_shown: LayoutText) -> range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentReading:
-    """What was answered about a document the first time, and in rounds of further questions."""
+    """The answers about a document: first answers, and rounds of further questions."""
 
     schema: FieldSchema
     first: tuple[GroupReading, ...]
-    """Of each group."""
+    """One per group."""
     rounds: tuple[tuple[tuple[Question, GroupReading], ...], ...] = ()
     halvings: Callable[[LayoutText], range] = _none
-    """How often halved a part of a group whose first question was too long has less of the text than was shown, and
-    still some."""
+    """For a group whose first question was too long: the numbers of halvings that leave less text than was shown, but
+    some."""
 
     @property
     def is_answered(self) -> bool:
@@ -87,11 +87,11 @@ class DocumentReading:
         return any(one.problem is None for one in (*self.first, *(reading for _, reading in self._asked_again())))
 
     def questions(self) -> list[Question]:
-        """Return what the next round asks, the groups in their order.
+        """Return the questions of the next round, in the order of groups.
 
         The first round asks everything doubtful once more. Leaves that an answer left out are asked in halves of their
-        question, round after round, down to a single one, and that one with less and less of the text where it was too
-        long: so every round is of smaller questions than the one before. Those with less text come behind the others.
+        question, round after round, down to a single leaf; one that is still too long shows less and less text. So
+        every round has smaller questions than the one before. Questions with less text come after the others.
         """
         if not self.rounds:
             return self._doubtful()
@@ -99,17 +99,17 @@ class DocumentReading:
         return [half for question, reading in before for half in self._smaller(question, reading)]
 
     def unanswered(self) -> dict[Path, str]:
-        """Return the leaves of which no answer came, or no list to its end, each with the last reason."""
-        found = {path: reason for one in self.first for path, reason in one.gaps().items()}
+        """Return the leaves without an answer, or without a complete list, each with the last reason."""
+        reasons = {path: reason for one in self.first for path, reason in one.gaps().items()}
         for _question, reading in self._asked_again():
             missing = reading.gaps()
-            asked = found.keys() & {leaf.path for leaf in reading.group.leaves}
+            asked = reasons.keys() & {leaf.path for leaf in reading.group.leaves}
             still = {path: missing[path] for path in asked & missing.keys()}
-            found = {path: reason for path, reason in found.items() if path not in asked} | still
-        return found
+            reasons = {path: reason for path, reason in reasons.items() if path not in asked} | still
+        return reasons
 
     def merged(self) -> list[Merged]:
-        """Return each value of the record with its candidates; spans are of the document's text."""
+        """Return each value of the record with its candidates; spans refer to the document's text."""
         by_group = [[_Passage({leaf.path for leaf in one.group.leaves}, one.findings, one.shown)] for one in self.first]
         for question, again in self._asked_again():
             group, before = self.first[question.group].group, by_group[question.group]
@@ -128,7 +128,7 @@ class DocumentReading:
         ]
 
     def _doubtful_of(self, number: int, one: GroupReading, against: Sequence[Violation]) -> list[Question]:
-        """Return what the first round asks of a group: in halves, if any of its leaves was left out."""
+        """Return the first round's questions about a group: halves if any of its leaves was left out."""
         if one.problem is not None:
             return self._smaller(Question(group=number, doubts=one.gaps()), one)
         reasons = doubts(one.group, one.answer, one.findings, violations=against)
@@ -139,7 +139,7 @@ class DocumentReading:
         return len(parts(self.first[question.group].group, question.doubts)) == 1
 
     def _smaller(self, question: Question, reading: GroupReading) -> list[Question]:
-        """Return what asks for the leaves that an answer to a question left out; nothing where it was the smallest."""
+        """Return questions for the leaves that an answer left out; none if the question was the smallest."""
         first, is_too_long = self.first[question.group], reading.problem == TOO_LONG
         missing = {path: reason for path, reason in reading.gaps().items() if path in question.doubts}
         num_halved = question.num_halved + is_too_long
@@ -156,9 +156,9 @@ class DocumentReading:
 def read_group(
     text: str, group: Group, shown: LayoutText, *, quotes: bool, content: Sequence[Mapping[str, Any]] = ()
 ) -> GroupReading:
-    """Read one answer, and look for what it says in the text that its prompt showed.
+    """Read one answer, and ground its values in the text that the prompt showed.
 
-    `content` is `logprobs.content` of the chat completion, where those were asked for.
+    `content` is `logprobs.content` of the chat completion, if requested.
     """
     answer = read_answer(text, group, quotes=quotes)
     findings = ground_readings(answer.readings, group, shown.text if shown.own_text is None else shown.own_text)
@@ -168,6 +168,6 @@ def read_group(
 
 
 def no_reading(group: Group, shown: LayoutText, problem: str) -> GroupReading:
-    """Return what there is where a question has no answer."""
+    """Return the reading of a question without an answer."""
     answer = Answer(readings=(), missing=tuple(leaf.path for leaf in group.leaves))
     return GroupReading(group=group, shown=shown, answer=answer, findings=(), problem=problem)

@@ -1,7 +1,7 @@
-"""Worked examples: how they stand in a prompt, and which answers are copies of them.
+"""Worked examples: their form in a prompt, and detection of answers copied from them.
 
-A small model copies what it was shown. A value of an example that does not stand in the document is no answer, as any
-other that does not; it is told why. Knows no choice of examples.
+Small models copy what they are shown. A value of an example that does not occur in the document is treated like any
+other ungrounded value, with its own reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def examples_in_words(examples: Sequence[Example], group: Group, *, quotes: bool
 
 
 def with_example_reasons(findings: Sequence[Finding], examples: Sequence[Example], group: Group) -> list[Finding]:
-    """Return findings with the reason where a value came out of an example instead of out of the document."""
+    """Return findings, with a reason added to values copied from an example."""
     shown = {
         leaf.path: [value for example in examples for _, value in values_at(example.fields, leaf.path)]
         for leaf in group.leaves
@@ -57,7 +57,7 @@ def with_example_reasons(findings: Sequence[Finding], examples: Sequence[Example
 
 
 def values_at(fields: Any, path: Path, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Yield each value of fields at a path, with its place; nothing for what is not there."""
+    """Yield each value of fields at a path, with its place; skips missing values."""
     if not path:
         yield place, fields
     elif path[0] == ITEM:
@@ -79,10 +79,10 @@ def _answer(example: Example, group: Group, *, quotes: bool) -> dict[str, Any]:
     arrays = {leaf.path[:end] for leaf in group.leaves for end, part in enumerate(leaf.path) if part == ITEM}
     if not quotes:
         return build([*absent, *((place, value) for _, place, value in placed)], sorted(arrays))
-    found = ground([Sought(value=value, kind=leaf.kind) for leaf, _, value in placed], example.document_text)
+    groundings = ground([Sought(value=value, kind=leaf.kind) for leaf, _, value in placed], example.document_text)
     quoted = [
         (place, _quoted(value, grounding.spans, example.document_text))
-        for (_, place, value), grounding in zip(placed, found, strict=True)
+        for (_, place, value), grounding in zip(placed, groundings, strict=True)
     ]
     return build([*absent, *quoted], sorted(arrays))
 

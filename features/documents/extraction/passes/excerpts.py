@@ -1,6 +1,6 @@
-"""What of a document a prompt shows: all of it, or, where that is too long, the passages that its fields need.
+"""The part of a document that a prompt shows: all of it or, if too long, the passages relevant for its fields.
 
-Knows no model: the function that is given says how many tokens a text has.
+The caller supplies the function that counts tokens.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from features.documents.extraction.retrieval.postings import Postings
 from features.documents.extraction.retrieval.terms import Analyzer
 
 EXCERPT_RULES = (1, 2)
-"""Versions of how passages are chosen. A job keeps to its own: what grounds an answer must see what the prompt showed.
-The first knows nothing of those beside a passage (`_BESIDE`)."""
+"""Versions of the rule for choosing passages. A job keeps its version, so that grounding sees the text of the prompt.
+Version 1 does not score neighbours (`_BESIDE`)."""
 
 _PASSAGE_TOKENS = (256, 128, 64, 32, LEAST_TOKENS)
-"""Few sizes, so that groups with a little more or less room share what was cut."""
+"""Few sizes, so that groups with slightly different room share cut passages."""
 _PASSAGES_PER_EXCERPT = 4
-"""At least: a passage has a quarter of the room at most, so that one which was wrongly found leaves room for others."""
+"""Minimum: a passage takes at most a quarter of the room, so that a wrongly chosen one leaves room for others."""
 LEAST_ROOM = LEAST_TOKENS * _PASSAGES_PER_EXCERPT
 _BESIDE = (0.5, 0.25)
-"""How much of a passage's score those beside it have, and those beside these: a value stands near the words that name
-it, and often not among them."""
+"""Shares of a passage's score added to its neighbours, and to theirs: a value is near the words that name it, often
+outside their passage."""
 _MAX_MISSES = 4
-"""Passages without room, after which there is little left."""
+"""Stop after this many passages that do not fit: little room is left."""
 _BYTES_PER_TOKEN = 2
 _BETWEEN = "\n\n"
 _LANGUAGE = "english"
-"""Schemas are written so; of another language it leaves the words mostly as they are, on both sides alike."""
+"""Language of most schemas; words of other languages stay mostly unchanged, in query and text alike."""
 _CAPITAL_IN_NAME = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How much a model reads at once."""
+    """The context of a model."""
 
     max_tokens: int
-    """Prompt and answer together."""
+    """For prompt and answer together."""
     count: Count
     excerpt_rule: int = EXCERPT_RULES[-1]
 
 
 def likely_tokens(text: str) -> int:
-    """Count where the model's own tokenizer cannot: two bytes are a token, which most texts have fewer of."""
+    """Estimate tokens if the model's tokenizer is not available: two bytes per token, more than most texts have."""
     return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """What a prompt shows of a document."""
+    """The part of a document that a prompt shows."""
 
     layout: LayoutText
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """The rank of each passage, by where it begins in the document's text; none where all of it is shown."""
+    """Ranks of passages by their start in the document's text; empty if the whole document is shown."""
     headings: str = ""
-    """That are shown before passages, and are no part of the document's text."""
+    """Headings shown before passages that are not part of the document's text."""
 
 
 class Showing:
-    """One document, laid out once; it is cut once, too, where a prompt has no room for it."""
+    """One document, laid out once, and cut once if a prompt has no room for it."""
 
     def __init__(
         self,
@@ -83,35 +83,35 @@ class Showing:
         excerpt_rule: int = EXCERPT_RULES[-1],
         excerpts: dict[int, Excerpt] | None = None,
     ) -> None:
-        """`excerpts` are given where something else has chosen them, for every group."""
+        """`excerpts` are given for every group if something else has chosen them."""
         self.document = document
         self._count = count
         self._excerpt_rule = excerpt_rule
         self._cuts: dict[int, tuple[list[Passage], Bm25]] = {}
         self.excerpts = excerpts or {}
-        """By the number of their group, once they were made."""
+        """Excerpts made so far, by group number."""
         self.parts: dict[tuple[tuple[Path, ...], int], Excerpt] = {}
-        """The same for leaves that are asked apart from others of their group, and how often they were too long."""
+        """Excerpts for leaves asked separately from their group, by leaves and number of halvings."""
 
     @property
     def can_be_cut(self) -> bool:
-        """Tell whether a prompt that has no room for the whole document shows passages of it."""
+        """Tell whether a prompt without room for the whole document shows passages of it."""
         return self._count is not None
 
     @property
     def headings(self) -> str:
-        """Return those that excerpts show beside the document's text."""
+        """Return the headings that excerpts show in addition to the document's text."""
         return "\n".join(filter(None, (excerpt.headings for excerpt in self.excerpts.values())))
 
     @cached_property
     def whole(self) -> Excerpt:
-        """Return all of the document."""
+        """Return the whole document."""
         return Excerpt(layout=layout(self.document))
 
     def excerpt(self, group: Group, max_tokens: int) -> Excerpt:
-        """Return as much as fits, the passages at the words of the fields first; all of it where it fits.
+        """Return the whole document if it fits, else the passages most relevant for the group's fields.
 
-        Where there is hardly any room it is `LEAST_ROOM`: the model then says of the prompt by how much it is too long.
+        With hardly any room `LEAST_ROOM` is used: the model's error then says how much too long the prompt is.
         """
         if self._count is None or self.num_tokens <= max_tokens:
             return self.whole
@@ -125,7 +125,7 @@ class Showing:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Return how many tokens all of it has, where they are counted."""
+        """Return the token count of the whole document."""
         assert self._count is not None
         return self._count(self.whole.layout.text)
 
@@ -139,11 +139,11 @@ class Showing:
         return self._cuts[size]
 
     def _likely_tokens(self, text: str) -> int:
-        """Return its share of all tokens: counting every piece that is tried takes ten times as long."""
+        """Return its share of all tokens by length: exact counts of every tried piece take ten times as long."""
         return math.ceil(self.num_tokens * len(text) / len(self.whole.layout.text))
 
     def _shown(self, ranked: Iterable[Passage], max_tokens: int) -> Excerpt:
-        """Take passages by rank while they fit, and show them in the order of the document."""
+        """Take passages by rank while they fit, and show them in document order."""
         assert self._count is not None
         shown = self.whole.layout
         between = self._count(_BETWEEN)
@@ -163,7 +163,7 @@ class Showing:
 
 
 def spread(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return [passages] scores to which those beside them have added."""
+    """Return the scores `[passages]` with those of neighbours added."""
     total = scores.copy()
     for distance, share in enumerate(_BESIDE, start=1):
         total[distance:] += share * scores[:-distance]
@@ -172,7 +172,7 @@ def spread(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def pieces_of(shown: LayoutText, spans: list[Span]) -> LayoutText:
-    """Return some stretches of a text, in its order, with an empty line between them."""
+    """Return some stretches of a text, in order, separated by empty lines."""
     origins: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
     length = 0
     for span in spans:
@@ -188,9 +188,9 @@ def pieces_of(shown: LayoutText, spans: list[Span]) -> LayoutText:
 
 
 def words_of(group: Group) -> str:
-    """Return what says in words which fields are asked: names and descriptions, of what holds them too."""
+    """Return the search words for fields: names and descriptions, including those of their containers."""
     names = [part for leaf in group.leaves for part in leaf.path if part != ITEM]
     paths = {leaf.path[:end] for leaf in group.leaves for end in range(1, len(leaf.path))}
-    told = [group.containers[path].description for path in sorted(paths) if path in group.containers]
-    described = [*told, *(leaf.description for leaf in group.leaves)]
+    container_descriptions = [group.containers[path].description for path in sorted(paths) if path in group.containers]
+    described = [*container_descriptions, *(leaf.description for leaf in group.leaves)]
     return " ".join(filter(None, [*(_CAPITAL_IN_NAME.sub(" ", name) for name in dict.fromkeys(names)), *described]))

@@ -1,7 +1,4 @@
-"""What a model said of one leaf, and what was made of it.
-
-Knows no text and no prompt.
-"""
+"""A model's answer for one leaf, and what is known about it."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ from features.documents.extraction.grounding.spans import NOWHERE, Grounding, Sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A value as an answer has it; null where the document is said to lack it."""
+    """A value from an answer; null if the document is said to lack it."""
 
     place: Place
     value: Any
     quote: str | None = None
     answer_start: int = 0
-    """Of the value in the answer's text, without the quotes around a string: where its log-probabilities are."""
+    """Start of the value in the answer's text, without the quotes of a string; locates its log-probabilities."""
     answer_end: int = 0
     said_at: int | None = None
-    """Where the answer decides between null and a value with its quote; None where the value itself decides it."""
+    """Where the answer decides between null and a value with its quote; None if the value itself decides it."""
 
     @property
     def path(self) -> Path:
@@ -38,19 +35,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What could be read of an answer."""
+    """The readable content of an answer."""
 
     readings: tuple[Reading, ...]
     missing: tuple[Path, ...] = ()
-    """Leaves that it does not answer, or whose array it does not end: to be asked again."""
+    """Leaves without an answer or with an incomplete array; to be asked again."""
     unreadable: tuple[Path, ...] = ()
-    """Of those, leaves that it answers with what has no one meaning as a value of theirs."""
+    """Those among them whose answer has no unambiguous value."""
     cut_at: Path | None = None
-    """Of those, the leaf within which it ends; None where it is whole, or ends elsewhere."""
+    """The one among them in which the answer ends; None if it is complete or ends elsewhere."""
 
 
 class Agreement(StrEnum):
-    """What the second reading says of a value."""
+    """Result of comparing a value with the second reading."""
 
     AGREES = "agrees"  # the same value at the same place
     ELSEWHERE = "elsewhere"  # the same value at another place
@@ -60,26 +57,26 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLogprobs:
-    """Of the tokens that a value was decided by."""
+    """Log-probabilities of the tokens that decided a value."""
 
     mean: float
     minimum: float
     margin: float | None = None
-    """The least lead over the next likely token; None where no others were asked for."""
+    """Smallest lead over the next likely token; None if no alternatives were requested."""
     stated: float | None = None
-    """Of the token that decided that there is a value at all; None where the value's own tokens did."""
+    """Log-probability of the token that decided that there is a value; None if the value's own tokens did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A reading, where it stands in the document, and what else was learned of it; None where nobody asked."""
+    """A reading with its place in the document and further results; None for checks that were not made."""
 
     reading: Reading
     grounding: Grounding = NOWHERE
     agreement: Agreement | None = None
     logprobs: ValueLogprobs | None = None
     reasons: tuple[str, ...] = ()
-    """What was noted on the way, in words."""
+    """Notes made during processing."""
 
     @property
     def place(self) -> Place:
@@ -98,17 +95,17 @@ class Finding:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Return where it stands."""
+        """Return the places of the value."""
         return self.grounding.spans
 
 
 def ground_readings(readings: Sequence[Reading], group: Group, text: str) -> list[Finding]:
-    """Return readings with their places in the text that the prompt showed; values that are concluded have none."""
+    """Return readings with their places in the text that the prompt showed; concluded values have none."""
     leaves = {leaf.path: leaf for leaf in group.leaves}
     grounded = [reading for reading in readings if reading.value is not None and leaves[reading.path].ground]
     sought = [_sought(reading, leaves[reading.path]) for reading in grounded]
-    found = dict(zip((reading.place for reading in grounded), ground(sought, text), strict=True))
-    return [Finding(reading=reading, grounding=found.get(reading.place, NOWHERE)) for reading in readings]
+    grounding_of = dict(zip((reading.place for reading in grounded), ground(sought, text), strict=True))
+    return [Finding(reading=reading, grounding=grounding_of.get(reading.place, NOWHERE)) for reading in readings]
 
 
 def _sought(reading: Reading, leaf: Leaf) -> Sought:
@@ -116,7 +113,7 @@ def _sought(reading: Reading, leaf: Leaf) -> Sought:
 
 
 def relocate(findings: Iterable[Finding], to_document: Callable[[int, int], tuple[int, int]]) -> list[Finding]:
-    """Return findings with spans of the document's text, given the way there from those of the prompt's."""
+    """Return findings with spans mapped from the prompt's text to the document's."""
     return [
         replace(
             each, grounding=replace(each.grounding, spans=tuple(Span(*to_document(s.start, s.end)) for s in each.spans))

@@ -1,7 +1,4 @@
-"""The first reading: one slot for each leaf, filled with a value and the words that hold it, or with null.
-
-Knows no answer; that is read by `answers.py`.
-"""
+"""The first reading: one slot per leaf, filled with a value and its quote, or null."""
 
 from __future__ import annotations
 
@@ -31,13 +28,13 @@ def hunter_request(
 ) -> Request:
     """Return the request for one group of one document.
 
-    Where it is asked again `doubts` say which leaves are the reason, and why; of some, or of all, it may not be told.
-    `max_characters` bounds texts and quotes.
+    For a repeated question `doubts` name the doubtful leaves and the reasons; reasons, or all leaves, may be left out.
+    `max_characters` limits texts and quotes.
     """
     task = _QUOTED if quotes else _PLAIN
     if doubts is not None:
-        told = "; ".join(_doubt(paths, reason) for reason, paths in _by_reason(doubts).items())
-        task = f"A first answer was doubtful{f' ({told})' if told else ''}. Look again. {task}"
+        doubts_in_words = "; ".join(_doubt(paths, reason) for reason, paths in _by_reason(doubts).items())
+        task = f"A first answer was doubtful{f' ({doubts_in_words})' if doubts_in_words else ''}. Look again. {task}"
     return request(
         document_text,
         shared=shared_part(group, examples, quotes=quotes),
@@ -54,14 +51,14 @@ def _doubt(paths: Sequence[Path], reason: str | None) -> str:
 
 
 def _by_reason(doubts: Mapping[Path, str | None]) -> dict[str | None, list[Path]]:
-    """Return the leaves of each reason, which is told once: after a cut many share one."""
-    found: dict[str | None, list[Path]] = {}
+    """Return the leaves by reason, so that a shared reason is stated once: after a cut many share one."""
+    paths_by_reason: dict[str | None, list[Path]] = {}
     for path, reason in doubts.items():
-        found.setdefault(reason, []).append(path)
-    return found
+        paths_by_reason.setdefault(reason, []).append(path)
+    return paths_by_reason
 
 
 def shared_part(group: Group, examples: Sequence[Example], *, quotes: bool) -> str:
-    """Return what all requests for a group say of it."""
-    told = examples_in_words(examples, group, quotes=quotes)
-    return "\n\n".join(part for part in (fields_in_words(group), told) if part)
+    """Return the text that all requests for a group share."""
+    examples_text = examples_in_words(examples, group, quotes=quotes)
+    return "\n\n".join(part for part in (fields_in_words(group), examples_text) if part)

@@ -1,7 +1,6 @@
-"""Which worked examples a document is shown: those of the pool that it is most like.
+"""Chooses worked examples for a document: the most similar ones of the pool.
 
-Likeness is of words, with every digit the same: so documents of one form are alike, whatever is filled in. Knows no
-schema and no prompt.
+Similarity compares words, with all digits equal: documents with the same form are similar, whatever is filled in.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ _DIGIT = re.compile(r"\d")
 
 
 def choose_examples(document_text: str, pool: Sequence[Example], *, count: int = MAX_EXAMPLES) -> tuple[Example, ...]:
-    """Return the examples most like a document or an excerpt, never the document itself; in the order of the pool.
+    """Return the examples most similar to a document or excerpt, never the document itself; in the order of the pool.
 
-    That order, and not the one of likeness, lets prompts with some of the same examples begin alike.
+    That order, instead of similarity, gives prompts with common examples a common prefix.
     """
     own = _words(document_text)
     likeness = {
@@ -32,13 +31,13 @@ def choose_examples(document_text: str, pool: Sequence[Example], *, count: int =
 
 
 def _is_part(text: str, whole: str) -> bool:
-    """Tell whether a text is another or an excerpt of it: all its paragraphs stand there."""
+    """Tell whether a text equals another or is an excerpt of it: all its paragraphs occur there."""
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     return bool(paragraphs) and all(part in whole for part in paragraphs)
 
 
 def _overlap(ones: frozenset[str], others: frozenset[str]) -> float:
-    """Return the words that both have as a share of those that either has (Jaccard)."""
+    """Return the number of shared words as a share of all words of both (Jaccard)."""
     return len(ones & others) / len(ones | others) if ones or others else 0.0
 
 

@@ -1,7 +1,7 @@
-"""The log-probabilities of a value's own tokens, out of those of a whole answer.
+"""The log-probabilities of a value's tokens, taken from those of the whole answer.
 
-Tokens that a grammar or the rest of a choice forced are left out: they say nothing. Log-probabilities are those from
-before the mask, so how sure a model was is seen, not how sure it had to be. Knows no score.
+Tokens forced by the grammar or by earlier tokens of a choice are left out: they carry no information.
+Log-probabilities are those before the mask, so they show how sure the model was.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def with_logprobs(
 def value_logprobs(
     reading: Reading, leaf: Leaf, answer: str, content: Sequence[Mapping[str, Any]]
 ) -> ValueLogprobs | None:
-    """Return those of a reading; `content` is `logprobs.content` of the chat completion that answered `answer`.
+    """Return the log-probabilities of a reading; `content` is `logprobs.content` of the chat completion `answer`.
 
-    None where no token of the value is in it.
+    Returns None if it has no token of the value.
     """
     start, end = reading.answer_start, _decided_end(reading, leaf)
     first, last = len(answer[:start].encode()), len(answer[:end].encode())
@@ -56,7 +56,7 @@ def _stated(reading: Reading, answer: str, content: Sequence[Mapping[str, Any]])
 
 
 def _decided_end(reading: Reading, leaf: Leaf) -> int:
-    """Return where in the answer a value is decided: of a choice, behind the first sign that no other has, too."""
+    """Return where in the answer a value is decided: for a choice, after the first distinguishing character."""
     if leaf.enum is None or not isinstance(reading.value, str):
         return reading.answer_end
     others = [str(value) for value in leaf.enum if value != reading.value]
@@ -65,7 +65,7 @@ def _decided_end(reading: Reading, leaf: Leaf) -> int:
 
 
 def _placed(content: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int, int]]:
-    """Return each token with its place in the answer's bytes: a token may end amid a character."""
+    """Return each token with its range in the answer's bytes: a token may end inside a character."""
     placed, begin = [], 0
     for token in content:
         raw = token.get("bytes")

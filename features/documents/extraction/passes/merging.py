@@ -1,7 +1,7 @@
-"""From what several passages, groups or readings say to one record: items joined by their keys, nothing thrown away.
+"""Merges findings of passages, groups and readings into one record: items are joined by keys, nothing is dropped.
 
-Equal values keep all their spans, values in conflict stay candidates, the likeliest first. Spans must be of one text:
-the document's. Knows no score.
+Equal values keep all their spans; conflicting values stay candidates, the likeliest first. Spans must refer to the
+document's text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def best(self) -> Finding:
-        """Return the finding that stands most surely in the document."""
+        """Return the most reliably grounded finding."""
         return max(self.findings, key=lambda finding: (_RANKS[finding.grounding.status], finding.grounding.likeness))
 
     @property
@@ -51,9 +51,9 @@ class Merged:
     leaf: Leaf
     candidates: tuple[Candidate, ...]
     is_nowhere: bool = False
-    """Whether nothing that was answered stands in the document: neither a value nor words that say it."""
+    """Whether nothing that was answered occurs in the document: neither a value nor words that support it."""
     answer: Any = None
-    """What was answered where the value is null for that reason."""
+    """The answer that was replaced by null for that reason."""
 
     @property
     def value(self) -> Any:
@@ -62,7 +62,7 @@ class Merged:
 
 
 def merge(schema: FieldSchema, passages: Sequence[Sequence[Finding]]) -> list[Merged]:
-    """Return one entry for each value of the record, in the schema's order. null counts where nobody found a value."""
+    """Return one entry for each value of the record, in the schema's order; null only if no value was found."""
     leaves = {leaf.path: leaf for leaf in schema.leaves}
     items = _Items(leaves)
     by_place: dict[Place, list[Finding]] = {}
@@ -82,7 +82,7 @@ def merge(schema: FieldSchema, passages: Sequence[Sequence[Finding]]) -> list[Me
 
 
 def record(schema: FieldSchema, merged: Iterable[Merged]) -> dict[str, Any]:
-    """Return the fields of a record; a leaf that nobody spoke of is null, and a list empty, also in items."""
+    """Return the fields of a record; a leaf without a finding is null, and a list empty, also in items."""
     entries = list(merged)
     items = {each.place[:end] for each in entries for end, part in enumerate(each.place, 1) if isinstance(part, int)}
     nested = [array for array in schema.arrays() if ITEM in array]
@@ -97,7 +97,7 @@ def record(schema: FieldSchema, merged: Iterable[Merged]) -> dict[str, Any]:
 
 
 def _places(path: Sequence[str], items: set[Place]) -> Iterator[Place]:
-    """Yield the places of a leaf or list in the items that there are; none for an array's own values."""
+    """Yield the places of a leaf or list in existing items; none for an array's own values."""
     inner = len(path) - path[::-1].index(ITEM) if ITEM in path else 0
     if inner == len(path):
         return
@@ -115,8 +115,8 @@ def _candidates(leaf: Leaf, findings: Sequence[Finding]) -> tuple[Candidate, ...
             groups.append([finding])
         else:
             same.append(finding)
-    found = sorted((Candidate(findings=tuple(group)) for group in groups), key=_rank, reverse=True)
-    return tuple(found) or (Candidate(findings=tuple(findings)),)
+    candidates = sorted((Candidate(findings=tuple(group)) for group in groups), key=_rank, reverse=True)
+    return tuple(candidates) or (Candidate(findings=tuple(findings)),)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, int, int]:
@@ -125,7 +125,7 @@ def _rank(candidate: Candidate) -> tuple[bool, int, int]:
 
 
 class _Items:
-    """Which item of which passage is which item of the record."""
+    """Assigns the items of passages to items of the record."""
 
     def __init__(self, leaves: dict[Any, Leaf]) -> None:
         self._leaves = leaves
@@ -143,19 +143,19 @@ class _Items:
             spans = {span for finding in inside for span in finding.spans}
             if has_key or not spans:
                 seen[array, identity] += 1
-                identity = (identity, seen[array, identity])  # twice in one passage is twice in the record
+                identity = (identity, seen[array, identity])  # duplicates in one passage stay duplicates in the record
             index = self._index(array, identity, spans, has_key=has_key)
             moved[item] = (*array, index)
         for finding in findings:
             yield finding, self._moved(finding.place, moved)
 
     def _moved(self, place: Place, moved: dict[Place, Place]) -> Place:
-        """Return a place with its innermost item where that is in the record."""
+        """Return a place after moving its innermost item that is in the record."""
         end = next(end for end in range(len(place), -1, -1) if place[:end] in moved)
         return (*moved[place[:end]], *place[end:])
 
     def _identity(self, item: Place, inside: Sequence[Finding]) -> tuple[bool, Hashable]:
-        """Return what an item is known by: its keys, or else all of it."""
+        """Return the identity of an item: its keys, or else its whole content."""
         keys = [each for each in inside if len(each.place) == len(item) + 1 and self._leaves[each.path].key]
         with_key = any(each.value is not None for each in keys)
         parts = keys if with_key else inside
@@ -165,7 +165,7 @@ class _Items:
         return with_key, forms
 
     def _index(self, array: Place, identity: Hashable, spans: set[Span], *, has_key: bool) -> int:
-        """Return an item's index: with a key that of its like, without one only where it stands at the same place."""
+        """Return an item's index: an item with a key joins its equal, one without only at an overlapping place."""
         known = self._known.setdefault((array, identity), [])
         for index, places in known:
             if has_key or not spans or any(one.overlaps(other) for one in spans for other in places):
@@ -177,7 +177,7 @@ class _Items:
 
 
 def _items_of(findings: Sequence[Finding]) -> list[Place]:
-    """Return the places of all items, outer ones first, each array's in its order."""
+    """Return the places of all items, outer ones first, each array's in order."""
     items = {each.place[:end] for each in findings for end, part in enumerate(each.place, 1) if isinstance(part, int)}
     return sorted(items, key=_outer_first)
 

@@ -1,6 +1,6 @@
-"""JSON that may end anywhere: what was written whole is kept, and where it stands in the text.
+"""Parser for JSON that may be truncated: keeps complete values and their positions.
 
-An answer that ran out of tokens, or that goes wrong somewhere, is read up to there. Knows no schema.
+An answer that ran out of tokens, or has a syntax error, is read up to that point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STRINGS = json.JSONDecoder(strict=False)
 _WORDS = {"true": True, "false": False, "null": None}
 _AFTER_A_NUMBER = (" ", "\t", "\r", "\n", ",", "]", "}")
 _MAX_NUMBER_CHARACTERS = 1_000
-"""Python refuses integers of over 4,300 digits."""
+"""Well below the 4,300 digits at which Python refuses integers."""
 _MAX_DEPTH = 64
 
 
@@ -31,7 +31,7 @@ class Node:
 
 
 def parse(text: str) -> Node | None:
-    """Return the first object of a text, as far as it goes; None if none begins."""
+    """Return the first object of a text, as far as it can be read; None if there is none."""
     start = text.find("{")
     return None if start < 0 else _Reader(text).read(start, 0)
 
@@ -41,7 +41,7 @@ class _Reader:
         self._text = text
 
     def read(self, start: int, depth: int) -> Node | None:
-        """Return what begins at an index; None for a scalar that is cut, and for what is no JSON."""
+        """Return the value at an index; None for a truncated scalar or a syntax error."""
         start = self._skip(start)
         first = self._text[start : start + 1]
         if first == "{" and depth < _MAX_DEPTH:
@@ -51,8 +51,8 @@ class _Reader:
         return self._string(start) if first == '"' else self._other(start)
 
     def _skip(self, index: int) -> int:
-        found = _BLANKS.match(self._text, index)
-        return found.end() if found else index
+        match = _BLANKS.match(self._text, index)
+        return match.end() if match else index
 
     def _object(self, start: int, depth: int) -> Node:
         members: dict[str, Node] = {}
@@ -92,7 +92,7 @@ class _Reader:
                 return Node(items, start, index)
 
     def _end_of(self, inner: Node | None, closing: str) -> tuple[int, bool] | None:
-        """Return where it goes on behind an inner value, and whether what is around that ends; None if it is cut."""
+        """Return the index after an inner value, and whether its container ends there; None if truncated."""
         if inner is None or not inner.is_whole:
             return None
         index = self._skip(inner.end)
@@ -110,14 +110,14 @@ class _Reader:
         for word, value in _WORDS.items():
             if self._text.startswith(word, start):
                 return Node(value, start, start + len(word))
-        found = _NUMBER.match(self._text, start)
-        if found is None or self._text[found.end() : found.end() + 1] not in _AFTER_A_NUMBER:  # 1. is not 1
+        match = _NUMBER.match(self._text, start)
+        if match is None or self._text[match.end() : match.end() + 1] not in _AFTER_A_NUMBER:  # 1. is not 1
             return None
-        if found.end() - start > _MAX_NUMBER_CHARACTERS:
+        if match.end() - start > _MAX_NUMBER_CHARACTERS:
             return None
-        return Node(json.loads(found.group()), start, found.end())
+        return Node(json.loads(match.group()), start, match.end())
 
 
 def _without_halves(text: str) -> str:
-    """Return a text with U+FFFD for halves of surrogate pairs: JSON can escape them, and nothing can write them."""
+    """Return a text with U+FFFD for unpaired surrogates, which JSON can escape but nothing can encode."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,7 +1,7 @@
-"""How a document and what is asked of it stand in a prompt: fields in words, never as a JSON schema.
+"""Prompts for a document and its fields: fields in words, never as a JSON schema.
 
-What many requests share comes first, so that it is computed once: of many documents and one schema the fields, of one
-document and many groups the document. Both passes of a document differ only behind that. Knows no answer.
+The part shared by most requests comes first, so that it is computed once: the fields for many documents with one
+schema, the document for many groups. Both passes of a document differ only after that part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYSTEM = "You read documents and say what stands in them. What a document does n
 
 
 class Shape(StrEnum):
-    """What of a prompt comes first."""
+    """The part of a prompt that comes first."""
 
     FIELDS_FIRST = "fields_first"  # many documents, one group
     DOCUMENT_FIRST = "document_first"  # one document, many groups
@@ -28,21 +28,21 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The part of a chat completion's body that an extraction decides."""
+    """The parts of a chat completion body that the extraction determines."""
 
     messages: tuple[Mapping[str, str], ...]
     response_format: Mapping[str, Any]
 
 
 def choose_shape(num_groups: int) -> Shape:
-    """Return what to put first: with several groups each document is read several times."""
+    """Return the shape to use: with several groups each document is read several times."""
     return Shape.FIELDS_FIRST if num_groups == 1 else Shape.DOCUMENT_FIRST
 
 
 def request(
     document_text: str, *, shared: str, task: str, shape: Shape, name: str, schema: Mapping[str, Any]
 ) -> Request:
-    """Return a request: the fields and examples (`shared`) and the document by shape, the task behind both."""
+    """Return a request: the fields and examples (`shared`) and the document in the order of `shape`, then the task."""
     document = f"<document>\n{document_text}\n</document>"
     parts = [shared, document] if shape is Shape.FIELDS_FIRST else [document, shared]
     content = "\n\n".join(part for part in (*parts, task) if part)
@@ -53,27 +53,27 @@ def request(
 
 
 def fields_in_words(group: Group) -> str:
-    """Return a line for each leaf; the fields of an array's items stand below it."""
+    """Return one line per leaf; the fields of an array's items follow it, indented."""
     lines = ["Fields:"]
-    told: set[Path] = set()
+    listed: set[Path] = set()
     for leaf in group.leaves:
         for end in range(1, len(leaf.path)):
             container = leaf.path[:end]
-            if container not in told and leaf.path[end] == ITEM and end + 1 < len(leaf.path):
-                told.add(container)
+            if container not in listed and leaf.path[end] == ITEM and end + 1 < len(leaf.path):
+                listed.add(container)
                 lines.append(_list_line(container, group.containers[container]))
         lines.append(_leaf_line(leaf))
     return "\n".join(lines)
 
 
 def _list_line(path: Path, container: Container) -> str:
-    return f"{_indent(path)}- {_local(path)}: list, one entry for each in the document{_told(container.description)}"
+    return f"{_indent(path)}- {_local(path)}: list, one entry for each in the document{_suffix(container.description)}"
 
 
 def _leaf_line(leaf: Leaf) -> str:
     if leaf.path[-1] == ITEM:
-        return f"{_indent(leaf.path[:-1])}- {_local(leaf.path[:-1])}: list of {_kind(leaf)}{_told(leaf.description)}"
-    return f"{_indent(leaf.path)}- {_local(leaf.path)}: {_kind(leaf)}{_told(leaf.description)}"
+        return f"{_indent(leaf.path[:-1])}- {_local(leaf.path[:-1])}: list of {_kind(leaf)}{_suffix(leaf.description)}"
+    return f"{_indent(leaf.path)}- {_local(leaf.path)}: {_kind(leaf)}{_suffix(leaf.description)}"
 
 
 def _indent(path: Path) -> str:
@@ -81,12 +81,12 @@ def _indent(path: Path) -> str:
 
 
 def _local(path: Path) -> str:
-    """Return a path from its innermost item on."""
+    """Return the part of a path after its innermost item."""
     inner = len(path) - path[::-1].index(ITEM) if ITEM in path else 0
     return spell(path[inner:])
 
 
-def _told(description: str) -> str:
+def _suffix(description: str) -> str:
     return f"; {description}" if description else ""
 
 

@@ -1,7 +1,7 @@
-"""The second reading: every value of some kinds with its quote, and no slots: it fails in other ways than the first.
+"""The second reading: lists every value of some kinds with its quote, without slots, so its errors differ.
 
-It asks behind the same beginning as the hunter, so a prefix cache has all of the document. Whether it agrees is told by
-normalised value and by overlap of spans. Knows no score.
+Its prompt starts like the first reading's, so the document is in the prefix cache. Agreement is decided by normalised
+value and overlap of spans.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from features.documents.extraction.passes.hunter import shared_part
 from features.documents.extraction.passes.partial_json import Node, parse
 from features.documents.extraction.passes.prompts import Request, Shape, request
 
-_TOLD = {
+_KIND_WORDS = {
     Kind.TEXT: "text (names, numbers of documents, addresses, terms)",
     Kind.NUMBER: "number (counts, rates, sizes)",
     Kind.MONEY: "money (amounts)",
@@ -32,7 +32,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondValue:
-    """A value that the second reading found."""
+    """A value found by the second reading."""
 
     kind: Kind
     value: str
@@ -40,8 +40,8 @@ class SecondValue:
 
 
 def kinds_read(group: Group) -> list[Kind]:
-    """Return the kinds of a group's values that a second reading can find; none where all are concluded."""
-    return [kind for kind in _TOLD if any(leaf.kind is kind and leaf.ground for leaf in group.leaves)]
+    """Return the kinds of a group's values that a second reading can find; none if all are concluded."""
+    return [kind for kind in _KIND_WORDS if any(leaf.kind is kind and leaf.ground for leaf in group.leaves)]
 
 
 def second_reading_request(
@@ -52,12 +52,12 @@ def second_reading_request(
     examples: Sequence[Example] = (),
     shape: Shape = Shape.FIELDS_FIRST,
 ) -> Request:
-    """Return the second reading's request beside the hunter's one with the same arguments."""
+    """Return the second reading's request; arguments as for `hunter_request`."""
     kinds = kinds_read(group)
-    told = "; ".join(_TOLD[kind] for kind in kinds)
+    words = "; ".join(_KIND_WORDS[kind] for kind in kinds)
     shared = shared_part(group, examples, quotes=quotes) if shape is Shape.FIELDS_FIRST else ""
     task = (
-        f"Leave the fields aside. List, from the document's beginning to its end, every value of these kinds: {told}."
+        f"Leave the fields aside. List, from the document's beginning to its end, every value of these kinds: {words}."
         " For each give its kind, the value, and a quote: the words of the document that hold it, letter by letter."
     )
     return request(document_text, shared=shared, task=task, shape=shape, name="values", schema=_schema(kinds))
@@ -75,15 +75,17 @@ def _schema(kinds: Sequence[Kind]) -> dict[str, Any]:
 
 
 def read_second(text: str, document_text: str) -> list[SecondValue]:
-    """Return what a second reading lists, as far as it goes, with its places in the text that the prompt showed."""
+    """Return the values of a second reading, possibly truncated, with their places in the prompt's text."""
     root = parse(text)
     values = root.value.get("values") if root is not None else None
     items = values.value if values is not None and isinstance(values.value, list) else []
-    said = [item for node in items if (item := _item(node)) is not None]
-    found = ground([Sought(value=value, kind=kind, quote=quote) for kind, value, quote in said], document_text)
+    items_read = [item for node in items if (item := _item(node)) is not None]
+    groundings = ground(
+        [Sought(value=value, kind=kind, quote=quote) for kind, value, quote in items_read], document_text
+    )
     return [
         SecondValue(kind=kind, value=value, spans=grounding.spans)
-        for (kind, value, _), grounding in zip(said, found, strict=True)
+        for (kind, value, _), grounding in zip(items_read, groundings, strict=True)
     ]
 
 
@@ -96,9 +98,9 @@ def _item(node: Node) -> tuple[Kind, str, str | None] | None:
 
 
 def with_agreements(findings: Sequence[Finding], second: Sequence[SecondValue], group: Group) -> list[Finding]:
-    """Return findings with what a second reading says of them; the spans of both must be of the same text.
+    """Return findings with their agreement with a second reading; the spans of both must refer to the same text.
 
-    Of null, and of what is concluded, it can say nothing.
+    For null and for concluded values there is no comparison.
     """
     leaves = {leaf.path: leaf for leaf in group.leaves}
     return [replace(each, agreement=_agreement(each, leaves[each.path], second)) for each in findings]
@@ -116,11 +118,11 @@ def _agreement(finding: Finding, leaf: Leaf, second: Sequence[SecondValue]) -> A
     return Agreement.DIFFERS if rivals else Agreement.SILENT
 
 
-def _is_same(value: Any, said: str, kind: Kind) -> bool:
-    if kind is Kind.TEXT:  # a name may be said with its title, an address with its country
-        own, other = normal_text(str(value)), normal_text(said)
+def _is_same(value: Any, other_value: str, kind: Kind) -> bool:
+    if kind is Kind.TEXT:  # a name may include its title, an address its country
+        own, other = normal_text(str(value)), normal_text(other_value)
         return bool(own and other) and (f" {own} " in f" {other} " or f" {other} " in f" {own} ")
-    return is_same(value, said, kind)
+    return is_same(value, other_value, kind)
 
 
 def _meet(finding: Finding, second: SecondValue) -> bool:

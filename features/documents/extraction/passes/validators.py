@@ -1,7 +1,4 @@
-"""What can be told of values without a model: days that exist, check digits, bounds, and the schema's own checks.
-
-Knows no document: a value may be valid and stand nowhere.
-"""
+"""Checks of values without a model: calendar dates, check digits, bounds, and the schema's own checks."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ from features.documents.extraction.passes.examples import values_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A value, or, of a check, every value at one of its paths, that something speaks against."""
+    """A problem of one value or, for a check, of every value at its paths."""
 
     paths: tuple[Path, ...]
     reason: str
     place: Place | None = None
-    """Of the one value that is meant; None for a check."""
+    """The place of the one value; None for a check."""
 
     def is_about(self, path: Path, place: Place) -> bool:
-        """Tell whether it speaks against the value of a leaf at a place."""
+        """Tell whether it concerns the value of a leaf at a place."""
         return path in self.paths and self.place in (None, place)
 
 
 def violations(schema: FieldSchema, fields: Mapping[str, Any]) -> list[Violation]:
-    """Return what speaks against the fields of a document; nothing speaks against null."""
-    found = [
+    """Return the problems of a document's fields; null has none."""
+    problems = [
         Violation(paths=(leaf.path,), place=place, reason=reason)
         for leaf in schema.leaves
         for place, value in values_at(fields, leaf.path)
@@ -43,11 +40,11 @@ def violations(schema: FieldSchema, fields: Mapping[str, Any]) -> list[Violation
         for reason in value_violations(leaf, value)
     ]
     failed = [check for check in schema.checks if check.holds(fields) is False]
-    return found + [Violation(paths=check.paths(), reason=f"the check {check.text} fails") for check in failed]
+    return problems + [Violation(paths=check.paths(), reason=f"the check {check.text} fails") for check in failed]
 
 
 def value_violations(leaf: Leaf, value: Any) -> list[str]:
-    """Return what speaks against one value, in words."""
+    """Return the problems of one value, in words."""
     if leaf.type in (LeafType.NUMBER, LeafType.INTEGER):
         return _number_violations(leaf, value)
     return _text_violations(leaf, value) if isinstance(value, str) else []
@@ -61,21 +58,21 @@ def _number_violations(leaf: Leaf, value: float) -> list[str]:
         ("exclusiveMaximum", lambda number, bound: number >= bound, "must be below"),
     )
     return [
-        f"{value:g} {told} {leaf.schema[name]:g}"
-        for name, is_broken, told in bounds
+        f"{value:g} {relation} {leaf.schema[name]:g}"
+        for name, is_broken, relation in bounds
         if name in leaf.schema and is_broken(value, leaf.schema[name])
     ]
 
 
 def _text_violations(leaf: Leaf, value: str) -> list[str]:
-    found = []
+    problems = []
     if leaf.format in _FORMATS:
         is_valid, reason = _FORMATS[leaf.format]
         if not is_valid(value):
-            found.append(reason)
+            problems.append(reason)
     if len(value) > leaf.schema.get("maxLength", len(value)):
-        found.append(f"it has more than {leaf.schema['maxLength']} characters")
-    return found
+        problems.append(f"it has more than {leaf.schema['maxLength']} characters")
+    return problems
 
 
 def _is_day(value: str) -> bool:

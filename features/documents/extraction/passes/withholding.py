@@ -1,7 +1,6 @@
-"""What of the answers a record may have: no copy of words that stand nowhere in the document.
+"""Removes values that should be copied from the document but do not occur in it.
 
-Such a value is null, with the answer beside it. A choice, a boolean and what is concluded are kept, and marked. Knows
-no score.
+Such a value becomes null, with the answer beside it. Choices, booleans and concluded values are kept and marked.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from features.documents.extraction.grounding.standing import Standing
 from features.documents.extraction.passes.merging import Candidate, Merged
 
 NOT_IN_DOCUMENT = "not_in_document"
-"""The note of a value that is null because what was answered stands nowhere."""
+"""Note of a value that is null because the answer does not occur in the document."""
 
 
 def withhold(merged: Iterable[Merged], text: str) -> list[Merged]:
-    """Return entries whose copied values stand in a document's text; spans are of it."""
+    """Return entries whose copied values occur in a document's text; spans refer to it."""
     standing = Standing(text)
     return [_withheld(entry, standing) for entry in merged]
 
@@ -27,18 +26,18 @@ def withhold(merged: Iterable[Merged], text: str) -> list[Merged]:
 def _withheld(entry: Merged, standing: Standing) -> Merged:
     if entry.value is None:
         return entry
-    found: list[Candidate] = []
+    grounded: list[Candidate] = []
     nowhere: list[Candidate] = []
     for candidate in entry.candidates:
-        (nowhere if _is_nowhere(candidate, entry.leaf, standing) else found).append(candidate)
-    if found or not entry.leaf.is_copied:
-        return replace(entry, candidates=(*found, *nowhere), is_nowhere=not found)
+        (nowhere if _is_nowhere(candidate, entry.leaf, standing) else grounded).append(candidate)
+    if grounded or not entry.leaf.is_copied:
+        return replace(entry, candidates=(*grounded, *nowhere), is_nowhere=not grounded)
     first, *others = nowhere
     return replace(entry, candidates=(_without_value(first), *others), answer=first.value, is_nowhere=True)
 
 
 def _is_nowhere(candidate: Candidate, leaf: Leaf, standing: Standing) -> bool:
-    """Tell whether neither a value nor, unless it is a copy, the words that it was concluded from stand in a text."""
+    """Tell whether a text has neither the value nor, unless the value is a copy, the words it was concluded from."""
     quote = candidate.best.reading.quote
     if candidate.spans or (quote is not None and not leaf.is_copied and standing.has_words(quote)):
         return False
@@ -46,7 +45,7 @@ def _is_nowhere(candidate: Candidate, leaf: Leaf, standing: Standing) -> bool:
 
 
 def _without_value(candidate: Candidate) -> Candidate:
-    """Return null in a value's place: of that nothing else is known."""
+    """Return a null candidate for a value; nothing else is known about it."""
     best = candidate.best
     null = replace(best, reading=replace(best.reading, value=None), grounding=NOWHERE, agreement=None, logprobs=None)
     return Candidate(findings=(null,))

@@ -1,4 +1,4 @@
-"""One HTML file that shows what an extraction found: texts with values marked, scores, what to review.
+"""One HTML file with the results of an extraction: texts with marked values, scores, values to review.
 
-Knows no file and no service; nothing in it is loaded from elsewhere, and it has no script.
+The file loads nothing from elsewhere and contains no script.
 """

@@ -1,7 +1,4 @@
-"""Points of small plots, in the units of their SVG: risk over coverage, and what scores promised beside what was true.
-
-Knows no HTML.
-"""
+"""Points of small SVG plots: risk over coverage, and calibration of scores."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _MAX_POINTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A point of a plot and what is said of it."""
+    """A point of a plot and its tooltip."""
 
     x: float
     y: float
@@ -33,7 +30,7 @@ class RiskCurve:
 
 
 def risk_curve(points: Sequence[RiskPoint]) -> RiskCurve:
-    """Return risk over coverage; the upper edge is the highest risk, at least 5 %."""
+    """Return risk over coverage; the top edge is the highest risk, at least 5 %."""
     highest = max(0.05, *(point.risk for point in points)) if points else 0.05
     step = max(1, len(points) // _MAX_POINTS)
     kept = [*points[::step], *points[-1:]]
@@ -42,7 +39,7 @@ def risk_curve(points: Sequence[RiskPoint]) -> RiskCurve:
 
 
 def calibration_dots(bins: Sequence[Bin]) -> list[Dot]:
-    """Return a dot for each bin: to the right what was promised, upwards what was true."""
+    """Return a dot for each bin: mean score to the right, share of right values upwards."""
     return [
         Dot(
             x=round(WIDTH * each.mean_score, 1),

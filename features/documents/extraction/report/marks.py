@@ -1,7 +1,4 @@
-"""A text cut where marks begin and end, so that marks may lie in one another; of a long text the parts around marks.
-
-Knows no HTML.
-"""
+"""Cuts a text where marks, possibly nested, begin and end; of a long text it keeps the parts around marks."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MAX_CHARACTERS = 30_000
-"""Of a text that is shown whole."""
+"""Maximum length of a text that is shown whole."""
 _AROUND = 400
-"""Characters on both sides of a mark in a longer one."""
+"""Characters shown on each side of a mark in a longer text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """[start, end) of the text holds the value with an index."""
+    """The range [start, end) of the text holds the value with this index."""
 
     start: int
     end: int
@@ -26,31 +23,31 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A piece of the text, with all values that it belongs to."""
+    """A piece of the text with the indexes of all values that cover it."""
 
     text: str
     indexes: tuple[int, ...] = ()
     begins: tuple[int, ...] = ()
-    """Those of the values whose first mark begins here: where a link to them leads."""
+    """Values whose first mark begins here, the target of links to them."""
     left_out: int = 0
-    """Characters that are not shown; then there is no text."""
+    """Number of omitted characters; then there is no text."""
 
 
 def segments(text: str, marks: Sequence[Mark], *, max_characters: int = MAX_CHARACTERS) -> list[Segment]:
-    """Return a text in its order; marks beyond its end are cut there."""
+    """Return the segments of a text in order; marks beyond its end are clipped."""
     marks = [Mark(start=m.start, end=min(m.end, len(text)), index=m.index) for m in marks if m.start < len(text)]
-    shown = [(0, len(text))] if len(text) <= max_characters else _around(marks, len(text))
-    found: list[Segment] = []
+    ranges = [(0, len(text))] if len(text) <= max_characters else _around(marks, len(text))
+    pieces: list[Segment] = []
     anchored: set[int] = set()
     end = 0
-    for first, last in shown:
+    for first, last in ranges:
         if first > end:
-            found.append(Segment(text="", left_out=first - end))
-        found += _cut(text, first, last, marks, anchored)
+            pieces.append(Segment(text="", left_out=first - end))
+        pieces += _cut(text, first, last, marks, anchored)
         end = last
     if end < len(text):
-        found.append(Segment(text="", left_out=len(text) - end))
-    return found
+        pieces.append(Segment(text="", left_out=len(text) - end))
+    return pieces
 
 
 def _cut(text: str, first: int, last: int, marks: Sequence[Mark], anchored: set[int]) -> Iterator[Segment]:
@@ -65,10 +62,10 @@ def _cut(text: str, first: int, last: int, marks: Sequence[Mark], anchored: set[
 
 
 def _around(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
-    """Return what is shown of a long text: its beginning, and the surroundings of each mark."""
-    wanted = [(0, 2 * _AROUND), *((max(0, m.start - _AROUND), min(length, m.end + _AROUND)) for m in marks)]
+    """Return the visible ranges of a long text: its beginning, and the surroundings of each mark."""
+    ranges = [(0, 2 * _AROUND), *((max(0, m.start - _AROUND), min(length, m.end + _AROUND)) for m in marks)]
     joined: list[tuple[int, int]] = []
-    for start, end in sorted(wanted):
+    for start, end in sorted(ranges):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:

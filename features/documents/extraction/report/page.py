@@ -1,6 +1,6 @@
-"""From records and texts to one HTML page.
+"""Renders records and texts as one HTML page.
 
-What documents say is escaped by the template engine, by the ending of its name. Knows no file.
+The template engine escapes document content, since the template's name ends in `.html`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_VALUE_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A record beside its document's text, as the page has it."""
+    """A record with its document's text, prepared for the page."""
 
     index: int
     name: str
@@ -40,7 +40,7 @@ class Shown:
 
     @property
     def num_reviews(self) -> int:
-        """Return how many values a person should look at."""
+        """Return the number of values that a person should review."""
         return sum(value["review"] for value in self.values)
 
 
@@ -51,7 +51,7 @@ def report(
     title: str = "Extraction",
     evaluation: Evaluation | None = None,
 ) -> str:
-    """Return the page. `texts` are those that the spans are of, by the document's name; one may be missing."""
+    """Return the page. `texts` by document name are those that the spans refer to; some may be missing."""
     shown = [_shown(index, record, texts.get(record["document"], "")) for index, record in enumerate(records)]
     values = [value for document in shown for value in document.values]
     template = Path(__file__).with_name(_TEMPLATE).read_text(encoding="utf-8")

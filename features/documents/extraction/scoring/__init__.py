@@ -1,4 +1,1 @@
-"""How sure a value is, from what the passes know of it: as a score, and, once there is gold, as a calibrated one.
-
-Knows no model and no gold file; log-probabilities come as the API answers them.
-"""
+"""Confidence of values from the results of the passes: a score, calibrated once there is gold."""

@@ -1,8 +1,7 @@
-"""From gold to scores that mean what they say: logistic regression, then isotonic regression once there is enough.
+"""Calibrates scores with gold: logistic regression, then isotonic regression once there is enough.
 
-Values and null are calibrated apart: null has no quote and no second reading, and its errors are of another kind. What
-was fitted is judged on documents that it was not fitted on (five folds by document, divided in several ways). Knows no
-gold file.
+Values and nulls are calibrated separately: null has no quote and no second reading, and its errors are of another kind.
+Fits are judged on documents that they were not fitted on (five folds by document, divided in several ways).
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from features.documents.extraction.scoring.score import HIGH_FROM, prior_score
 from features.documents.extraction.scoring.vector import NAMES, vector
 
 MIN_GOLD = 30
-"""Values, right and wrong ones, below which a part keeps the score from before gold."""
+"""Minimum number of gold values; with fewer a part keeps the score from before gold."""
 MIN_WRONG = 5
 ISOTONIC_FROM = 200
 TARGET = 0.99
-"""Of what nobody looks at: the share that is right."""
+"""Share of right values among those that nobody reviews."""
 _FOLDS = 5
 _DIVISIONS = 4
-"""Ways in which documents are divided into folds. What is wrong at 99 % right is a handful of values: where they stand
-in the order, and the threshold with them, hangs on which documents one division leaves out of the fit."""
+"""Number of ways to divide documents into folds. The wrong values at 99 % right are a handful, so their ranks and the
+threshold depend on which documents one division leaves out of the fit."""
 _ROUNDING = 1e-12
 _OF_ORDER = 0.001
-"""Share of a score that keeps its order among those that were pooled."""
+"""Share of a score that keeps the order of values with equal pooled scores."""
 _VERSION = 1
 
 Vectors = npt.NDArray[np.float64]
@@ -43,7 +42,7 @@ Vectors = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What was known of a value, and whether gold has the same."""
+    """Features of a value, and whether it equals gold."""
 
     features: Features
     is_right: bool
@@ -52,25 +51,25 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What was fitted for values, or for null."""
+    """The fit for values, or for nulls."""
 
     num_gold: int
     logistic: Logistic | None = None
     isotonic: Isotonic | None = None
     threshold: float = HIGH_FROM
-    """From here on so many of the gold values are right as TARGET says; above 1 where no score is enough."""
+    """TARGET of the gold values from this score on are right; above 1 if no score suffices."""
 
     def scores(self, features: Sequence[Features]) -> npt.NDArray[np.float64]:
         """Return a score for each."""
         if self.logistic is None:
             return np.array([prior_score(each) for each in features])
-        found = self.logistic.predict(_vectors(features))
-        return found if self.isotonic is None else _in_order(self.isotonic.predict(found), found)
+        scores = self.logistic.predict(_vectors(features))
+        return scores if self.isotonic is None else _in_order(self.isotonic.predict(scores), scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How features become scores, from one set of gold."""
+    """Maps features to scores, fitted to one set of gold."""
 
     values: Part
     nulls: Part
@@ -80,31 +79,31 @@ class Calibration:
         return float(self._part(features).scores([features])[0])
 
     def threshold(self, features: Features) -> float:
-        """Return the score from which on nobody need look."""
+        """Return the score from which on no review is needed."""
         return self._part(features).threshold
 
     def _part(self, features: Features) -> Part:
         return self.nulls if features.is_null else self.values
 
     def to_json(self) -> str:
-        """Return it as text; it is read again by `from_json`."""
+        """Return the calibration as text for `from_json`."""
         return json.dumps({"version": _VERSION, "features": NAMES, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Calibration:
-        """Read what `to_json` wrote, also with fewer features: what those others say counts nothing.
+        """Read the output of `to_json`, which may have fewer features: the others get no weight.
 
-        Raises ExtractionError where it did not write it, or where that was another version.
+        Raises ExtractionError for other input, or another version.
         """
         try:
-            given = json.loads(text)
+            content = json.loads(text)
         except ValueError as error:
-            raise ExtractionError(f"The calibration is no JSON: {error}.") from None
-        names = given.get("features") if isinstance(given, dict) and given.get("version") == _VERSION else None
+            raise ExtractionError(f"The calibration is not JSON: {error}.") from None
+        names = content.get("features") if isinstance(content, dict) and content.get("version") == _VERSION else None
         if not isinstance(names, list) or names != [name for name in NAMES if name in names]:
             raise ExtractionError("The calibration was made by another version. Calibrate again with the gold file.")
         try:
-            return cls(values=_part_of(given["values"], names), nulls=_part_of(given["nulls"], names))
+            return cls(values=_part_of(content["values"], names), nulls=_part_of(content["nulls"], names))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ExtractionError(
                 f"The calibration is damaged ({type(error).__name__}: {error}). Calibrate again with the gold file."
@@ -112,22 +111,22 @@ class Calibration:
 
 
 def fit(judged: Sequence[Judged], *, target: float = TARGET) -> Calibration:
-    """Fit values and null apart; a part with too little gold keeps its score from before, and high as its threshold."""
+    """Fit values and nulls separately; with too little gold a part keeps its prior score and HIGH_FROM."""
     values = [each for each in judged if not each.features.is_null]
     nulls = [each for each in judged if each.features.is_null]
     return Calibration(values=_fit_part(values, target), nulls=_fit_part(nulls, target))
 
 
 def threshold_for(scores: Sequence[float], is_right: Sequence[bool], target: float) -> float:
-    """Return the least score at and above which the share of right ones reaches a target; above 1 if none does.
+    """Return the lowest score at and above which the share of right values reaches a target; above 1 if none does.
 
-    One more is counted as wrong than was: the threshold is chosen by the very values that it is judged by, and without
-    that it lets too much go on (conformal risk control: Angelopoulos et al. 2024). So 0.99 needs 99 right values.
+    One more wrong value is counted than there is: the threshold is chosen on the values that it is judged by, and would
+    otherwise be too low (conformal risk control: Angelopoulos et al. 2024). So 0.99 needs 99 right values.
     """
     order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
     ordered, right = np.asarray(scores)[order], np.asarray(is_right, dtype=np.float64)[order]
     shares = np.cumsum(right) / np.arange(2, len(right) + 2)
-    is_last = np.append(ordered[1:] != ordered[:-1], True)  # equal scores are automated together
+    is_last = np.append(ordered[1:] != ordered[:-1], True)  # equal scores stay together
     enough = np.nonzero((shares >= target - _ROUNDING) & is_last)[0]
     return float(ordered[enough[-1]]) if len(enough) else 1.01
 
@@ -150,7 +149,7 @@ def _fit_part(judged: Sequence[Judged], target: float) -> Part:
 
 
 def _unseen_scores(vectors: Vectors, is_right: Vectors, documents: Sequence[str]) -> Vectors:
-    """Return for each value the mean score by fits on other documents, one for each division into folds."""
+    """Return for each value its mean score from fits on other documents, one fit for each division into folds."""
     divisions = [
         np.array([zlib.crc32(f"{number}{document}".encode()) % _FOLDS for document in documents])
         for number in range(_DIVISIONS)
@@ -168,7 +167,7 @@ def _by_other_folds(vectors: Vectors, is_right: Vectors, folds: npt.NDArray[np.i
 
 
 def _in_order(pooled: Vectors, scores: Vectors) -> Vectors:
-    """Return what isotonic regression made of scores, in the order that they had: it makes many of them one."""
+    """Return isotonic scores nudged into the order of the input scores, since isotonic regression makes many equal."""
     return pooled + _OF_ORDER * (scores - pooled)
 
 
@@ -176,42 +175,42 @@ def _vectors(features: Sequence[Features]) -> Vectors:
     return np.array([vector(each) for each in features], dtype=np.float64).reshape(len(features), len(NAMES))
 
 
-def _part_of(given: dict[str, Any], names: Sequence[str]) -> Part:
-    """Raises KeyError, TypeError, ValueError or OverflowError for what no calibration has."""
-    logistic, isotonic = given["logistic"], given["isotonic"]
+def _part_of(content: dict[str, Any], names: Sequence[str]) -> Part:
+    """Return a part. Raises KeyError, TypeError, ValueError or OverflowError for invalid content."""
+    logistic, isotonic = content["logistic"], content["isotonic"]
     return Part(
-        num_gold=int(given["num_gold"]),
+        num_gold=int(content["num_gold"]),
         logistic=None if logistic is None else _logistic(logistic, names),
         isotonic=None if isotonic is None else _isotonic(isotonic),
-        threshold=_finite("threshold", [given["threshold"]])[0],
+        threshold=_finite("threshold", [content["threshold"]])[0],
     )
 
 
-def _logistic(given: dict[str, Any], names: Sequence[str]) -> Logistic:
-    found = {name: _finite(name, given[name]) for name in ("means", "scales", "weights")}
-    if [len(values) for values in found.values()] != [len(names), len(names), len(names) + 1]:
-        raise ValueError(f"it has not {len(names)} means and scales, and a weight more")
-    if min(found["scales"]) <= 0:
+def _logistic(content: dict[str, Any], names: Sequence[str]) -> Logistic:
+    columns = {name: _finite(name, content[name]) for name in ("means", "scales", "weights")}
+    if [len(values) for values in columns.values()] != [len(names), len(names), len(names) + 1]:
+        raise ValueError(f"it must have {len(names)} means and scales, and one more weight")
+    if min(columns["scales"]) <= 0:
         raise ValueError("a scale is not above 0")
-    intercept, *weights = found["weights"]
+    intercept, *weights = columns["weights"]
     return Logistic(
-        means=_spread(found["means"], names, otherwise=0.0),
-        scales=_spread(found["scales"], names, otherwise=1.0),
+        means=_spread(columns["means"], names, otherwise=0.0),
+        scales=_spread(columns["scales"], names, otherwise=1.0),
         weights=(intercept, *_spread(weights, names, otherwise=0.0)),
     )
 
 
 def _spread(values: Sequence[float], names: Sequence[str], *, otherwise: float) -> tuple[float, ...]:
-    """Return values by the features of now."""
+    """Return values in the order of the current features."""
     known = dict(zip(names, values, strict=True))
     return tuple(known.get(name, otherwise) for name in NAMES)
 
 
-def _isotonic(given: dict[str, Any]) -> Isotonic:
-    found = Isotonic(**{name: _finite(name, values) for name, values in given.items()})
-    if not found.xs or len(found.xs) != len(found.ys):
-        raise ValueError(f"it has {len(found.xs)} xs and {len(found.ys)} ys")
-    return found
+def _isotonic(content: dict[str, Any]) -> Isotonic:
+    isotonic = Isotonic(**{name: _finite(name, values) for name, values in content.items()})
+    if not isotonic.xs or len(isotonic.xs) != len(isotonic.ys):
+        raise ValueError(f"it has {len(isotonic.xs)} xs and {len(isotonic.ys)} ys")
+    return isotonic
 
 
 def _finite(name: str, values: Sequence[Any]) -> tuple[float, ...]:

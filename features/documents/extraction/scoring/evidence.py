@@ -1,6 +1,6 @@
 """A record's evidence: each value with its quote, its places on the pages, its score and the reasons.
 
-This is what is written for users, so its names do not change. Knows no file.
+Users read this, so its names must not change.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from features.documents.extraction.scoring.score import Scored
 
 
 def evidence_of(
-    entry: Merged, told: Scored, features: Features, document: Document, *, rivals: Sequence[Rival] = ()
+    entry: Merged, scored: Scored, features: Features, document: Document, *, rivals: Sequence[Rival] = ()
 ) -> dict[str, Any]:
     """Return the evidence of one value, as JSON; other values that were found follow as `others`.
 
-    Of one that is null because what was answered stands nowhere, it has that as `answer`, and a `note`.
+    A value that is null because the answer does not occur in the document has `answer` and a `note`.
 
-    Its features are kept with it: once there is gold, they are what a calibration is made of.
+    Its features are included: with gold, calibrations are fitted to them.
     """
     chosen = entry.candidates[0]
-    found = {
+    evidence = {
         "path": spell(entry.place),
         "value": chosen.value,
         **({} if entry.answer is None else {"answer": entry.answer, "note": NOT_IN_DOCUMENT}),
@@ -37,24 +37,24 @@ def evidence_of(
         "grounding": chosen.best.grounding.status.value,
         "likeness": round(chosen.best.grounding.likeness, 4),
         "spans": placed_spans(chosen.spans, document),
-        "score": round(told.score, 4),
-        "level": told.level.value,
-        "review": told.review,
-        "reasons": [*told.reasons, *chosen.best.reasons],
+        "score": round(scored.score, 4),
+        "level": scored.level.value,
+        "review": scored.review,
+        "reasons": [*scored.reasons, *chosen.best.reasons],
         "features": features.to_json(),
     }
     others = [_other(candidate.value, candidate.spans, document) for candidate in entry.candidates[1:]]
     others += [_other(rival.value, [rival.span], document) for rival in rivals]
-    return {**found, "others": others} if others else found
+    return {**evidence, "others": others} if others else evidence
 
 
 def placed_spans(spans: Sequence[Span], document: Document) -> list[dict[str, Any]]:
-    """Return spans with the page, and the box around their words on it; null where a format has neither."""
+    """Return spans with their page and the box around their words; null if the format has neither."""
     return [_placed(span, document) for span in spans]
 
 
 def ocr_scores(spans: Sequence[Span], document: Document) -> list[float]:
-    """Return how surely the words of spans were read; nothing for words that were not read from an image."""
+    """Return the OCR scores of the words of spans; empty for words that were not read from an image."""
     runs = [run for span in spans for run in document.runs.touching(span.start, span.end)]
     return [run.ocr_score for run in runs if run.ocr_score is not None]
 

@@ -1,6 +1,6 @@
-"""What is known of one value when it is scored.
+"""The features of a value that its score is computed from.
 
-Everything may be unknown, and that is kept apart from being bad. Knows no weights.
+Any of them may be unknown, which is distinct from a bad value.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from features.documents.extraction.passes.validators import Violation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Of the value that goes into the record, or of null in its place."""
+    """Features of the value in the record, possibly null."""
 
     is_null: bool
-    """Or a list without an item, of which nothing was answered."""
+    """Also true for a list without items for which nothing was answered."""
     status: Status | None = None
-    """None where the value need not stand in the document. Of null it is `none` where the answer stood nowhere."""
+    """None if the value need not occur in the document. For null, `none` if the answer did not occur there."""
     likeness: float = 0.0
     stands_in_quote: bool | None = None
-    """Whether the value can be read in the words that are said to hold it."""
+    """Whether the value can be read in its quote."""
     quote_stands: bool | None = None
-    """Of what is concluded: whether the words that it was concluded from stand in the document."""
+    """For a concluded value: whether the words it was concluded from occur in the document."""
     is_followed: bool | None = None
-    """Whether more words follow it on its line: of a value that lost letters often the rest."""
+    """Whether more words follow it on its line: often the rest of a truncated value."""
     agreement: Agreement | None = None
     """None without a second reading."""
     vote_share: float = 1.0
-    """Of all findings of the leaf that found a value: those that found this one."""
+    """Share of this value among all findings of a value for the leaf."""
     num_candidates: int = 1
     num_rivals: int = 0
-    """Other values that the document has behind the same words."""
+    """Number of other values that the document has after the same words."""
     covered: Covered | None = None
-    """What is answered once it is covered; None where that was not asked."""
+    """The answer once the value is covered; None if that was not asked."""
     covered_chance: float | None = None
-    """Of the least likely token of that answer; None where no log-probabilities were asked for."""
+    """Probability of the least likely token of that answer; None without log-probabilities."""
     violations: tuple[str, ...] = ()
     logprobs: ValueLogprobs | None = None
     ocr_score: float | None = None
-    """The least of the words that the value stands in; None where nothing was read from an image."""
+    """Lowest OCR score of the value's words; None if nothing was read from an image."""
     retrieval_rank: int | None = None
-    """Of the passage it was found in, from 0; None where the whole document was read."""
+    """Rank of the passage it was found in, from 0; None if the whole document was read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is known, as a record keeps it for calibration."""
+        """Return the known features, as a record keeps them for calibration."""
         known = asdict(self)
         return {name: value for name, value in known.items() if value is not None and value != ()}
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> Features:
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         status, agreement, logprobs = (known.get(name) for name in ("status", "agreement", "logprobs"))
         covered = known.get("covered")
         return cls(
@@ -84,10 +84,10 @@ def features_of(
     ocr_scores: Sequence[float] = (),
     retrieval_rank: int | None = None,
 ) -> Features:
-    """Return what is known of a merged entry, whose spans are of `text`."""
+    """Return the features of a merged entry, whose spans refer to `text`."""
     chosen = entry.candidates[0]
     is_null = entry.value in (None, [])
-    found = sum(len(candidate.findings) for candidate in entry.candidates)
+    num_findings = sum(len(candidate.findings) for candidate in entry.candidates)
     return Features(
         is_null=is_null,
         status=chosen.best.grounding.status if entry.leaf.ground and not is_null else _status_of_null(entry),
@@ -96,7 +96,7 @@ def features_of(
         quote_stands=_quote_stands(entry, text),
         is_followed=_is_followed(entry, text),
         agreement=chosen.best.agreement,
-        vote_share=len(chosen.findings) / found,
+        vote_share=len(chosen.findings) / num_findings,
         num_candidates=len(entry.candidates),
         num_rivals=num_rivals,
         covered=None if covered is None else covered.said,
@@ -136,5 +136,5 @@ def _stands_in_quote(entry: Merged, text: str) -> bool | None:
     if best.value is None or not best.spans:
         return None
     words = text[best.spans[0].start : best.spans[0].end]
-    (found,) = ground([Sought(value=best.value, kind=entry.leaf.kind)], words)
-    return bool(found.spans)
+    (grounding,) = ground([Sought(value=best.value, kind=entry.leaf.kind)], words)
+    return bool(grounding.spans)

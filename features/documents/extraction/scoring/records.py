@@ -1,7 +1,4 @@
-"""The record of one document, as users get it: its fields, the evidence of each value, or why there are none.
-
-Knows no file and no order of documents.
-"""
+"""The record of one document for users: its fields with the evidence of each value, or an error."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from features.documents.extraction.scoring.score import HIGH_FROM, scored
 
 UNANSWERED = "nothing was answered about it"
 UNENDED = "its list may lack something"
-"""Such a null is none that somebody read, and such a list may lack items, or have them: neither is let go unseen."""
+"""Such a null was not read by anybody, and such a list may be incomplete: both need a review."""
 
 
 def done_record(
@@ -45,14 +42,14 @@ def done_record(
     headings: str = "",
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the record of a document that was read; spans of `merged` are of its text.
+    """Return the record of a document that was read; spans of `merged` refer to its text.
 
-    A copied value that stands neither there nor in `headings`, which were shown with it, is null: `withhold`.
+    A copied value that occurs neither there nor in `headings`, which were shown with it, becomes null: `withhold`.
 
-    `unanswered` are the leaves that no answer came to, or none to the end of their list, each with why. A list of them
-    without any item has evidence of its own.
-    `retrieval_ranks` are those of the passages in a document that was read in parts, by where each begins.
-    `covered` is what was answered behind covers. `notes` tell what was not read of it, and not asked.
+    `unanswered` are the leaves without an answer, or without a complete list, each with the reason. An empty list among
+    them has its own evidence.
+    `retrieval_ranks` are the ranks of passages by their start, for a document that was read in parts.
+    `covered` are the answers with values covered. `notes` say what was not read or not asked.
     """
     merged = withhold(merged, f"{document.text}\n{headings}")
     fields, missing = record(schema, merged), unanswered or {}
@@ -72,9 +69,9 @@ def done_record(
         )
         score = None if calibration is None else calibration.score(features)
         threshold = HIGH_FROM if calibration is None else calibration.threshold(features)
-        told = scored(features, entry.leaf, score=score, threshold=threshold, is_nowhere=entry.is_nowhere)
+        scored_value = scored(features, entry.leaf, score=score, threshold=threshold, is_nowhere=entry.is_nowhere)
         others = [*rivals, *_other(behind, rivals)]
-        evidence.append(evidence_of(entry, told, features, document, rivals=others))
+        evidence.append(evidence_of(entry, scored_value, features, document, rivals=others))
     known = {"document": name, "sha256": sha256, "status": "done", "error": None, "notes": list(notes)}
     return {**known, "fields": fields, "evidence": evidence, "usage": dict(usage)}
 
@@ -86,20 +83,20 @@ def failed_record(
 
     `notes` are those of a document that was read.
     """
-    told = {"code": error["code"], "message": error["message"], "page": error.get("page")}
-    known = {"document": name, "sha256": sha256, "status": "failed", "error": told, "notes": list(notes)}
+    problem = {"code": error["code"], "message": error["message"], "page": error.get("page")}
+    known = {"document": name, "sha256": sha256, "status": "failed", "error": problem, "notes": list(notes)}
     return {**known, "fields": None, "evidence": [], "usage": dict(usage)}
 
 
 def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival]:
-    """Return the value that was found behind a cover, unless it is one of the rivals."""
+    """Return the value found with this one covered, unless it is one of the rivals."""
     if behind is None or behind.span is None or any(behind.span.overlaps(rival.span) for rival in rivals):
         return []
     return [Rival(value=behind.value, span=behind.span)]
 
 
 def _as_said(merged: Sequence[Merged], unanswered: Mapping[Path, str]) -> Iterator[tuple[Merged, list[Violation]]]:
-    """Yield what was answered, and that its list may lack something where that was not answered to its end."""
+    """Yield the answered entries, with a violation if their list may be incomplete."""
     for entry in merged:
         is_unended = ITEM in entry.leaf.path and entry.leaf.path in unanswered
         yield entry, [_violation(entry, UNENDED, unanswered[entry.leaf.path])] if is_unended else []
@@ -108,7 +105,7 @@ def _as_said(merged: Sequence[Merged], unanswered: Mapping[Path, str]) -> Iterat
 def _left_out(
     schema: FieldSchema, fields: Mapping[str, Any], merged: Sequence[Merged], unanswered: Mapping[Path, str]
 ) -> Iterator[tuple[Merged, list[Violation]]]:
-    """Yield each null of which nothing was said, in items too, and each list that has no item and was not answered."""
+    """Yield each null without an answer, in items too, and each empty list that was not answered."""
     answered = {entry.place for entry in merged}
     for leaf in schema.leaves:
         for place, value in values_at(fields, leaf.path):
@@ -121,7 +118,7 @@ def _left_out(
         is_required = any(leaf.required_for_auto for leaf in inside)
         for place, items in values_at(fields, array) if why is not None else ():
             if not items:
-                # Told as a value of its first field would be, which the record has none of.
+                # Scored as a value of its first field would be, since the record has none.
                 entry = _entry(replace(inside[0], path=array, required_for_auto=is_required), place, items)
                 yield entry, [_violation(entry, UNENDED, why)]
 
@@ -131,8 +128,10 @@ def _entry(leaf: Leaf, place: Place, value: Any) -> Merged:
     return Merged(place=place, leaf=leaf, candidates=(Candidate(findings=(finding,)),))
 
 
-def _violation(entry: Merged, said: str, why: str | None) -> Violation:
-    return Violation(paths=(entry.leaf.path,), place=entry.place, reason=said if why is None else f"{said}: {why}")
+def _violation(entry: Merged, problem: str, why: str | None) -> Violation:
+    return Violation(
+        paths=(entry.leaf.path,), place=entry.place, reason=problem if why is None else f"{problem}: {why}"
+    )
 
 
 def _rank(offset: int, ranks: Mapping[int, int]) -> int | None:

@@ -1,6 +1,6 @@
 """Logistic regression and isotonic regression, in numpy.
 
-Small sets of numbers: thousands of rows, tens of columns. Knows no features.
+For small data: thousands of rows, tens of columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _RIDGE = 1.0
-"""Of the squared weights, in standard deviations: a column that says nothing stays near 0."""
+"""Penalty of the squared weights, in standard deviations: uninformative columns stay near 0."""
 _STEPS = 50
 _ENOUGH = 1e-9
 
@@ -33,7 +33,7 @@ class Logistic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isotonic:
-    """A function that never falls, by its corners; straight between them."""
+    """A monotonically increasing, piecewise linear function, by its corners."""
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -63,7 +63,7 @@ def fit_logistic(rows: Vector, labels: Vector) -> Logistic:
 
 
 def fit_isotonic(xs: Vector, labels: Vector) -> Isotonic:
-    """Fit a function that never falls by pooling neighbours that are out of order (Ayer et al. 1955)."""
+    """Fit a monotonically increasing function by pooling adjacent violators (Ayer et al. 1955)."""
     order = np.argsort(xs, kind="stable")
     pools: list[list[float]] = []  # [sum of labels, count, least x, greatest x]
     for x, label in zip(xs[order].tolist(), labels[order].tolist(), strict=True):

@@ -1,7 +1,4 @@
-"""Which values of a record a person should look at, and what their decisions make of it.
-
-Knows no reviewer and no table.
-"""
+"""Selects the values of a record that a person should review, and applies people's decisions to it."""
 
 from __future__ import annotations
 
@@ -20,15 +17,15 @@ from features.documents.extraction.scoring.items import ItemChange, Items, at
 from features.documents.extraction.scoring.verdicts import Reason, Verdict
 
 SAMPLED = 0.05
-"""Of the values that nobody need look at: the share that is looked at all the same, to know how many are wrong."""
+"""Share of the values not marked for review that is reviewed anyway, to estimate their error rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewable:
-    """A value, or null, that a person should look at."""
+    """A value, possibly null, that a person should review."""
 
     path: str
-    """The place as it is spelled."""
+    """The place, spelled as a path."""
     place: Place
     reason: Reason
     urgency: float
@@ -37,7 +34,7 @@ class Reviewable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """A value that somebody has looked at; `value` is what is right."""
+    """A value that somebody has reviewed; `value` is the right one."""
 
     place: Place
     verdict: Verdict
@@ -46,14 +43,14 @@ class Reviewed:
     at: int
     """Unix seconds."""
     is_known: bool = True
-    """Whether `value` is known: not of a list of which only was said that it has items."""
+    """Whether `value` is known; it is not if a list was only said to have items."""
 
 
 def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> Iterator[Reviewable]:
-    """Yield what of a record is to be looked at; the same for the same seed.
+    """Yield the values of a record to review; deterministic for a seed.
 
-    What is doubtful has the urgency unsureness × weight. What is drawn has one that is drawn, too: then those of the
-    sample that are looked at first are themselves a fair draw.
+    Doubtful values have the urgency uncertainty × weight. Sampled values have a random urgency, so that those of the
+    sample that are reviewed first are a fair sample themselves.
     """
     places = _places(schema, record)
     for evidence in record["evidence"]:
@@ -67,44 +64,44 @@ def reviewable(schema: FieldSchema, record: Mapping[str, Any], *, seed: str) -> 
 
 
 def is_right(leaf: Leaf, extracted: Any, verdict: Verdict, correction: Any) -> bool:
-    """Tell whether what was extracted is right by a verdict; another way to write the same is."""
+    """Tell whether the extracted value is right by a verdict; another spelling of the right value is."""
     return verdict is Verdict.ACCEPT or (verdict is Verdict.CORRECT and is_same_for(leaf, extracted, correction))
 
 
 def as_reviewed(
     record: Mapping[str, Any], decided: Sequence[Reviewed], changes: Sequence[ItemChange] = ()
 ) -> dict[str, Any]:
-    """Return a record with the values and items that people found right; its evidence keeps what was extracted.
+    """Return a record with people's corrections of values and items; its evidence keeps the extracted values.
 
-    A list whose items nobody said stays empty. Evidence names where its value stands now; that of items that were
-    dropped is told with the change.
+    A list for which no items were given stays empty. Evidence names the current place of its value; the evidence of
+    dropped items is in the change.
     """
     items = Items(record["fields"] or {}, changes)
     of_path = {spell(each.place): each for each in decided}
-    evidence = [_told(each, of_path.get(each["path"])) for each in record["evidence"]]
-    found = {**record, "evidence": evidence}
+    evidence = [_with_decision(each, of_path.get(each["path"])) for each in record["evidence"]]
+    reviewed_record = {**record, "evidence": evidence}
     if decided:
-        found["fields"] = corrected(record["fields"], decided)
+        reviewed_record["fields"] = corrected(record["fields"], decided)
     if changes:
-        found["fields"] = items.left(found["fields"])
-        found["evidence"] = list(_recounted(items, evidence))
-        found["item_changes"] = items.told(evidence)
-    return found
+        reviewed_record["fields"] = items.left(reviewed_record["fields"])
+        reviewed_record["evidence"] = list(_recounted(items, evidence))
+        reviewed_record["item_changes"] = items.told(evidence)
+    return reviewed_record
 
 
 def corrected(fields: Mapping[str, Any], decided: Sequence[Reviewed]) -> dict[str, Any]:
-    """Return fields with the values that people found right."""
-    found = copy.deepcopy(dict(fields))
+    """Return fields with people's corrections."""
+    amended = copy.deepcopy(dict(fields))
     for each in decided:
-        if each.is_known and not isinstance(each.value, list):  # items that a list has are changes of their own
-            at(found, each.place[:-1])[each.place[-1]] = each.value
-    return found
+        if each.is_known and not isinstance(each.value, list):  # items of a list are separate changes
+            at(amended, each.place[:-1])[each.place[-1]] = each.value
+    return amended
 
 
 def gold_of(
     record: Mapping[str, Any], decided: Sequence[Reviewed], changes: Sequence[ItemChange] = ()
 ) -> dict[str, Any]:
-    """Return a record as a line of a gold file, in which only what people have looked at counts."""
+    """Return a record as a line of a gold file in which only decided values count."""
     names = {name: record[name] for name in ("document", "document_id") if name in record}
     fields = as_reviewed(record, decided, changes)["fields"]
     items = Items(record["fields"] or {}, changes)
@@ -115,29 +112,29 @@ def gold_of(
 
 
 def _recounted(items: Items, evidence: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the evidence of what is left, under the place where its value stands now."""
+    """Yield the evidence of remaining values with their current places."""
     for each in evidence:
         if not items.is_dropped(place := place_of(each["path"])):
             yield {**each, "path": spell(items.recounted(place))}
 
 
 def _places(schema: FieldSchema, record: Mapping[str, Any]) -> dict[str, tuple[float, Place]]:
-    """Return the weight and the place of each value of a record, null and lists too, by the place as it is spelled."""
+    """Return the weight and place of each value of a record, nulls and lists included, by spelled place."""
     weights = {leaf.path: leaf.weight for leaf in schema.leaves}
     for array in schema.arrays():
         weights[array] = max(leaf.weight for leaf in schema.leaves if leaf.path[: len(array)] == array)
-    found = ((weight, place) for path, weight in weights.items() for place, _ in values_at(record["fields"], path))
-    return {spell(place): (weight, place) for weight, place in found}
+    weighted = ((weight, place) for path, weight in weights.items() for place, _ in values_at(record["fields"], path))
+    return {spell(place): (weight, place) for weight, place in weighted}
 
 
-def _told(evidence: Mapping[str, Any], reviewed: Reviewed | None) -> Mapping[str, Any]:
+def _with_decision(evidence: Mapping[str, Any], reviewed: Reviewed | None) -> Mapping[str, Any]:
     if reviewed is None:
         return evidence
-    told = {"verdict": reviewed.verdict.value, "value": reviewed.value, "by": reviewed.by, "at": reviewed.at}
-    return {**evidence, "reviewed": told}
+    decision = {"verdict": reviewed.verdict.value, "value": reviewed.value, "by": reviewed.by, "at": reviewed.at}
+    return {**evidence, "reviewed": decision}
 
 
 def _drawn(*seeds: str) -> float:
-    """Return a number in 0..1 that is as good as random, and the same for the same seeds."""
+    """Return a pseudorandom number in 0..1, the same for the same seeds."""
     digest = hashlib.sha256("\0".join(seeds).encode()).digest()
     return float(int.from_bytes(digest[:6]) / 2**48)

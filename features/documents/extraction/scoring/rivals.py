@@ -1,7 +1,7 @@
-"""Other values that a document has: behind the same words, `Date 4 May` here and `Date 9 May` there, or of a choice.
+"""Finds rival values in a document: other values after the same words (`Date 4 May`, `Date 9 May`), or of a choice.
 
-Those words are what a value's line begins with; what stands behind other words of the same meaning is not found. Of a
-choice (an enum) every other member is one that the document names, a currency by its sign, too. No model is asked.
+The words are those that begin the value's line; other words with the same meaning are not considered. For a choice (an
+enum) every other member that the document names is a rival, a currency also by its sign. No model is asked.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from features.documents.extraction.passes.merging import Merged
 _BETWEEN = r"[ \t:|=.*#]+"
 _CELL_END = re.compile(r"\t| {2,}| \| |;")
 _MOST_WORDS, _LEAST_LETTERS = 4, 2
-"""Of a label: more words are a sentence."""
+"""Limits of a label: text with more words is a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """Another value behind the same words."""
+    """Another value after the same words."""
 
     value: Any
-    """As its field has it; the document's own words where they can be read in several ways."""
+    """Converted to the field's type; the document's own words if they are ambiguous."""
     span: Span
 
 
 def rivals_of(entry: Merged, text: str) -> list[Rival]:
-    """Return the rivals of a value whose spans are of `text`; none of items, which are many behind the same words."""
+    """Return the rivals of a value whose spans refer to `text`; none for items, which share their words anyway."""
     if entry.value in (None, []) or ITEM in entry.leaf.path:
         return []
     return _members(entry.value, entry.leaf, text) if entry.leaf.enum is not None else _labelled(entry, text)
@@ -44,18 +44,18 @@ def rivals_of(entry: Merged, text: str) -> list[Rival]:
 def _members(value: Any, leaf: Leaf, text: str) -> list[Rival]:
     """Return the other members of a choice that a text names."""
     own = normal_text(str(value))
-    found: dict[str, Rival] = {}
+    rivals: dict[str, Rival] = {}
     for member in leaf.enum or ():
         if not isinstance(member, str) or normal_text(member) in own or own in normal_text(member):
             continue
         words = r"\s+".join(map(re.escape, member.split()))
         if match := re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE):
-            found[member] = Rival(value=member, span=Span(*match.span()))
+            rivals[member] = Rival(value=member, span=Span(*match.span()))
     for line in re.finditer(r"[^\n]+", text):
         code = currency(line.group())
         if code in (leaf.enum or ()) and code != value and code is not None:
-            found.setdefault(code, Rival(value=code, span=Span(*line.span())))
-    return list(found.values())
+            rivals.setdefault(code, Rival(value=code, span=Span(*line.span())))
+    return list(rivals.values())
 
 
 def _labelled(entry: Merged, text: str) -> list[Rival]:
@@ -64,29 +64,29 @@ def _labelled(entry: Merged, text: str) -> list[Rival]:
         return []
     labels = {label for span in chosen.spans if (label := _label(text, span.start)) is not None}
     others = [span for label in sorted(labels) for span in _behind(label, text)]
-    found: dict[frozenset[Normal], Rival] = {}
+    rivals: dict[frozenset[Normal], Rival] = {}
     for span in others:
         words = text[span.start : span.end]
         forms = normal_forms(words, entry.leaf.kind)
         is_own = any(span.overlaps(own) for own in chosen.spans) or _is_same(words, forms, chosen.value, entry.leaf)
         if forms and not is_own:
-            found.setdefault(forms, Rival(value=_typed(words, forms, entry.leaf), span=span))
-    return list(found.values())
+            rivals.setdefault(forms, Rival(value=_typed(words, forms, entry.leaf), span=span))
+    return list(rivals.values())
 
 
 def _label(text: str, start: int) -> str | None:
-    """Return the words before a place on its line; None where there are none, or too many to be a label."""
+    """Return the words before a place on its line; None if there are none, or too many for a label."""
     label = re.sub(rf"^{_BETWEEN}|{_BETWEEN}$", "", text[text.rfind("\n", 0, start) + 1 : start])
     is_label = sum(map(str.isalpha, label)) >= _LEAST_LETTERS and len(label.split()) <= _MOST_WORDS
     return " ".join(label.casefold().split()) if is_label else None
 
 
 def _behind(label: str, text: str) -> Iterator[Span]:
-    """Yield what stands behind a label on each line that begins with it."""
+    """Yield the text after a label on each line that begins with it."""
     words = r"[ \t]+".join(map(re.escape, label.split()))
     for match in re.finditer(rf"^[^\w\n]*{words}{_BETWEEN}(?P<said>\S[^\n]*)", text, re.IGNORECASE | re.MULTILINE):
-        said = _CELL_END.split(match["said"], maxsplit=1)[0].rstrip()
-        yield Span(match.start("said"), match.start("said") + len(said))
+        cell = _CELL_END.split(match["said"], maxsplit=1)[0].rstrip()
+        yield Span(match.start("said"), match.start("said") + len(cell))
 
 
 def _is_same(words: str, forms: frozenset[Normal], value: Any, leaf: Leaf) -> bool:

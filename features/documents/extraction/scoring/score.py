@@ -1,6 +1,6 @@
-"""A score before there is gold, its level, and whether a person should look; with the reasons in words.
+"""The score of a value without gold, its level, whether a person should review it, and the reasons in words.
 
-The weights are judgement, not measurement: a score sorts values, it is no probability. `calibration.py` makes it one.
+The weights are judged, not measured: the score ranks values but is no probability. `calibration.py` calibrates it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from features.documents.extraction.scoring.features import Features
 
 
 class Level(StrEnum):
-    """What a score means to people, before gold and after."""
+    """The meaning of a score for people, with and without gold."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -43,23 +43,23 @@ _AGREEMENT = {
     None: (0.0, ""),
 }
 NOWHERE = "nothing in the document says so"
-"""Of a choice, of what is true or false, and of what is concluded."""
+"""For choices, booleans and concluded values."""
 _NULL = 1.8
 _WITHHELD = -2.0, "what was answered stands nowhere in the document"
 _NOT_IN_QUOTE = -1.8
 _QUOTE_NOWHERE = -1.8
 _CONFLICT = -3.0
-"""For all votes against it."""
+"""If all other findings disagree."""
 _VIOLATION = -2.5
 _RIVAL = -2.5
 _COVERED_OTHER = -2.5
-"""For another value of which the model is sure."""
+"""If the model is sure of another value."""
 _SURE_MEAN = 0.4
 _PER_NAT = 1.5
-"""Of the mean log-probability of the value's tokens."""
+"""Per nat of the mean log-probability of the value's tokens."""
 _LEAST_FROM_LOGPROBS = -2.5
 _DOUBTFUL_MINIMUM = -2.0
-"""A token of less than 14 %."""
+"""A token with a probability below 14 %."""
 _OCR_FROM = 0.95
 _PER_OCR_SHARE = 10.0
 _PER_RANK = -0.05
@@ -67,7 +67,7 @@ _PER_RANK = -0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What is told of a value."""
+    """The scoring result of a value."""
 
     score: float
     level: Level
@@ -76,7 +76,7 @@ class Scored:
 
 
 def prior_score(features: Features) -> float:
-    """Return a score in 0..1 without any gold."""
+    """Return a score in 0..1 without gold."""
     return 1 / (1 + math.exp(-prior_log_odds(features)))
 
 
@@ -105,23 +105,23 @@ def scored(
     threshold: float = HIGH_FROM,
     is_nowhere: bool = False,
 ) -> Scored:
-    """Return what is told of a value: by its calibrated score and threshold, if there are any.
+    """Return the scoring result of a value, by its calibrated score and threshold if given.
 
-    It is reviewed below the threshold, and in any case where a validator speaks against it, where nothing in the
-    document says what was answered (`is_nowhere`), or where it is absent and nothing may go on without it.
+    It needs a review below the threshold, and always if it has violations, if nothing in the document supports it
+    (`is_nowhere`), or if it is null but required for automation.
     """
     sure = prior_score(features) if score is None else score
-    told = list(reasons(features))
+    reasons_found = list(reasons(features))
     if features.is_null and leaf.required_for_auto:
-        told.append("it is required, and absent")
+        reasons_found.append("it is required, and absent")
     if is_nowhere and not features.is_null:
-        told.append(NOWHERE)
+        reasons_found.append(NOWHERE)
     is_barred = bool(features.violations) or is_nowhere or (features.is_null and leaf.required_for_auto)
-    return Scored(score=sure, level=level_of(sure), review=is_barred or sure < threshold, reasons=tuple(told))
+    return Scored(score=sure, level=level_of(sure), review=is_barred or sure < threshold, reasons=tuple(reasons_found))
 
 
 def _parts(features: Features) -> Iterator[tuple[float, str]]:
-    """Yield what each thing known adds to the log-odds, and the reason where it speaks against the value."""
+    """Yield the contribution of each feature to the log-odds, with the reason if it speaks against the value."""
     yield from _logprob_parts(features)
     for violation in features.violations:
         yield _VIOLATION, violation

@@ -1,7 +1,4 @@
-"""Features as numbers for a regression: what is unknown is 0, with a number of its own that says so.
-
-Knows no weights.
-"""
+"""Features as numbers for a regression; an unknown feature is 0, with an indicator of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _MOST_RIVALS = 2
 
 
 def vector(features: Features) -> list[float]:
-    """Return the numbers of NAMES."""
+    """Return the numbers in the order of NAMES."""
     logprobs = features.logprobs
     chance = 1.0 if features.covered_chance is None else features.covered_chance
     margin = 0.0 if logprobs is None or logprobs.margin is None else logprobs.margin
@@ -49,10 +46,10 @@ def vector(features: Features) -> list[float]:
         float(logprobs is not None),
         0.0 if logprobs is None else max(_LEAST_LOGPROB, logprobs.mean),
         0.0 if logprobs is None else max(_LEAST_LOGPROB, logprobs.minimum),
-        0.0 if logprobs is None else math.exp(logprobs.minimum),  # of two values in conflict each has about half
+        0.0 if logprobs is None else math.exp(logprobs.minimum),  # two conflicting values have about half each
         0.0 if logprobs is None else math.exp(logprobs.stated or 0.0),
         max(-_MOST_MARGIN, min(_MOST_MARGIN, margin)),
-        *(float(features.covered is said) for said in (Covered.NOTHING, Covered.SAME, Covered.OTHER)),
+        *(float(features.covered is answer) for answer in (Covered.NOTHING, Covered.SAME, Covered.OTHER)),
         chance * (features.covered is Covered.OTHER),
         chance * (features.covered is Covered.NOTHING),
         float(features.ocr_score is not None),

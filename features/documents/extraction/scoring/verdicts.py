@@ -1,4 +1,4 @@
-"""Why a value is looked at by a person, and what they may say of it. Knows neither."""
+"""Reasons for reviews, verdicts of reviewers, and changes of items."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a value is to be looked at."""
+    """Why a value should be reviewed."""
 
     DOUBT = "doubt"
-    SAMPLE = "sample"  # nothing speaks against it: it was drawn
+    SAMPLE = "sample"  # drawn at random; nothing speaks against it
 
 
 class Verdict(StrEnum):
-    """What a person says of a value."""
+    """A person's decision about a value."""
 
     ACCEPT = "accept"
-    CORRECT = "correct"  # another one is right
-    REJECT = "reject"  # the document has none: null is right; of a list without items: it has some
+    CORRECT = "correct"  # another value is right
+    REJECT = "reject"  # the document has no such value: null is right; for an empty list: it has items
 
 
 class Change(StrEnum):
-    """What a person does with an item of a list."""
+    """A person's change of an item of a list."""
 
-    ADD = "add"  # the document has it, and it was not extracted
+    ADD = "add"  # the document has it, but it was not extracted
     DROP = "drop"  # the document has no such item

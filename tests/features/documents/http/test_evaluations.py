@@ -71,7 +71,7 @@ def test_without_a_file_decisions_are_gold(http: httpx.Client, extraction_id: st
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{broken", "gold.jsonl: line 1 is no JSON"),
+        ("{broken", "gold.jsonl: line 1 is not JSON"),
         ({"document": "1.txt", "fields": {"colour": "red"}}, "colour"),
         ({"document": "other.txt", "fields": {"vendor": "Elm"}}, "'0.txt' there, 'other.txt' here"),
     ],
@@ -116,7 +116,7 @@ def test_documents_of_one_name_are_told_apart(http: httpx.Client, deployment: An
     right = {"vendor": "Birch Ltd", "total": "3"}
     refused = measured(http, twins, gold(http, {"document": "invoice.txt", "fields": right}))
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_gold")
-    assert "'invoice.txt', as the documents of two records are called" in refused.json()["error"]["message"]
+    assert "'invoice.txt', the name of two records" in refused.json()["error"]["message"]
     records = map(json.loads, http.get(f"/v1/extractions/{twins}/results").text.splitlines())
     ids = [record["document_id"] for record in records]
     found = measured(http, twins, gold(http, {"document": ids[2], "fields": right})).json()
