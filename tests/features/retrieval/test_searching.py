@@ -99,7 +99,7 @@ def test_a_passage_without_a_vector_is_found_by_its_words_alone(
 
 def test_a_vector_of_another_size_is_refused(session: Session, make_index: MakeIndex, searcher: Searcher) -> None:
     parts = parts_of(session, make_index(SEGMENTS, vectors=VECTORS))
-    with pytest.raises(InputError, match="3 numbers, the index has 2") as caught:
+    with pytest.raises(InputError, match="3 dimensions, the vectors of the index have 2") as caught:
         searcher.search(parts, [Query(text="a", vector=np.zeros(3, np.float32))], top_k=1, max_tokens=None)
     assert caught.value.code == "index_mismatch"
     words = parts_of(session, make_index(SEGMENTS))

@@ -1,4 +1,4 @@
-"""An extraction as values: what each document is asked, how answers are read, and the record that comes of them.
+"""An extraction in memory: questions about documents, reading of answers, and the resulting records.
 
-Knows no file, no batch and no order of documents.
+No files, batches or order of documents.
 """

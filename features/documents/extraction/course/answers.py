@@ -1,4 +1,4 @@
-"""What was answered about a document: the result of each line that asked it. Knows no file."""
+"""The answers about a document: the result of each line that asked it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 TOO_LONG_CODE = "context_length_exceeded"
-"""Of a line whose prompt and longest answer have more tokens than the model takes."""
+"""Error of a line whose prompt and longest answer exceed the model's context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineResult:
-    """What became of a line: a text, or an error."""
+    """The result of a line: a text, or an error."""
 
     text: str = ""
     error: Mapping[str, Any] | None = None
     """Its code and message."""
     input_tokens: int = 0
     cached_tokens: int = 0
-    """Of the input: those whose work was done for another line that began with the same."""
+    """Input tokens already computed for another line with the same prefix."""
     output_tokens: int = 0
     logprobs: Sequence[Mapping[str, Any]] = ()
-    """Of the text's tokens, as the API answers them; none where they were not asked for."""
+    """Of the text's tokens, in the API's format; empty if not requested."""
 
     def to_body(self) -> dict[str, Any]:
-        """Return the answer as a line that is to be grounded holds it."""
+        """Return the answer in the form that grounding lines hold."""
         return {"text": self.text, "logprobs": self.logprobs} if self.error is None else {"error": self.error}
 
     @classmethod
     def from_body(cls, answer: Mapping[str, Any]) -> Self:
-        """Return what such a line holds; what it took stands elsewhere in it."""
+        """Return the answer of such a line, without token counts, which it holds elsewhere."""
         return cls(**answer)
 
 
@@ -39,24 +39,24 @@ class Answers:
     """The results of all questions about one document."""
 
     first: Sequence[LineResult]
-    """Of each group."""
+    """One per group."""
     second_readings: Mapping[int, LineResult] = field(default_factory=dict)
-    """By the number of their group; one that failed tells nothing."""
+    """By group number; failed ones are ignored."""
     again: Sequence[Mapping[str, LineResult]] = ()
-    """To each round of further questions, by their keys; where one failed, what was answered before is all there is."""
+    """For each round of further questions, by question key; a failed one leaves earlier answers unchanged."""
     covered: Mapping[int, LineResult] = field(default_factory=dict)
-    """With every value that was found covered, by the number of their group; one that failed tells nothing."""
+    """With every found value covered, by group number; failed ones are ignored."""
 
     @property
     def usage(self) -> dict[str, int]:
-        """Return what all of them took together."""
+        """Return the total token counts."""
         of_groups = (result for results in (self.second_readings, self.covered) for result in results.values())
         of_rounds = (result for results in self.again for result in results.values())
         return usage_of([*self.first, *of_groups, *of_rounds])
 
 
 def result_of(line: Mapping[str, Any]) -> LineResult:
-    """Return what a line of an output or error file of a batch of chat completions says."""
+    """Return the result in a line of the output or error file of a chat completion batch."""
     body = (line.get("response") or {}).get("body") or {}
     error = line.get("error") or body.get("error")
     if error:
@@ -72,10 +72,10 @@ def result_of(line: Mapping[str, Any]) -> LineResult:
 
 
 def usage_of(results: Iterable[LineResult]) -> dict[str, int]:
-    """Return what these lines took together."""
-    found = list(results)
+    """Return the total token counts of these results."""
+    counted = list(results)
     return {
-        "input_tokens": sum(result.input_tokens for result in found),
-        "cached_tokens": sum(result.cached_tokens for result in found),
-        "output_tokens": sum(result.output_tokens for result in found),
+        "input_tokens": sum(result.input_tokens for result in counted),
+        "cached_tokens": sum(result.cached_tokens for result in counted),
+        "output_tokens": sum(result.output_tokens for result in counted),
     }

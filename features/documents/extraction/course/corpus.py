@@ -1,6 +1,6 @@
-"""What was found in an index, as one document that answers are looked for in: its text is that of the passages.
+"""Passages found in an index, joined into one document in which answers are grounded.
 
-What stands in it is placed in the documents again that the passages are of. Knows no index and no store.
+Places in it are mapped back to the documents of the passages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from features.documents.extraction.passes.excerpts import Excerpt, Showing
 from protocol.passages import BETWEEN, ShownPassage, layout, numbered
 
 _GATHERED = "passages"
-"""Stands for the format of such a document, and for its parser."""
+"""Format and parser name of such a document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,73 +29,73 @@ class Corpus:
     index_id: str
     name: str
     passage_tokens: int
-    """Of a passage, at most."""
+    """Maximum tokens of a passage."""
     top_k: int
-    """Passages that a question is shown, at most."""
+    """Maximum number of passages shown to a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassage:
-    """A passage that a question was shown."""
+    """A passage that was shown to a question."""
 
     document_id: str
     document: str
     start: int
-    """Offset into its document's text, as `end`."""
+    """Offset into its document's text, like `end`."""
     end: int
     rank: int
     shown: str
 
     @property
     def text(self) -> str:
-        """Return its own text, which headings may stand before."""
+        """Return its text without headings."""
         return self.shown[len(self.shown) - (self.end - self.start) :]
 
     @property
     def headings(self) -> str:
-        """Return those before it."""
+        """Return the headings before it."""
         return self.shown[: len(self.shown) - (self.end - self.start)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Origin:
-    """Where a page of the gathered document is from."""
+    """Where a page of the gathered document comes from."""
 
     document_id: str
     document: str
     page: int | None
-    """None where nothing but the text is known of the document any more."""
+    """None if only the text of the document is known."""
     shift: int
-    """From an offset into the gathered text to one into the document's."""
+    """Added to an offset in the gathered text to get one in the document."""
     end: int
-    """Of the stretch that it is a part of, in the gathered text."""
+    """End of its stretch in the gathered text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Passages as one document, each stretch of a text in it once."""
+    """Passages as one document, with each stretch of text once."""
 
     document: Document
     excerpts: tuple[Excerpt, ...]
-    """What each group of fields was shown."""
+    """The excerpt shown for each group of fields."""
     _origins: tuple[_Origin, ...]
-    """Of the document's pages."""
+    """One per page of the document."""
 
     def showing(self) -> Showing:
         """Return the document as the questions showed it."""
         return Showing(self.document, excerpts=dict(enumerate(self.excerpts)))
 
     def placed(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record of the document whose places are in those that the passages are of."""
+        """Return a record with its places mapped to the documents of the passages."""
         return {**record, "evidence": [self._placed(each) for each in record["evidence"]]}
 
     def _placed(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
-        found = {**evidence, "spans": [self._place(span) for span in evidence["spans"]]}
+        evidence_placed = {**evidence, "spans": [self._place(span) for span in evidence["spans"]]}
         if "others" in evidence:
-            found["others"] = [
+            evidence_placed["others"] = [
                 {**other, "spans": [self._place(span) for span in other["spans"]]} for other in evidence["others"]
             ]
-        return found
+        return evidence_placed
 
     def _place(self, span: Mapping[str, Any]) -> dict[str, Any]:
         origin = self._origins[span["page"]]
@@ -109,27 +109,27 @@ class Gathered:
         }
 
 
-def gather(found: Sequence[Sequence[FoundPassage]], stored: Mapping[str, bytes]) -> Gathered:
+def gather(passages_by_group: Sequence[Sequence[FoundPassage]], stored: Mapping[str, bytes]) -> Gathered:
     """Return the passages of each group as one document.
 
-    `stored` are the documents as they were read, by their ids: of one that is missing, or has another text by now, no
-    page is known. Raises DocumentError for bytes that are none.
+    `stored` are the read documents by id: for one that is missing, or whose text has changed, no page is known. Raises
+    DocumentError for invalid bytes.
     """
     gathering = _Gathering()
-    for document_id, passages in _by_document(found).items():
+    for document_id, passages in _by_document(passages_by_group).items():
         document = Document.from_bytes(stored[document_id]) if document_id in stored else None
         for stretch in _stretches(passages):
             gathering.add(passages[0], stretch, document)
     return Gathered(
         document=gathering.document(),
-        excerpts=tuple(gathering.excerpt(passages) for passages in found),
+        excerpts=tuple(gathering.excerpt(passages) for passages in passages_by_group),
         _origins=tuple(gathering.origins),
     )
 
 
-def _by_document(found: Iterable[Sequence[FoundPassage]]) -> dict[str, list[FoundPassage]]:
+def _by_document(passages_by_group: Iterable[Sequence[FoundPassage]]) -> dict[str, list[FoundPassage]]:
     by_document: dict[str, list[FoundPassage]] = {}
-    for passages in found:
+    for passages in passages_by_group:
         for passage in passages:
             by_document.setdefault(passage.document_id, []).append(passage)
     return by_document
@@ -137,7 +137,7 @@ def _by_document(found: Iterable[Sequence[FoundPassage]]) -> dict[str, list[Foun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """Passages of a document that touch, as one."""
+    """Overlapping or adjacent passages of a document, joined."""
 
     start: int
     text: str
@@ -148,18 +148,18 @@ class _Stretch:
 
 
 def _stretches(passages: Iterable[FoundPassage]) -> list[_Stretch]:
-    found: list[_Stretch] = []
+    stretches: list[_Stretch] = []
     for one in sorted(passages, key=lambda passage: (passage.start, passage.end)):
-        if found and one.start <= found[-1].end:
-            last = found.pop()
-            found.append(_Stretch(start=last.start, text=last.text + one.text[last.end - one.start :]))
+        if stretches and one.start <= stretches[-1].end:
+            last = stretches.pop()
+            stretches.append(_Stretch(start=last.start, text=last.text + one.text[last.end - one.start :]))
         else:
-            found.append(_Stretch(start=one.start, text=one.text))
-    return found
+            stretches.append(_Stretch(start=one.start, text=one.text))
+    return stretches
 
 
 class _Gathering:
-    """Puts stretches behind one another."""
+    """Joins stretches of documents into one document."""
 
     def __init__(self) -> None:
         self.origins: list[_Origin] = []
@@ -168,10 +168,10 @@ class _Gathering:
         self._pages: list[Page] = []
         self._runs: list[Runs] = []
         self._placed: dict[str, list[tuple[Span, int]]] = {}
-        """By document: each stretch, and where it begins here."""
+        """By document: its stretches, and their offsets here."""
 
     def add(self, of: FoundPassage, stretch: _Stretch, document: Document | None) -> None:
-        """Add a stretch of the document that a passage is of."""
+        """Add a stretch of the document of a passage."""
         base = self._length
         self._placed.setdefault(of.document_id, []).append((Span(stretch.start, stretch.end), base))
         if document is not None and document.text[stretch.start : stretch.end] == stretch.text:
@@ -182,7 +182,7 @@ class _Gathering:
         self._length += len(stretch.text) + len(BETWEEN)
 
     def document(self) -> Document:
-        """Return all that was added."""
+        """Return the document of all added stretches."""
         return Document(
             text=BETWEEN.join(self._parts),
             pages=tuple(self._pages) or (Page(start=0, end=0),),
@@ -194,7 +194,7 @@ class _Gathering:
         )
 
     def excerpt(self, passages: Sequence[FoundPassage]) -> Excerpt:
-        """Return what a prompt with these passages, which were added, shows."""
+        """Return the excerpt of a prompt with these passages, which must have been added."""
         shown = [ShownPassage(document=one.document, shown=one.shown) for one in passages]
         origins, own, ranks, end = [], [], {}, 0
         for number, passage in enumerate(passages, start=1):
@@ -219,13 +219,16 @@ class _Gathering:
         runs, shift = document.runs.touching(stretch.start, stretch.end), self._length - stretch.start
         spans = np.clip(runs.spans, stretch.start, stretch.end) + shift
         pages = (runs.pages - first + len(self._pages)).astype(np.int32)
-        boxes, ocr_scores = runs.boxes.copy(), runs.ocr_scores.copy()  # slices keep those of the whole document alive
+        boxes, ocr_scores = (
+            runs.boxes.copy(),
+            runs.ocr_scores.copy(),
+        )  # slices would keep the whole document's arrays alive
         self._runs.append(Runs(spans, pages, boxes=boxes, ocr_scores=ocr_scores))
         for number in range(first, document.page_at(stretch.end - 1) + 1):
             self._add_page(of, stretch, document.pages[number], number=number)
 
     def _add_page(self, of: FoundPassage, stretch: _Stretch, page: Page, *, number: int | None) -> None:
-        """Add what of a page, or of all of the text, is in the stretch."""
+        """Add the part of a page, or of the whole text, that is in the stretch."""
         shift = self._length - stretch.start
         start, end = max(page.start, stretch.start) + shift, min(page.end, stretch.end) + shift
         self._pages.append(Page(start=start, end=end, width=page.width, height=page.height))

@@ -1,6 +1,6 @@
-"""The process that cuts read documents into passages, and makes a segment of an index of them: texts are strangers'.
+"""Child process that cuts read documents into passages and builds an index segment: texts are untrusted.
 
-Serves as the reader of files does. Knows no store and no batch.
+Served like the process that reads files.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from features.documents.extraction.retrieval.signature import Signature
 
 MODULE = "features.documents.extraction.course.cutting_child"
 COUNTED_BY = "two bytes are a token"
-"""Stands for the hash of a tokenizer where there is none: see `likely_tokens`."""
+"""Replaces the hash of a tokenizer if there is none: see `likely_tokens`."""
 _SIZE = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """How documents are cut, and their words known."""
+    """How documents are cut and their words indexed."""
 
     max_tokens: int
     overlap_tokens: int
     language: str
     tokenizer_sha256: str | None = None
-    """Whose tokens are counted; None: two bytes are one."""
+    """Of the tokenizer that counts; None: two bytes are one token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDocument:
-    """A document to be cut."""
+    """A document to cut."""
 
     id: str
     name: str
@@ -52,51 +52,51 @@ class ReadDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutSegment:
-    """What was made of documents."""
+    """The segment made of documents."""
 
     signature: dict[str, Any]
     num_passages: int
     archived: bytes
-    """As `features.documents.extraction.retrieval.archive` writes it."""
+    """In the format of `features.documents.extraction.retrieval.archive`."""
 
 
 def packed(cutting: Cutting, documents: Sequence[ReadDocument], tokenizer: bytes = b"") -> bytes:
-    """Return what the process is sent; `tokenizer` is the file whose hash `cutting` has."""
+    """Return the input of the process; `tokenizer` is the file whose hash `cutting` has."""
     named = [(each.id, each.name, len(each.stored)) for each in documents]
-    said = {"cutting": asdict(cutting), "documents": named, "tokenizer_bytes": len(tokenizer)}
-    return _joined(said, b"".join([tokenizer, *(each.stored for each in documents)]))
+    header = {"cutting": asdict(cutting), "documents": named, "tokenizer_bytes": len(tokenizer)}
+    return _joined(header, b"".join([tokenizer, *(each.stored for each in documents)]))
 
 
 def unpacked(answer: bytes) -> CutSegment:
-    """Read what the process answered. Raises PassageError where it cannot read the tokenizer."""
-    said, archived = _divided(answer)
-    if "unreadable" in said:
-        raise PassageError(said["unreadable"])
-    return CutSegment(**said, archived=archived)
+    """Read the output of the process. Raises PassageError if it cannot read the tokenizer."""
+    header, archived = _divided(answer)
+    if "unreadable" in header:
+        raise PassageError(header["unreadable"])
+    return CutSegment(**header, archived=archived)
 
 
 def cut(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return the segment of all documents, behind a few words about it. Raises DocumentError."""
-    said, stored = _divided(content)
-    cutting, size = Cutting(**said["cutting"]), said["tokenizer_bytes"]
+    """Return the segment of all documents, preceded by a header. Raises DocumentError."""
+    header, stored = _divided(content)
+    cutting, size = Cutting(**header["cutting"]), header["tokenizer_bytes"]
     try:
         cutter, signature = _cutter_of(cutting, stored[:size])
-    except PassageError as error:  # which says nothing of the documents
+    except PassageError as error:  # no fault of the documents
         return _joined({"unreadable": str(error)})
     texts: list[PassageText] = []
     try:
-        segment = build(_passages(said["documents"], stored[size:], cutter, texts), signature)
+        segment = build(_passages(header["documents"], stored[size:], cutter, texts), signature)
     except ExtractionError as error:
         if isinstance(error, DocumentError):
             raise
         raise DocumentError(DocumentCode.NOT_TEXT, str(error)) from None
-    names = [name for _, name, _ in said["documents"]]
+    names = [name for _, name, _ in header["documents"]]
     about = {"signature": signature.to_json(), "num_passages": segment.num_rows}
     return _joined(about, archive(segment, names, texts))
 
 
 def _cutter_of(cutting: Cutting, tokenizer: bytes) -> tuple[Cutter, Signature]:
-    """Return what cuts, and what says so of each part of an index. Raises PassageError."""
+    """Return the cutter, and the signature of its results. Raises PassageError."""
     cutter = Cutter(count=likely_tokens, max_tokens=cutting.max_tokens, overlap_tokens=cutting.overlap_tokens)
     signature = Signature(cutter=cutter.version, tokenizer_sha256=COUNTED_BY, language=cutting.language)
     if (sha256 := cutting.tokenizer_sha256) is None:
@@ -107,7 +107,7 @@ def _cutter_of(cutting: Cutting, tokenizer: bytes) -> tuple[Cutter, Signature]:
 
 
 _loaded: dict[str, TokenCount] = {}
-"""The last tokenizer by its hash: the lines of an index have the same one, and reading it takes up to a second."""
+"""The last tokenizer by hash: the lines of an index share it, and loading it takes up to a second."""
 
 
 def _token_count(sha256: str, tokenizer: bytes) -> TokenCount:
@@ -120,19 +120,19 @@ def _token_count(sha256: str, tokenizer: bytes) -> TokenCount:
 def _passages(
     documents: Sequence[tuple[str, str, int]], stored: bytes, cutter: Cutter, texts: list[PassageText]
 ) -> Iterator[tuple[str, str, Sequence[Passage]]]:
-    """Yield each document with its passages, whose texts are added to `texts`."""
+    """Yield each document with its passages, and add their texts to `texts`."""
     start = 0
     for document_id, _, size in documents:
         document = Document.from_bytes(stored[start : start + size])
         start += size
-        found = cutter.cut(document.text, document.headings)
-        texts += (PassageText(headings=one.headings, text=document.text[one.start : one.end]) for one in found)
-        yield document_id, document.text, found
+        passages = cutter.cut(document.text, document.headings)
+        texts += (PassageText(headings=one.headings, text=document.text[one.start : one.end]) for one in passages)
+        yield document_id, document.text, passages
 
 
-def _joined(said: Mapping[str, Any], rest: bytes = b"") -> bytes:
-    """Return what `_divided` reads."""
-    head = orjson.dumps(said)
+def _joined(header: Mapping[str, Any], rest: bytes = b"") -> bytes:
+    """Return the input of `_divided`."""
+    head = orjson.dumps(header)
     return _SIZE.pack(len(head)) + head + rest
 
 

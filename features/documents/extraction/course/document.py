@@ -1,4 +1,4 @@
-"""One document of an extraction, from its answers to what is asked again and to its record."""
+"""One document of an extraction: its combined answers, further questions, and its record."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from features.documents.extraction.scoring.records import done_record, failed_re
 Key = TypeVar("Key", int, str)
 
 MAX_ROUND_BYTES = 16 * 2**20
-"""Of what a round asks of one document, as JSON: each question has the document's text, and there may be hundreds."""
+"""Limit for a round's questions to one document, as JSON: each has the document's text, and there may be hundreds."""
 NO_ROOM = "there was no room for another question"
 
 
 def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> DocumentReading | Mapping[str, Any]:
-    """Return what a document was answered so far; or the error of one of the first answers.
+    """Return the combined answers of a document, or the error of one of the first answers.
 
-    A group whose first question was too long is no error of the document: it is asked again in parts.
+    A first question that was too long is no error of the document: its group is asked again in parts.
     """
     read: list[GroupReading] = []
     for number, (group, result) in enumerate(zip(job.groups, answers.first, strict=True)):
@@ -63,7 +63,7 @@ def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> Docume
 def _without_line(
     job: ExtractJob, reading: DocumentReading, asked: Collection[Question]
 ) -> Iterator[tuple[Question, GroupReading]]:
-    """Yield the questions of the next round that no line has put, with that for their problem."""
+    """Yield the questions of the next round that no line asked, with that as their problem."""
     paths = {(question.group, path) for question in asked for path in question.doubts}
     for question in reading.questions():
         if not paths.issuperset((question.group, path) for path in question.doubts):
@@ -72,7 +72,7 @@ def _without_line(
 
 
 def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[str, Request]:
-    """Return what the next round asks of a document, by the keys of its questions: as many as have room in it."""
+    """Return the next round's questions to a document, by question key, as many as fit."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return {}
@@ -84,10 +84,7 @@ def again_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[
 
 
 def covered_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dict[int, Request]:
-    """Return what asks once more with every value that was found covered, by the number of the group.
-
-    As `again_requests` it asks as much as has room.
-    """
+    """Return the questions with every found value covered, by group number, as many as fit."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return {}
@@ -95,7 +92,7 @@ def covered_requests(job: ExtractJob, showing: Showing, answers: Answers) -> dic
 
 
 def _with_room(requests: Iterable[tuple[Key, Request]]) -> Iterator[tuple[Key, Request]]:
-    """Yield the first of a document's questions that have room in a round together."""
+    """Yield the first of a document's questions whose total size fits a round."""
     room = MAX_ROUND_BYTES
     for key, request in requests:
         room -= len(orjson.dumps([request.messages, request.response_format]))
@@ -105,16 +102,16 @@ def _with_room(requests: Iterable[tuple[Key, Request]]) -> Iterator[tuple[Key, R
 
 
 def covered_texts(job: ExtractJob, showing: Showing, reading: DocumentReading) -> list[LayoutText]:
-    """Return what the prompt of each group shows once every value that was found is covered."""
+    """Return the text of each group's prompt with every found value covered."""
     merged = reading.merged()
     return [cover(job.excerpt(group, showing).layout, merged) for group in range(len(job.groups))]
 
 
 def covered_questions(job: ExtractJob, showing: Showing, reading: DocumentReading) -> Iterator[tuple[int, Request]]:
-    """Yield what asks for each group with all values covered, by its number."""
+    """Yield the covered question of each group, by its number."""
     longest = max_characters(reading.merged())
     for group, shown in enumerate(covered_texts(job, showing, reading)):
-        if reading.first[group].problem is None:  # else this question would be too long, too
+        if reading.first[group].problem is None:  # otherwise this question would be too long as well
             yield group, job.covered_request(group, shown.text, max_characters=longest)
 
 
@@ -127,7 +124,7 @@ def record_of(
     sha256: str,
     usage: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the record of a document, as far as it is answered; `usage` is what that took."""
+    """Return the record of a document with its answers so far; `usage` are their token counts."""
     reading = whole_reading(job, showing, answers)
     if not isinstance(reading, DocumentReading):
         return failed_record(job.told(reading), name=name, sha256=sha256, usage=usage, notes=showing.document.notes)
@@ -156,7 +153,7 @@ def record_of(
 
 
 def _shown_in_parts(showing: Showing) -> list[str]:
-    """Return what is noted of a document that questions had no room for, of which a null says less than of others."""
+    """Return a note for a document that was shown in parts, where a null is less certain."""
     if not showing.can_be_cut or not (length := len(showing.whole.layout.text)):
         return []
     shares = [len(one.layout.text) / length for one in showing.excerpts.values() if one is not showing.whole]
@@ -167,7 +164,7 @@ def _shown_in_parts(showing: Showing) -> list[str]:
 
 
 def _failures(results: Mapping[int, LineResult], of: str) -> list[str]:
-    """Return what is noted of questions that a record can do without: of how many there is no answer, and why."""
+    """Return a note on failed optional questions: how many, and why."""
     errors = [result.error for result in results.values() if result.error is not None]
     if not errors:
         return []
@@ -175,7 +172,7 @@ def _failures(results: Mapping[int, LineResult], of: str) -> list[str]:
 
 
 def _last_error(answers: Answers) -> Mapping[str, Any]:
-    """Return what ended it where no question was answered: a first one that was too long was asked in parts."""
+    """Return the last error if no question was answered; after a too long first question, parts were asked."""
     asked = [*answers.first, *(result for results in answers.again for result in results.values())]
     return next(result.error for result in reversed(asked) if result.error is not None)
 
@@ -184,15 +181,15 @@ def _behind_covers(
     job: ExtractJob, showing: Showing, reading: DocumentReading, covered: Mapping[int, LineResult]
 ) -> dict[Place, CoveredReading]:
     merged, texts = reading.merged(), covered_texts(job, showing, reading)
-    found: dict[Place, CoveredReading] = {}
+    readings: dict[Place, CoveredReading] = {}
     for group, result in covered.items():
         if result.error is None:
-            found |= covered_readings(_read(job, showing, result, job.groups[group], texts[group]), merged)
-    return found
+            readings |= covered_readings(_read(job, showing, result, job.groups[group], texts[group]), merged)
+    return readings
 
 
 def _ranks(showing: Showing) -> Mapping[int, int]:
-    """Return the best rank that a passage has for any group, by where it begins."""
+    """Return the best rank of each passage over all groups, by its start."""
     best: dict[int, int] = {}
     for excerpt in (*showing.excerpts.values(), *showing.parts.values()):
         for start, rank in excerpt.ranks.items():
@@ -201,7 +198,7 @@ def _ranks(showing: Showing) -> Mapping[int, int]:
 
 
 def _agreeing(read: GroupReading, number: int, answers: Answers) -> GroupReading:
-    """Return a reading with what the second reading of its group says of it."""
+    """Return a reading with the agreement of its group's second reading."""
     second = answers.second_readings.get(number)
     if second is None or second.error is not None:
         return read
@@ -217,21 +214,21 @@ def _read_again(
 
 
 def _shown_again(job: ExtractJob, showing: Showing, reading: DocumentReading, question: Question) -> LayoutText:
-    """Return what a further question shows: as the first of its group, or of its own where that was too long."""
+    """Return the text of a further question: that of the group's first question or, if too long, its own."""
     first = reading.first[question.group]
     return first.shown if first.problem is None else job.part_excerpt(question, showing).layout
 
 
 def _read(job: ExtractJob, showing: Showing, result: LineResult, group: Group, shown: LayoutText) -> GroupReading:
-    """Read an answer; where there is none, all leaves are left out."""
+    """Read an answer; if there is none, all leaves count as left out."""
     if result.error is not None:
-        said = f"it could not be asked: {result.error['message']}"
-        return no_reading(group, shown, TOO_LONG if _is_too_long(showing, result.error) else said)
+        problem = f"it could not be asked: {result.error['message']}"
+        return no_reading(group, shown, TOO_LONG if _is_too_long(showing, result.error) else problem)
     read = read_group(result.text, group, shown, quotes=job.quotes, content=result.logprobs)
     examples = choose_examples(shown.text, job.examples)
     return replace(read, findings=tuple(with_example_reasons(read.findings, examples, group)))
 
 
 def _is_too_long(showing: Showing, error: Mapping[str, Any]) -> bool:
-    """Tell whether a smaller question may fit: where a document is shown whole, whatever its length, none would."""
+    """Tell whether a smaller question may fit; it cannot if documents are always shown whole."""
     return showing.can_be_cut and error["code"] == TOO_LONG_CODE

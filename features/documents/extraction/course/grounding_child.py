@@ -1,6 +1,6 @@
-"""The process that makes records of answers: what a model said of strangers' documents is looked at in it alone.
+"""Child process that makes records from answers: they quote untrusted documents.
 
-Serves as the reader of files does. Knows no store and no batch.
+Served like the process that reads files.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _SIZES = struct.Struct("<QQ")
 
 
 def packed(asked: Mapping[str, Any], *, plan: bytes, document: bytes) -> bytes:
-    """Return what the process is sent; `asked` has the fields of a line's body that it needs."""
-    said = orjson.dumps(asked)
-    return _SIZES.pack(len(said), len(plan)) + said + plan + document
+    """Return the input of the process; `asked` has the needed fields of a line's body."""
+    header = orjson.dumps(asked)
+    return _SIZES.pack(len(header), len(plan)) + header + plan + document
 
 
 def packed_found(
     asked: Mapping[str, Any], *, plan: bytes, found: Sequence[Sequence[Mapping[str, Any]]], stored: Mapping[str, bytes]
 ) -> bytes:
-    """Return what the process is sent of what an index was asked: passages of each group, and their documents."""
+    """Return the input for an index: the passages of each group, and their documents."""
     sizes = {document_id: len(content) for document_id, content in stored.items()}
     return packed({**asked, "found": found, "sizes": sizes}, plan=plan, document=b"".join(stored.values()))
 
 
 def ground(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return JSON of the `record`, and of what is asked next.
+    """Return JSON with the `record` and the next questions.
 
-    That are the `doubts`, which the next round asks; where there are none, the questions with the found values
-    `covered`, if the plan has them. `group` of each is what its line is named by: `question_keys`.
+    These are the `doubts` for the next round or, if there are none and the plan has that pass, questions with values
+    `covered`. `group` of each is a key of `question_keys`, which names its line.
     """
-    num_said, num_plan = _SIZES.unpack_from(content)
-    starts = [_SIZES.size, _SIZES.size + num_said, _SIZES.size + num_said + num_plan]
+    num_header, num_plan = _SIZES.unpack_from(content)
+    starts = [_SIZES.size, _SIZES.size + num_header, _SIZES.size + num_header + num_plan]
     asked = orjson.loads(content[starts[0] : starts[1]])
     try:
         job = StoredPlan.from_bytes(content[starts[1] : starts[2]]).job()
@@ -85,7 +85,7 @@ def _answers(asked: Mapping[str, Any]) -> Answers:
 
 
 def _next(job: ExtractJob, showing: Showing, answers: Answers, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the questions that follow of what was asked so far: nothing does behind what was covered."""
+    """Return the next questions; none after the covered ones."""
     doubts, covered = dict[str, Request](), dict[int, Request]()
     if job.passes.again and asked["covered"] is None:
         doubts = again_requests(job, showing, answers)

@@ -1,4 +1,4 @@
-"""What every document is asked, checked before anything is read; and the lines of a batch that ask it."""
+"""The questions to every document, checked before any is read, and the batch lines that ask them."""
 
 from __future__ import annotations
 
@@ -32,51 +32,51 @@ ENDPOINT = "/v1/chat/completions"
 
 _TRIES = 3
 _TOKENS_PER_MESSAGE = 16
-"""More than any chat template puts around a message, and than tokens that are counted apart have less together."""
+"""More than any chat template adds to a message, and than is lost by counting parts separately."""
 _LEAST_TOKENS = 256
 _ANSWER_MARGIN = 2.0
+"""Factor from the expected to the maximum length of an answer if the user gives no bound."""
 _NAMED_LISTS = 3
-"""How many times what an answer is expected to take it may take, where the user sets no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """What is asked of each document beside every group of fields."""
+    """The passes over each document besides the first questions."""
 
     again: bool = True
-    """Doubtful fields are asked for a second time, and in halves what no answer came to."""
+    """Doubtful fields are asked a second time, and unanswered ones in halves."""
     second_reading: bool = False
-    """Each document is read another way, too: every value that it has, without fields."""
+    """Each document is also read a second way: all its values, without fields."""
     cover: bool = False
-    """Each document is asked once more, with every value that was found covered."""
+    """Each document is asked again with every found value covered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractJob:
-    """One schema for all documents."""
+    """The schema and settings shared by all documents."""
 
     schema: FieldSchema
     groups: tuple[Group, ...]
     quotes: bool
-    """Whether each value is asked with the words that hold it; else the value itself is looked for."""
+    """Whether each value is asked with the words that hold it; otherwise the value itself is located."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the requests, such as `max_tokens`."""
     model: str = ""
-    """The name that the lines give."""
+    """The model name in the lines."""
     asked: bytes = b""
-    """The schema as it was given, and all else that the answers depend on: for `identity`."""
+    """The schema as given, and everything else that the answers depend on: for `identity`."""
     examples: tuple[Example, ...] = ()
-    """Documents with their true fields; each document is shown those that it is most like."""
+    """Documents with their true fields; each document is shown the most similar ones."""
     calibration: Calibration | None = None
-    """What scores mean; without one they are as before gold."""
+    """Gives scores their meaning; without it they are uncalibrated."""
     passes: Passes = field(default_factory=Passes)
     window: Window | None = None
-    """What longer documents are shown in parts for; None where they are asked as a whole, whatever comes of it."""
+    """The context beyond which documents are shown in parts; None: they are always shown whole."""
     is_bound_given: bool = True
-    """Whether somebody gave `max_tokens`; else it is an estimate of the longest answer."""
+    """Whether the user gave `max_tokens`; otherwise it is an estimate of the longest answer."""
 
     def told(self, error: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the error of a question; where there is no room, say what a bound is made of that nobody gave."""
+        """Return the error of a question; explain an estimated `max_tokens` if it was the cause."""
         if self.is_bound_given or error["code"] != TOO_LONG_CODE or "max_tokens" not in error["message"]:
             return error
         leaves = [leaf for group in self.groups for leaf in group.leaves]
@@ -90,35 +90,44 @@ class ExtractJob:
         return {**error, "message": message}
 
     def identity(self, *parts: str) -> str:
-        """Return a digest of all that answers depend on but documents, passes and the window, and of `parts`."""
+        """Return a digest of everything that answers depend on except documents, passes and window, and of `parts`."""
         learned = self.calibration and self.calibration.to_json()
         groups = [[leaf.path for leaf in group.leaves] for group in self.groups]
         shown = [[one.document_text, dict(one.fields)] for one in self.examples]
-        said = [self.asked.decode(), self.quotes, dict(self.params), groups, learned, shown, EXCERPT_RULES[-1], parts]
-        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:24]
+        content = [
+            self.asked.decode(),
+            self.quotes,
+            dict(self.params),
+            groups,
+            learned,
+            shown,
+            EXCERPT_RULES[-1],
+            parts,
+        ]
+        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:24]
 
     @property
     def shape(self) -> Shape:
-        """Return what of its prompts comes first."""
+        """Return which part of its prompts comes first."""
         return choose_shape(len(self.groups))
 
     def showing(self, document: Document) -> Showing:
-        """Return a document as prompts show it."""
+        """Return a document prepared for prompts."""
         if self.window is None:
             return Showing(document)
         return Showing(document, self.window.count, excerpt_rule=self.window.excerpt_rule)
 
     def excerpt(self, group: int, showing: Showing) -> Excerpt:
-        """Return what of a document every question for a group shows: so much that the longest of them has room."""
+        """Return the excerpt of a document for a group: as much as the longest of its questions has room for."""
         if group not in showing.excerpts:
             showing.excerpts[group] = self._excerpt(self.groups[group], showing)
         return showing.excerpts[group]
 
     def part_excerpt(self, question: Question, showing: Showing) -> Excerpt:
-        """Return what a question for a group or a part of it shows where that of the whole group was too long.
+        """Return the excerpt for a group or a part of it after the whole group's question was too long.
 
-        Of the window the text has half after that, and half of it each time that a part was too long: a text may have
-        more tokens than are counted, and what a part's fewer fields leave room for would make it as long again.
+        The text gets half of the window, and half of that again each time a part was too long: a text may have more
+        tokens than counted, and the room left by a part's fewer fields would make it as long again.
         """
         part = self.asked_again(question)
         asked = tuple(leaf.path for leaf in part.leaves), question.num_halved
@@ -127,39 +136,39 @@ class ExtractJob:
         return showing.parts[asked]
 
     def halvings(self, shown: LayoutText) -> range:
-        """Return how often the window is halved where it has less than a prompt showed, and no less than is shown."""
+        """Return the numbers of halvings of the window that give less than a prompt showed, but at least LEAST_ROOM."""
         if self.window is None or (limit := self._most_tokens(self.window)) < LEAST_ROOM:
             return range(0)
         first = math.floor(math.log2(limit / max(1, self.window.count(shown.text)))) + 1
         return range(max(1, first), math.floor(math.log2(limit / LEAST_ROOM)) + 1)
 
     def first_request(self, group: int, text: str) -> Request:
-        """Return what asks a document for a group the first time; `text` is that of its excerpt."""
+        """Return the first question for a group; `text` is that of its excerpt."""
         return self._request(text, self.groups[group])
 
     def second_request(self, group: int, text: str) -> Request | None:
-        """Return the second reading of a document beside a group's first; None where it could tell nothing."""
+        """Return the second reading of a document for a group; None if it could find nothing."""
         return self._second_request(text, self.groups[group])
 
     def covered_request(self, group: int, text: str, *, max_characters: int) -> Request:
-        """Return what asks for a group once what was found is covered."""
+        """Return the question for a group with the found values covered."""
         whole, examples = self.groups[group], choose_examples(text, self.examples)
         return hunter_request(
             text, whole, quotes=self.quotes, examples=examples, shape=self.shape, max_characters=max_characters
         )
 
     def again_request(self, text: str, question: Question) -> Request:
-        """Return what asks for leaves again, with as many of the reasons as the model's context has room.
+        """Return a repeated question for leaves, with as many reasons as fit the model's context.
 
-        That their question was too long is none of them: nothing was answered that could be doubtful.
+        A too long question is not given as a reason: nothing was answered that could be doubtful.
         """
         asked = self.asked_again(question)
         doubts = {path: reason for path, reason in question.doubts.items() if reason != TOO_LONG}
         request = self._request(text, asked, doubts=doubts or None)
-        for told in fewer_reasons(doubts) if doubts else ():
+        for remaining in fewer_reasons(doubts) if doubts else ():
             if self.window is None or _num_tokens(request, self.window.count) <= self._most_tokens(self.window):
                 break
-            request = self._request(text, asked, doubts=told)
+            request = self._request(text, asked, doubts=remaining)
         return request
 
     def asked_again(self, question: Question) -> Group:
@@ -167,13 +176,13 @@ class ExtractJob:
         return asked_again(self.groups[question.group], question.doubts)
 
     def room(self, group: int) -> int | None:
-        """Return for how many tokens of text every question for a group has room; None: nobody knows."""
+        """Return the tokens of text that every question for a group has room for; None: unknown."""
         if self.window is None:
             return None
         return self._most_tokens(self.window) - self._longest(self.groups[group], "", self.window.count)
 
     def fits(self) -> Callable[[Example], bool]:
-        """Return what tells whether as many examples of one's length as a prompt shows leave room for a document."""
+        """Return a function that tells whether examples as long as one leave a prompt room for a document."""
         window = self.window
         if window is None:
             return lambda _example: True
@@ -184,8 +193,8 @@ class ExtractJob:
         ]
 
         def fits(example: Example) -> bool:
-            told = (examples_in_words([example], group, quotes=self.quotes) for group in self.groups)
-            taken = (MAX_EXAMPLES * (window.count(one) + _TOKENS_PER_MESSAGE) for one in told)
+            texts = (examples_in_words([example], group, quotes=self.quotes) for group in self.groups)
+            taken = (MAX_EXAMPLES * (window.count(one) + _TOKENS_PER_MESSAGE) for one in texts)
             return all(tokens <= room for tokens, room in zip(taken, rooms, strict=True))
 
         return fits
@@ -199,7 +208,7 @@ class ExtractJob:
         is_second_reading: bool = False,
         context: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the line that puts a request to the model; `context` says what is to be found for its prompt.
+        """Return the line with a request to the model; `context` says what to retrieve for its prompt.
 
         `key` is the number of its group, or one of `question_keys`.
         """
@@ -214,10 +223,10 @@ class ExtractJob:
             return showing.whole
         limit = self._most_tokens(self.window)
         if share == 1 and self._longest(group, showing.whole.layout.text, _num_bytes) <= limit:
-            return showing.whole  # a token has a byte or more
+            return showing.whole  # a token has at least one byte
         told = limit - self._longest(group, "", self.window.count) >= LEAST_ROOM
         room = min(limit - self._longest(group, "", self.window.count, told=told), int(share * limit))
-        for _ in range(_TRIES):  # which examples a prompt shows depends on what it shows of the document
+        for _ in range(_TRIES):  # the choice of examples depends on the excerpt
             excerpt = showing.excerpt(group, room)
             too_many = self._longest(group, excerpt.layout.text, self.window.count, told=told) - limit
             if too_many <= 0 or room < LEAST_ROOM:
@@ -226,15 +235,15 @@ class ExtractJob:
         return excerpt
 
     def _longest(self, group: Group, text: str, count: Count, *, told: bool = True) -> int:
-        """Return the tokens of the longest prompt for a group: with every doubt, if any reason is `told`."""
-        # Of one reason that all share. Where they have more, some are not told: room for reasons of their own would be
-        # taken from the document's text.
+        """Return the tokens of the longest prompt for a group: with every doubt, and a reason if `told`."""
+        # One shared reason is counted. If leaves have several, some are left out: room for them would be taken from the
+        # document's text.
         doubts = dict.fromkeys((leaf.path for leaf in group.leaves), CONTRADICTED) if told else {}
         again = self._request(text, group, doubts=doubts)
         return max(_num_tokens(one, count) for one in (again, self._second_request(text, group)) if one is not None)
 
     def _most_tokens(self, window: Window) -> int:
-        """Return the most tokens that a prompt may have beside the longest answer."""
+        """Return the maximum tokens of a prompt beside the longest answer."""
         return window.max_tokens - int(self.params.get("max_tokens") or 0)
 
     def _request(self, text: str, group: Group, *, doubts: Mapping[FieldPath, str | None] | None = None) -> Request:
@@ -249,34 +258,34 @@ class ExtractJob:
 
 
 def custom_id(document: int, key: int | str, *, is_second_reading: bool = False) -> str:
-    """Return the name of a line; documents and groups count from 0.
+    """Return the custom id of a line; documents and groups count from 0.
 
-    A second reading has one of its own, so that both questions may be lines of one batch.
+    A second reading has its own, so that both questions may be lines of one batch.
     """
     return f"document-{document}-group-{key}" + ("-second-reading" if is_second_reading else "")
 
 
 def question_keys(questions: Sequence[Question]) -> dict[str, Question]:
-    """Return the questions of one round by their keys: the number of a group, and which of its questions it is."""
+    """Return the questions of one round by key: the number of a group, and the part if it has several questions."""
     numbers = Counter(question.group for question in questions)
     seen: Counter[int] = Counter()
-    found: dict[str, Question] = {}
+    by_key: dict[str, Question] = {}
     for question in questions:
         part = f"-{seen[question.group]}" if numbers[question.group] > 1 else ""
-        found[f"{question.group}{part}"] = question
+        by_key[f"{question.group}{part}"] = question
         seen[question.group] += 1
-    return found
+    return by_key
 
 
 def answered_questions(questions: Sequence[Question], keys: Collection[str]) -> dict[str, Question]:
-    """Return those questions of a round that have results, which are known by `keys`."""
+    """Return the questions of a round that have results, given the `keys` of those."""
     return {key: question for key, question in question_keys(questions).items() if key in keys}
 
 
 def plan(schema: bytes, *, quotes: bool, params: Mapping[str, Any], max_fields: int, apart: bool = False) -> ExtractJob:
-    """Return the job; `params` may bound an answer with `max_tokens`. Raises SchemaError with the place.
+    """Return the job; `params` may limit answers with `max_tokens`. Raises SchemaError with the place.
 
-    With `apart` each of the schema's own fields, an object or a list with all in it, is asked by itself.
+    With `apart` each top-level field of the schema, an object or a list with its content, is asked separately.
     """
     parsed = FieldSchema.parse(schema)
     bound_tokens = params.get("max_tokens")

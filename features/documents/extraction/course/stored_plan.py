@@ -1,4 +1,4 @@
-"""A plan as the service keeps it: bytes that every process of an extraction makes the same job of. Knows no store."""
+"""A plan in its stored form, from which every process of an extraction makes the same job."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from features.documents.extraction.passes.excerpts import EXCERPT_RULES, Window,
 from features.documents.extraction.scoring.calibration import Calibration
 
 _PLAIN, _WITH_MORE, _WITH_RULE = _VERSIONS = (1, 2, 3)
-"""The second is that of plans with what readers of the first would leave out, the third of those with a rule for what
-of a document is shown; readers of those before refuse them."""
+"""Version 2 has passes or an index, which readers of version 1 would ignore; version 3 a rule for excerpts. Older
+readers refuse newer versions."""
 _OF_PASSES = ("passes", "examples_of", "examples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlan:
-    """What was asked for, before anything is made of it."""
+    """The input of an extraction."""
 
     schema: str
-    """The JSON schema as it was given: the order of its fields counts."""
+    """The JSON schema as given, with the order of its fields."""
     model: str
     quotes: bool = True
     params: Mapping[str, Any] = field(default_factory=dict)
     """Of the requests."""
     max_fields: int = MAX_LEAVES
     context: int | None = None
-    """How many tokens the model takes, prompt and answer: longer documents are shown in parts. None: they are not."""
+    """The model's context in tokens, for prompt and answer: longer documents are shown in parts. None: they are not."""
     excerpt_rule: int = EXCERPT_RULES[-1]
-    """By which the parts are chosen; of no meaning without `context`."""
+    """Rule for choosing the parts; meaningless without `context`."""
     calibration: str | None = None
-    """As `Calibration.to_json` writes it."""
+    """In the format of `Calibration.to_json`."""
     corpus: Corpus | None = None
-    """The index that is asked; None: documents are."""
+    """The index to ask; None: documents are asked."""
 
     passes: Passes = field(default_factory=Passes)
     examples_of: str | None = None
-    """Where examples come from; they are in the plan before anything is asked."""
+    """Source of the examples, which are added to the plan before anything is asked."""
     examples: tuple[Example, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the plan asks, without what readers of the first version take for granted."""
+        """Return the plan as JSON, without the defaults that version 1 implies."""
         kept = asdict(self)
         if self.corpus is None:
             del kept["corpus"]
@@ -59,22 +59,22 @@ class StoredPlan:
         return kept
 
     def to_bytes(self) -> bytes:
-        """Return the plan to be kept."""
+        """Return the plan in stored form."""
         has_more = self._has_passes or self.corpus is not None
         version = _WITH_RULE if self.context is not None else _WITH_MORE if has_more else _PLAIN
         return orjson.dumps({"version": version, **self.to_json()})
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Self:
-        """Read what was kept. Raises ExtractionError for what another release has written."""
-        found = {"excerpt_rule": EXCERPT_RULES[0], **orjson.loads(stored)}
-        if found.pop("version") not in _VERSIONS or found["excerpt_rule"] not in EXCERPT_RULES:
-            raise ExtractionError("the plan was kept by another release; create the extraction anew")
-        corpus = found.pop("corpus", None)
-        passes = Passes(**found.pop("passes", {}))
-        examples = tuple(Example(**each) for each in found.pop("examples", ()))
+        """Read a stored plan. Raises ExtractionError if another release wrote it."""
+        content = {"excerpt_rule": EXCERPT_RULES[0], **orjson.loads(stored)}
+        if content.pop("version") not in _VERSIONS or content["excerpt_rule"] not in EXCERPT_RULES:
+            raise ExtractionError("the plan was stored by another release; create the extraction again")
+        corpus = content.pop("corpus", None)
+        passes = Passes(**content.pop("passes", {}))
+        examples = tuple(Example(**each) for each in content.pop("examples", ()))
         corpus = None if corpus is None else Corpus(**corpus)
-        return cls(**found, corpus=corpus, passes=passes, examples=examples)
+        return cls(**content, corpus=corpus, passes=passes, examples=examples)
 
     @property
     def _has_passes(self) -> bool:
@@ -91,8 +91,8 @@ class StoredPlan:
         )
         learned = None if self.calibration is None else Calibration.from_json(self.calibration)
         window = None if self.context is None else self._window(self.context)
-        given = replace(made, model=self.model, passes=self.passes, examples=self.examples)
-        return replace(given, calibration=learned, window=window)
+        made_for = replace(made, model=self.model, passes=self.passes, examples=self.examples)
+        return replace(made_for, calibration=learned, window=window)
 
     def _window(self, max_tokens: int) -> Window:
         return Window(max_tokens=max_tokens, count=likely_tokens, excerpt_rule=self.excerpt_rule)

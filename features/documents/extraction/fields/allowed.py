@@ -1,6 +1,6 @@
-"""What a person may say that a value is: what its leaf's schema allows, and the same in words.
+"""Values that a person may enter for a leaf, as a JSON schema and in words.
 
-Knows no answer of a model: what of such speaks against a value, `features.documents.extraction.passes.validators` says.
+For problems of a model's answers see `features.documents.extraction.passes.validators`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _BOUNDS = {
     "format": "written as {}",
 }
 _PATTERNS = jsonschema_rs.FancyRegexOptions(size_limit=2**25)
-"""What a text of 255 letters of any script takes is within it; the library's own limit is below that."""
+"""Enough for a text of 255 letters of any script; the library's own limit is not."""
 
 _FORMATS = {"date": "a day like 2026-11-23", "date-time": "a moment like 2026-11-23T12:00:00Z"}
 
 
 def value_schema(leaf: Leaf) -> dict[str, Any]:
-    """Return the JSON schema of a leaf's value other than null, its choice of values included.
+    """Return the JSON schema of a leaf's value other than null, including its choices.
 
-    An item of a list is no empty text, unless that is one of its choices.
+    An item of a list must not be an empty text, unless that is one of its choices.
     """
     if leaf.enum is not None:
         return dict(leaf.schema) | {"enum": list(leaf.enum)}
@@ -57,7 +57,7 @@ def value_schema(leaf: Leaf) -> dict[str, Any]:
 
 
 def problem_of(leaf: Leaf, value: Any) -> str | None:
-    """Return why a leaf cannot have a value other than null, with what is allowed; None where it can."""
+    """Return why a leaf cannot have a value other than null, with the allowed form; None if it can."""
     is_of_type = isinstance(value, _TYPES[leaf.type]) and isinstance(value, bool) == (leaf.type is LeafType.BOOLEAN)
     validator = _validator(orjson.dumps(value_schema(leaf))) if is_of_type else None
     if is_of_type and validator is None:
@@ -67,10 +67,10 @@ def problem_of(leaf: Leaf, value: Any) -> str | None:
 
 @lru_cache(maxsize=4)
 def _validator(schema: bytes) -> Any:
-    """Return what checks values, None where its pattern is too large.
+    """Return the validator of a schema, or None if its pattern is too large.
 
-    Made once for the values of a list, of which there may be thousands: a long pattern takes 10 to 60 ms. Few are kept,
-    since one like `\\p{L}{0,230}` has 15 MB.
+    Cached for the values of a list, of which there may be thousands: a long pattern takes 10 to 60 ms. Few are kept,
+    since one like `\\p{L}{0,230}` takes 15 MB.
     """
     try:
         return jsonschema_rs.validator_for(schema.decode(), validate_formats=True, pattern_options=_PATTERNS)
@@ -82,7 +82,7 @@ def _in_words(leaf: Leaf) -> str:
     if leaf.enum is not None:
         return f"one of {', '.join(json.dumps(value, ensure_ascii=False) for value in leaf.enum)}"
     schema = value_schema(leaf)
-    bounds = [told.format(_bound(name, schema[name])) for name, told in _BOUNDS.items() if name in schema]
+    bounds = [template.format(_bound(name, schema[name])) for name, template in _BOUNDS.items() if name in schema]
     return ", ".join([_NAMES[leaf.type], *bounds])
 
 

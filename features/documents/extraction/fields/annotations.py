@@ -1,6 +1,6 @@
-"""`x-tokenmill` and `x-derived` of a schema: what they may say of a field, and how they are refused.
+"""Parsing and validation of the annotations `x-tokenmill` and `x-derived` of a schema.
 
-Knows no leaf's type: whether a metric suits it is asked where the leaf is made.
+Whether a metric suits a leaf's type is checked where the leaf is made.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from features.documents.extraction.fields.paths import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """What `x-tokenmill` said; None where it said nothing and the type decides."""
+    """Content of `x-tokenmill`; None if missing, so that the type decides."""
 
     ground: bool | None = None
-    """Of a field with `x-derived: true` it is false."""
+    """False for a field with `x-derived: true`."""
     metric: Metric | None = None
     key: bool = False
     required_for_auto: bool = False
@@ -30,27 +30,27 @@ class Annotations:
 
 
 def read_annotations(node: Mapping[str, Any], path: Path, allowed: Set[str]) -> Annotations:
-    """Return what a node's `x-tokenmill` says. Raises SchemaError."""
-    given = node.get("x-tokenmill", {})
-    if not isinstance(given, Mapping):
-        raise SchemaError(f"`x-tokenmill` is {given!r}; it must be an object.", path)
-    if unknown := sorted(set(given) - allowed):
+    """Return the annotations of a node. Raises SchemaError."""
+    annotations = node.get("x-tokenmill", {})
+    if not isinstance(annotations, Mapping):
+        raise SchemaError(f"`x-tokenmill` is {annotations!r}; it must be an object.", path)
+    if unknown := sorted(set(annotations) - allowed):
         raise SchemaError(f"`x-tokenmill` has {unknown[0]!r}; here it may have {_listed(allowed)}.", path)
     for name in ("ground", "key", "required_for_auto"):
-        if not isinstance(given.get(name, False), bool):
-            raise SchemaError(f"`{name}` is {given[name]!r}; it must be true or false.", path)
+        if not isinstance(annotations.get(name, False), bool):
+            raise SchemaError(f"`{name}` is {annotations[name]!r}; it must be true or false.", path)
     return Annotations(
-        ground=_ground(node, given, path),
-        metric=_metric(given, path),
-        key=given.get("key", False),
-        required_for_auto=given.get("required_for_auto", False),
-        weight=_weight(given.get("weight", 1.0), path),
-        checks=_checks(given.get("checks", []), path),
+        ground=_ground(node, annotations, path),
+        metric=_metric(annotations, path),
+        key=annotations.get("key", False),
+        required_for_auto=annotations.get("required_for_auto", False),
+        weight=_weight(annotations.get("weight", 1.0), path),
+        checks=_checks(annotations.get("checks", []), path),
     )
 
 
-def _ground(node: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> bool | None:
-    is_derived, ground = node.get("x-derived", False), given.get("ground")
+def _ground(node: Mapping[str, Any], annotations: Mapping[str, Any], path: Path) -> bool | None:
+    is_derived, ground = node.get("x-derived", False), annotations.get("ground")
     if not isinstance(is_derived, bool):
         raise SchemaError(f"`x-derived` is {is_derived!r}; it must be true or false.", path)
     if is_derived and ground:
@@ -58,13 +58,13 @@ def _ground(node: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> bo
     return False if is_derived else ground
 
 
-def _metric(given: Mapping[str, Any], path: Path) -> Metric | None:
-    if "metric" not in given:
+def _metric(annotations: Mapping[str, Any], path: Path) -> Metric | None:
+    if "metric" not in annotations:
         return None
     try:
-        return Metric(given["metric"])
+        return Metric(annotations["metric"])
     except ValueError:
-        raise SchemaError(f"`metric` is {given['metric']!r}; it may be {_listed(set(Metric))}.", path) from None
+        raise SchemaError(f"`metric` is {annotations['metric']!r}; it may be {_listed(set(Metric))}.", path) from None
 
 
 def _weight(weight: Any, path: Path) -> float:

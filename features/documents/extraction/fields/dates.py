@@ -1,7 +1,6 @@
-"""Days as documents write them, in English, German and ISO forms: every reading that a text allows.
+"""Dates as written in documents, in English, German and ISO forms, with every possible reading of a text.
 
-`03/04/2024` is in March to one and in April to another; both are kept. Years of two digits are those from 1970 to 2069.
-Knows no field.
+`03/04/2024` may be in March or in April; both readings are kept. Two-digit years are from 1970 to 2069.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MONTHS = (
 _MONTH_OF = {name: number for number, names in enumerate(_MONTHS, 1) for name in names}
 _MONTH = "(?P<month>" + "|".join(sorted(_MONTH_OF, key=len, reverse=True)) + r")\b\.?"
 _PIVOT = 70
-"""Years of two digits from it on are of the last century."""
+"""Two-digit years from this one on are in the last century."""
 
 _YEAR_FIRST = r"(?P<year>\d{4})(?P<sep>[-/.])(?P<first>\d{1,2})(?P=sep)(?P<second>\d{1,2})(?!\d)"
 _COMPACT = r"(?P<compact>(?:19|20)\d{6})(?!\d)"
@@ -35,23 +34,23 @@ _DAY_MONTH = rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th|\.)?[\s-]*(?:of\s+)?{_MONTH}[\s
 _MONTH_2 = _MONTH.replace("<month>", "<month2>")
 _MONTH_DAY = rf"{_MONTH_2}\s*(?P<day2>\d{{1,2}})(?:st|nd|rd|th|\.)?(?:\s*,\s*|\s+)(?P<year2>\d{{4}})"
 DATE = re.compile(rf"(?<!\d)(?:{_YEAR_FIRST}|{_NUMBERS}|{_DAY_MONTH}|{_COMPACT})|\b{_MONTH_DAY}", re.IGNORECASE)
-"""Where a day may stand in a text."""
+"""Matches possible dates in a text."""
 
 
 def dates(text: str) -> frozenset[date]:
-    """Return the days that a text which names one may mean; empty where it names none or several."""
-    found = list(DATE.finditer(text))
-    return days_of(found[0]) if len(found) == 1 else frozenset()
+    """Return the possible days of a text with one date; empty if it has none or several."""
+    matches = list(DATE.finditer(text))
+    return days_of(matches[0]) if len(matches) == 1 else frozenset()
 
 
-def days_of(found: re.Match[str]) -> frozenset[date]:
-    """Return the days that a match of DATE may mean."""
-    return frozenset(day for parts in _parts(found) if (day := _day(*parts)) is not None)
+def days_of(match: re.Match[str]) -> frozenset[date]:
+    """Return the possible days of a match of DATE."""
+    return frozenset(day for parts in _parts(match) if (day := _day(*parts)) is not None)
 
 
-def _parts(found: re.Match[str]) -> list[tuple[int, int, int]]:
+def _parts(match: re.Match[str]) -> list[tuple[int, int, int]]:
     """Return year, month and day in each order that the form allows."""
-    named = found.groupdict()
+    named = match.groupdict()
     if named["year"]:
         return [(int(named["year"]), int(named["first"]), int(named["second"]))]
     if compact := named["compact"]:

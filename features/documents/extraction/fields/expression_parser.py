@@ -1,6 +1,6 @@
-"""From the text of a check to what it means, by descent; every refusal says where and what else would be understood.
+"""Recursive descent parser for checks; errors name the place and the supported syntax.
 
-Names are looked up among the schema's leaves and arrays. Bounded in length and depth. Knows no values.
+Names refer to the schema's leaves and arrays. Length and depth are limited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from features.documents.extraction.fields.paths import ITEM, Path
 
 MAX_CHARACTERS = 500
 MAX_DEPTH = 20
-"""Brackets, calls and signs in one another."""
+"""Nesting of brackets, calls and signs."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)|(?P<text>'[^']*'|\"[^\"]*\")"
@@ -36,12 +36,12 @@ _COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
 
 def parse_expression(text: str, leaves: Collection[Path]) -> Expression:
-    """Return the meaning of a check over the leaves of a schema. Raises SchemaError."""
+    """Return the expression of a check over the leaves of a schema. Raises SchemaError."""
     return Expression(text=text, root=_Parser(text, _names(leaves)).parse())
 
 
 def _names(leaves: Collection[Path]) -> dict[str, Path]:
-    """Return the path of each leaf and each array under the name that checks have for it."""
+    """Return the path of each leaf and array by its name in checks."""
     arrays = {path[: end + 1] for path in leaves for end, part in enumerate(path) if part == ITEM}
     return {".".join(part for part in path if part != ITEM): path for path in [*arrays, *leaves]}
 
@@ -65,11 +65,11 @@ class _Parser:
     def _split(self) -> list[str]:
         tokens, start, end = [], 0, len(self._text.rstrip())
         while start < end:
-            found = _TOKEN.match(self._text, start)
-            if found is None:
+            match = _TOKEN.match(self._text, start)
+            if match is None:
                 raise self._error(f"{self._text[start:].lstrip()[0]!r} is no sign of a check")
-            tokens.append(found.group().strip())
-            start = found.end()
+            tokens.append(match.group().strip())
+            start = match.end()
         return tokens
 
     def _error(self, reason: str) -> SchemaError:

@@ -1,8 +1,8 @@
 """Checks such as `sum(lines.amount) == net`, over the values of one document.
 
-Numbers are decimals, dates are days, and what passes through an array is a list: `lines.quantity * lines.price` has one
-value for each item. Where a value is missing nothing can be told, and that is no failure. No `eval`, no loop, no call
-but of the four functions; how a check is read: `expression_parser.py`. Knows no schema's types.
+Numbers are decimals, dates are days, and a path through an array yields a list: `lines.quantity * lines.price` has one
+value per item. A missing value makes the result unknown, which is no failure. There is no `eval`, no loop, and no call
+except the four functions. `expression_parser.py` parses checks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from features.documents.extraction.fields.paths import ITEM, Path
 
 TOLERANCE = Decimal("0.005")
-"""Half a cent: two numbers that differ by less are the same, as amounts that were rounded line by line are."""
+"""Half a cent: numbers with a smaller difference are equal, to allow for amounts rounded line by line."""
 
 MAX_ITEMS = 100_000
-"""Values that one name may stand for; beyond them nothing is told."""
+"""Maximum number of values of a name; with more the result is unknown."""
 
 Scalar = Decimal | date | str | bool | None
 Value = Scalar | list[Scalar]
@@ -42,7 +42,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One of FUNCTIONS of one value."""
+    """A call of one of FUNCTIONS with one argument."""
 
     function: str
     argument: Node
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One of OPERATORS between two values."""
+    """One of OPERATORS applied to two values."""
 
     operator: str
     left: Node
@@ -59,7 +59,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The contrary."""
+    """Negation."""
 
     inner: Node
 
@@ -69,22 +69,22 @@ Node = Literal | Name | Call | Binary | Not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """A check as it was written, and what it means."""
+    """A check as text and as a syntax tree."""
 
     text: str
     root: Node
 
     def paths(self) -> tuple[Path, ...]:
-        """Return the paths that it names."""
+        """Return the paths that it uses."""
         return tuple(dict.fromkeys(_paths(self.root)))
 
     def holds(self, fields: Mapping[str, Any]) -> bool | None:
-        """Tell whether it holds of a document's fields; None where a value is missing or of another kind."""
+        """Tell whether it holds for a document's fields; None if a value is missing or of another kind."""
         try:
-            found = _evaluate(self.root, fields)
+            result = _evaluate(self.root, fields)
         except (DecimalException, OverflowError, TypeError):
             return None
-        return found if isinstance(found, bool) else None
+        return result if isinstance(result, bool) else None
 
 
 def _paths(node: Node) -> list[Path]:
@@ -104,8 +104,8 @@ def _evaluate(node: Node, fields: Mapping[str, Any]) -> Value:
         case Literal(value):
             return value
         case Name(path):
-            found = _values(fields, path)
-            return found if ITEM in path else found[0]
+            values = _values(fields, path)
+            return values if ITEM in path else values[0]
         case Call(name, argument):
             return FUNCTIONS[name](_evaluate(argument, fields))
         case Not(inner):
@@ -115,7 +115,7 @@ def _evaluate(node: Node, fields: Mapping[str, Any]) -> Value:
 
 
 def _values(node: Any, path: Path) -> list[Scalar]:
-    """Return the values at a path, those of an array's items in their order."""
+    """Return the values at a path, those of an array's items in order."""
     nodes = [node]
     for part in path:
         if part == ITEM:
@@ -132,7 +132,7 @@ def _scalar(value: Any) -> Scalar:
         return value
     if isinstance(value, int | float):
         return Decimal(str(value))
-    return _date_or_text(value) if isinstance(value, str) else True  # an object: something is there
+    return _date_or_text(value) if isinstance(value, str) else True  # an object counts as present
 
 
 def _date_or_text(text: str) -> date | str:
@@ -143,7 +143,7 @@ def _date_or_text(text: str) -> date | str:
 
 
 def _pairwise(function: Callable[[Any, Any], Scalar], left: Value, right: Value) -> Value:
-    """Apply a function to two values, or to lists of them item by item."""
+    """Apply a function to two values, or item by item to lists."""
     if not isinstance(left, list) and not isinstance(right, list):
         return function(left, right)
     num_items = len(left) if isinstance(left, list) else len(right) if isinstance(right, list) else 0
@@ -162,7 +162,7 @@ def _not(value: Scalar) -> Scalar:
 
 
 def _known(function: Callable[[Any, Any], Scalar]) -> Callable[[Any, Any], Scalar]:
-    """Make a function of two values one that tells nothing of a missing one."""
+    """Return a function of two values that returns None if one is missing."""
     return lambda left, right: None if left is None or right is None else function(left, right)
 
 

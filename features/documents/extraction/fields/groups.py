@@ -1,7 +1,7 @@
-"""Which leaves are asked together: few enough that a model answers all of them, and never half an object if it fits.
+"""Groups of leaves that are asked together: few enough for a model to answer, and whole objects if they fit.
 
-A schema of 369 leaves asked whole gives no valid answer even of large models (ExtractBench). Knows no model: what an
-answer takes is estimated from the schema.
+A schema of 369 leaves asked whole gives no valid answer even with large models (ExtractBench). Answer lengths are
+estimated from the schema.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from features.documents.extraction.fields.shapes import MAX_QUOTE_CHARACTERS, Co
 
 MAX_LEAVES = 25
 TOKEN_SHARE = 0.6
-"""Of `max_tokens`: what an answer is expected to take at most; the rest is for documents with more items."""
+"""Maximum expected share of `max_tokens` for an answer; the rest is for documents with more items."""
 
 EXPECTED_ITEMS = 8
 """Of an array without `maxItems`."""
 _CHARACTERS_PER_TOKEN = 3.0
-"""Names and numbers are cut smaller than prose."""
+"""Names and numbers take more tokens than prose."""
 _VALUE_CHARACTERS = {Kind.BOOLEAN: 5, Kind.NUMBER: 8, Kind.MONEY: 9, Kind.DATE: 12, Kind.TEXT: 36}
 _SYNTAX_CHARACTERS = 4
 _QUOTED_CHARACTERS = 26
-"""Of `{"value":…,"quote":"…"}` itself."""
+"""Length of `{"value":…,"quote":"…"}` itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +40,22 @@ class Group:
     containers: Mapping[Path, Container]
 
     def plain_schema(self, *, max_characters: int | None = None) -> dict[str, Any]:
-        """Return the JSON schema of an answer without quotes, its texts bounded where that is wanted."""
+        """Return the JSON schema of an answer without quotes; `max_characters` limits its texts."""
         return plain_schema(self.leaves, self.containers, max_characters=max_characters)
 
     def quoted_schema(self, *, max_characters: int | None = None) -> dict[str, Any]:
-        """Return the JSON schema of an answer with a quote for each value, texts and quotes bounded as above."""
+        """Return the JSON schema of an answer with a quote for each value; `max_characters` limits texts and quotes."""
         return quoted_schema(self.leaves, self.containers, max_characters=max_characters)
 
     def restrict(self, leaves: Sequence[Leaf]) -> Group:
-        """Return a group of some of the leaves, and the keys of their items with them."""
-        wanted = {leaf.path for leaf in leaves}
-        items = {path[:end] for path in wanted for end, part in enumerate(path, 1) if part == ITEM}
-        kept = tuple(leaf for leaf in self.leaves if leaf.path in wanted or (leaf.key and leaf.path[:-1] in items))
+        """Return a group of some of the leaves, with the keys of their items."""
+        paths = {leaf.path for leaf in leaves}
+        items = {path[:end] for path in paths for end, part in enumerate(path, 1) if part == ITEM}
+        kept = tuple(leaf for leaf in self.leaves if leaf.path in paths or (leaf.key and leaf.path[:-1] in items))
         return Group(leaves=kept, containers=self.containers)
 
     def ending_with(self, path: Path) -> Group:
-        """Return the same leaves with that of a path last, before it those that share the most of its path."""
+        """Return the same leaves, ordered so that the leaf at `path` comes last, after those closest to it."""
         ordered = sorted(self.leaves, key=lambda leaf: _num_shared(leaf.path, path))
         return Group(leaves=tuple(ordered), containers=self.containers)
 
@@ -72,10 +72,10 @@ def groups(
     quotes: bool = True,
     apart: bool = False,
 ) -> tuple[Group, ...]:
-    """Split a schema in its order; a leaf alone may be larger than what is allowed.
+    """Split a schema in order; a single leaf may exceed the limits.
 
-    With `apart` no two of the schema's own fields are in a group. Raises SchemaError where the items of an array do not
-    fit and have no key by which their parts could be joined.
+    With `apart` no two top-level fields share a group. Raises SchemaError if the items of an array do not fit and have
+    no key to join their parts.
     """
     packing = _Packing(max_leaves, math.inf if max_tokens is None else TOKEN_SHARE * max_tokens, schema, quotes)
     parts = _own_fields(schema.leaves) if apart else {(): schema.leaves}
@@ -87,15 +87,15 @@ def groups(
 
 
 def _own_fields(leaves: Sequence[Leaf]) -> dict[Path, list[Leaf]]:
-    """Return what lies below each field of the schema itself."""
-    found: dict[Path, list[Leaf]] = {}
+    """Return the leaves of each top-level field of the schema."""
+    leaves_of: dict[Path, list[Leaf]] = {}
     for leaf in leaves:
-        found.setdefault(leaf.path[:1], []).append(leaf)
-    return found
+        leaves_of.setdefault(leaf.path[:1], []).append(leaf)
+    return leaves_of
 
 
 def answer_tokens(leaf: Leaf, containers: Mapping[Path, Container], *, quotes: bool) -> float:
-    """Estimate the tokens that a leaf's part of an answer takes, all its items together."""
+    """Estimate the tokens of a leaf's part of an answer, for all its items together."""
     value = _value_characters(leaf)
     characters = len(leaf.name) + _SYNTAX_CHARACTERS + value + (_QUOTED_CHARACTERS + value if quotes else 0)
     arrays = (leaf.path[:end] for end, part in enumerate(leaf.path) if part == ITEM)
@@ -104,7 +104,7 @@ def answer_tokens(leaf: Leaf, containers: Mapping[Path, Container], *, quotes: b
 
 
 def unbounded_lists(leaves: Iterable[Leaf], containers: Mapping[Path, Container]) -> list[str]:
-    """Return the names of lists that leaves lie in and that may have more items than an estimate counts."""
+    """Return the names of lists around leaves that may have more items than an estimate counts."""
     arrays = dict.fromkeys(leaf.path[:end] for leaf in leaves for end, part in enumerate(leaf.path) if part == ITEM)
     long = [path for path in arrays if (containers[path].max_items or EXPECTED_ITEMS + 1) > EXPECTED_ITEMS]
     return [".".join(part for part in path if part != ITEM) for path in long]
@@ -118,7 +118,7 @@ def _value_characters(leaf: Leaf) -> int:
 
 
 class _Packing:
-    """Leaves into bins, in their order."""
+    """Packs leaves into bins, in order."""
 
     def __init__(self, max_leaves: int, max_tokens: float, schema: FieldSchema, quotes: bool) -> None:
         self._max_leaves = max_leaves
@@ -129,7 +129,7 @@ class _Packing:
         return len(leaves) <= self._max_leaves and sum(self._tokens[leaf.path] for leaf in leaves) <= self._max_tokens
 
     def units(self, path: Path, leaves: Sequence[Leaf]) -> list[list[Leaf]]:
-        """Return what lies below a path in the largest parts that fit."""
+        """Return the leaves below a path in the largest parts that fit."""
         if self.fits(leaves) or leaves[0].path == path:
             return [list(leaves)]
         parts = dict.fromkeys(leaf.path[len(path)] for leaf in leaves)
@@ -141,7 +141,7 @@ class _Packing:
         return self._items(path, leaves, inner) if path and path[-1] == ITEM else inner
 
     def _items(self, path: Path, leaves: Sequence[Leaf], inner: list[list[Leaf]]) -> list[list[Leaf]]:
-        """Return the parts of an array's items, each with the keys that join them again."""
+        """Return the parts of an array's items, each with the keys to join them again."""
         keys = [leaf for leaf in leaves if leaf.key and leaf.path[:-1] == path]
         if not keys:
             raise SchemaError(
@@ -152,7 +152,7 @@ class _Packing:
         return [_ordered([*keys, *unit]) for unit in self.pack(inner, keys)]
 
     def pack(self, units: Sequence[list[Leaf]], always: Sequence[Leaf] = ()) -> list[list[Leaf]]:
-        """Join units that follow one another while they fit together with what is asked in any case."""
+        """Join consecutive units as long as they fit together with the leaves that are always asked."""
         packed: list[list[Leaf]] = []
         for unit in units:
             if packed and self.fits(_ordered([*always, *packed[-1], *unit])):

@@ -1,7 +1,4 @@
-"""One scalar that is asked of a document.
-
-Knows no document and no answer.
-"""
+"""A scalar field of a document."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from features.documents.extraction.fields.paths import ITEM, Path
 
 
 class LeafType(StrEnum):
-    """What a value is in JSON."""
+    """The JSON type of a value."""
 
     STRING = "string"
     NUMBER = "number"
@@ -23,17 +20,17 @@ class LeafType(StrEnum):
 
 
 class Metric(StrEnum):
-    """When two values of a leaf count as the same, and how alike they are if not."""
+    """How values of a leaf are compared, and how similarity is measured."""
 
     EXACT = "exact"  # the same normal form
     DATE = "date"  # the same day
-    MONEY = "money"  # the same amount to the cent, and no two currencies
-    ANLS = "anls"  # the same normal form, else by the likeness of texts
-    SET = "set"  # of an array: whatever their order
+    MONEY = "money"  # the same amount to the cent, and no conflicting currencies
+    ANLS = "anls"  # the same normal form, else text similarity
+    SET = "set"  # for an array: in any order
 
 
 class Kind(StrEnum):
-    """How a value is written in a document, and so how it is normalised."""
+    """How a value is written in documents, which determines its normalisation."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -51,17 +48,17 @@ class Leaf:
     format: str | None = None
     enum: tuple[Any, ...] | None = None
     nullable: bool = False
-    """Whether the schema itself allows null. It may always be answered: a document need not name every field."""
+    """Whether the schema itself allows null. Null is always allowed as an answer: a document may lack any field."""
     description: str = ""
     metric: Metric = Metric.EXACT
     ground: bool = True
-    """Whether its value must stand in the document; not so for what is concluded (`x-derived: true`)."""
+    """Whether its value must occur in the document; false for concluded values (`x-derived: true`)."""
     key: bool = False
-    """Of an item: it tells which items of several passages are the same."""
+    """For items: equal values identify the same item in several passages."""
     required_for_auto: bool = False
-    """Without it, nothing of the document goes on unseen."""
+    """If the value is missing, the document needs a review."""
     weight: float = 1.0
-    """What an error costs beside others: the order of reviews."""
+    """Relative cost of an error, for the order of reviews."""
     schema: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """The JSON schema of a value other than null."""
 
@@ -72,7 +69,7 @@ class Leaf:
 
     @property
     def is_copied(self) -> bool:
-        """Tell whether its value is a copy of words of the document: no choice, no boolean, nothing concluded."""
+        """Tell whether its value is copied from the document: no choice, boolean or conclusion."""
         return self.ground and self.enum is None and self.type is not LeafType.BOOLEAN
 
     @property

@@ -1,7 +1,6 @@
-"""Numbers and amounts as documents write them, in English and German: every reading that a text allows.
+"""Numbers and amounts as written in documents, in English and German, with every possible reading of a text.
 
-`1,234` is 1234 to one and 1.234 to another; both are kept, and who compares two texts asks whether they share one.
-Knows no field.
+`1,234` may be 1234 or 1.234; both are kept, and two texts are equal if they share a reading.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ _CODE_AFTER = r"(?:(?!\w)|(?=EUR|USD|CHF|GBP))"
 NUMBER = re.compile(
     rf"{_CODE_BEFORE}[(]?[-+−–]?\s?\d(?:[\d.,'’ \u00a0\u202f]*\d)?(?:,[-–—])?{_CODE_AFTER}(?:[)]|-(?![\w-]))?"
 )
-"""Where a number may stand in a text; blanks inside it are looked at afterwards."""
+"""Matches possible numbers in a text; blanks inside them are checked later."""
 
 LARGEST = 10**18
-"""Numbers from here on stand in no document, and not all have room in 64 bits; they mean nothing here."""
+"""Documents contain no numbers from here on, and 64 bits do not hold all of them; they have no reading."""
 
 _GROUPED = re.compile(r"\d{1,3}(?:([.,'’ ])\d{3})(?:\1\d{3})*")
 _CURRENCIES = {
@@ -37,26 +36,26 @@ _CODES = (
     " PHP PLN RON RSD RUB SAR SEK SGD THB TRY TWD UAH USD VND ZAR"
 )
 CURRENCY_CODES = frozenset(_CODES.split())
-"""ISO 4217, those of which documents are usual."""
+"""Common codes of ISO 4217."""
 
 _DOLLAR = "$"
-"""Of several countries: it names no code by itself."""
+"""Used by several countries: names no code by itself."""
 
 
 def numbers(text: str) -> frozenset[Decimal]:
-    """Return what a text that is one number may mean; empty if it is none. A currency or unit around it is let be."""
+    """Return the possible values of a text with one number; empty if it has none. Ignores currencies and units."""
     body = _body(text)
     if body is None:
         return frozenset()
     digits, is_negative, is_percent = body
-    found = set(_readings(digits))
+    values = set(_readings(digits))
     if is_percent:
-        found |= {value / 100 for value in found}
-    return frozenset(-value if is_negative else value for value in found)
+        values |= {value / 100 for value in values}
+    return frozenset(-value if is_negative else value for value in values)
 
 
 def currency(text: str) -> str | None:
-    """Return the ISO code of the currency that a text names; `$` alone names none."""
+    """Return the ISO code of the currency in a text; `$` alone has none."""
     upper = unicodedata.normalize("NFKC", text).upper()
     words: list[str] = re.findall(r"US\$|[€£¥]|[A-Z]+\.?", upper)
     for word in words:
@@ -68,12 +67,12 @@ def currency(text: str) -> str | None:
 
 
 def _body(text: str) -> tuple[str, bool, bool] | None:
-    """Return a text's one number as it is written, whether it is below 0, and whether it is a percentage."""
+    """Return the digits of a text's only number, whether it is negative, and whether it is a percentage."""
     plain = unicodedata.normalize("NFKC", text).translate(_SIGNS).strip()
-    found = re.fullmatch(r"(\D*?)(\d(?:[\d.,' ]*\d)?)(,-)?(\D*)", plain)
-    if found is None or sum(sign.isdigit() for sign in found[2]) >= len(str(LARGEST)):
+    match = re.fullmatch(r"(\D*?)(\d(?:[\d.,' ]*\d)?)(,-)?(\D*)", plain)
+    if match is None or sum(sign.isdigit() for sign in match[2]) >= len(str(LARGEST)):
         return None
-    before, digits, _, after = found.groups()
+    before, digits, _, after = match.groups()
     if before.rstrip().endswith(".") and not re.search(r"[A-Za-z]\.\s*$", before):
         digits = "0." + digits  # .5
         before = before.rstrip().removesuffix(".")
@@ -85,8 +84,8 @@ _SIGNS = str.maketrans({"−": "-", "–": "-", "—": "-", "’": "'", "\u00a0"
 
 
 def _readings(digits: str) -> list[Decimal]:
-    """Return the numbers that digits and separators may mean."""
-    found = []
+    """Return the possible numbers for digits with separators."""
+    readings = []
     for decimal_sign in (".", ",", None):
         whole, sign, fraction = digits, "", ""
         if decimal_sign is not None:
@@ -95,12 +94,12 @@ def _readings(digits: str) -> list[Decimal]:
             continue
         value = _whole(whole, decimal_sign)
         if value is not None:
-            found.append(Decimal(f"{value}.{fraction}" if sign else value))
-    return found
+            readings.append(Decimal(f"{value}.{fraction}" if sign else value))
+    return readings
 
 
 def _whole(text: str, decimal_sign: str | None) -> str | None:
-    """Return the digits of a whole number that may be grouped by threes, by a sign other than its decimal one."""
+    """Return the digits of a whole number that may be grouped in threes, by a sign other than its decimal sign."""
     if text.isdigit():
         return text
     grouped = _GROUPED.fullmatch(text)

@@ -1,7 +1,4 @@
-"""How the place of a value in an answer is written: `lines[0].amount`, and for every item `lines[].amount`.
-
-Knows no schema and no value.
-"""
+"""Paths and places of values in an answer: `lines[0].amount`, and for every item `lines[].amount`."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ ITEM = "*"
 """In a path: any item of an array."""
 
 Path = tuple[str, ...]
-"""Of a leaf: names of properties, and ITEM."""
+"""Path of a leaf: names of properties, and ITEM."""
 
 Place = tuple[str | int, ...]
-"""Of a value: names of properties, and indexes from 0."""
+"""Place of a value: names of properties, and indexes from 0."""
 
 _PART = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 def spell(path: Sequence[str | int]) -> str:
-    """Return a path or a place as people read it."""
+    """Return a path or a place in readable form."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -35,7 +32,7 @@ def spell(path: Sequence[str | int]) -> str:
 
 
 def place_of(text: str) -> Place:
-    """Return the place that `spell` has written so. Raises ValueError where none is."""
+    """Return the place that `spell` spells like this. Raises ValueError if there is none."""
     parts = _PART.findall(text)
     place = tuple(int(index) if index else name for name, index in parts)
     if not place or spell(place) != text:
@@ -44,14 +41,14 @@ def place_of(text: str) -> Place:
 
 
 def path_of(place: Sequence[str | int]) -> Path:
-    """Return the path of the leaf that stands at a place."""
+    """Return the path of the leaf at a place."""
     return tuple(ITEM if isinstance(part, int) else part for part in place)
 
 
 def build(values: Iterable[tuple[Place, Any]], arrays: Iterable[Path] = ()) -> dict[str, Any]:
-    """Return the object in which each value stands at its place; arrays at `arrays` are there, also without an item.
+    """Return the object with each value at its place; arrays at `arrays` exist even without items.
 
-    Items must come with the indexes 0, 1, 2 …; what lies inside items is made with them.
+    Items must have the indexes 0, 1, 2 …; objects inside items are created as needed.
     """
     root: dict[str, Any] = {}
     for array in arrays:

@@ -1,7 +1,7 @@
-"""From a JSON schema to leaves, and every way in which a schema is refused: by its path, in words.
+"""Reads a JSON schema into leaves; refuses unsupported schemas with a path and an explanation.
 
-Annotations that mean nothing to a validator (`title`, `examples`, `$comment` …) are let through and never shown to a
-model. Everything else that is not understood is refused: what is not asked would be missing in silence. Knows no model.
+Annotations without meaning for validation (`title`, `examples`, `$comment` …) are accepted and never shown to a model.
+Everything else that is not supported is refused, since ignoring it would silently lose fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from features.documents.extraction.fields.shapes import Container
 
 MAX_LEAVES = 2_000
 MAX_DEPTH = 16
-"""Objects and arrays in one another."""
+"""Nesting of objects and arrays."""
 
 _IDLE = {
     "$comment",
@@ -50,10 +50,10 @@ _VALUE_KEYWORDS = {
 }
 _FORMATS_OF_VALIDATORS = {"date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 _LEADING = ("$ref", "anyOf", "oneOf", "allOf")
-"""Keywords behind which the schema of a field stands."""
+"""Keywords that lead to the schema of a field."""
 _NOT_IN_NAMES = ".[]"
 _UNWRITABLE = {"Cc", "Cs"}
-"""Categories of signs: NUL and its like, and halves of surrogate pairs."""
+"""Unicode categories of control characters such as NUL, and of halves of surrogate pairs."""
 
 
 def read_schema(
@@ -71,7 +71,7 @@ def read_schema(
 
 
 class _Walk:
-    """One way through a schema; keeps what it has met."""
+    """One pass over a schema that collects its leaves and containers."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -107,9 +107,9 @@ class _Walk:
 
     def _read_array(self, node: Mapping[str, Any], path: Path, refs: tuple[str, ...]) -> None:
         if not isinstance(items := node.get("items"), Mapping):
-            _refuse(path, "an array must say in `items`, one schema, what it holds")
+            _refuse(path, "an array must have `items`, one schema for what it holds")
         if path[-1] == ITEM:
-            _refuse(path, "arrays of arrays are not asked for. Put an object between them")
+            _refuse(path, "arrays of arrays are not supported. Put an object between them")
         inner, _, _ = self._resolve(items, (*path, ITEM), refs)
         is_scalar = _type_of(inner, path)[0] not in ("object", "array")
         own = {name: node[name] for name in ("x-tokenmill", "x-derived") if name in node}
@@ -132,20 +132,18 @@ class _Walk:
             raise SchemaError(f"The schema has over {MAX_LEAVES:,} fields. Ask for fewer, or in several schemas.")
 
     def _resolve(self, node: Any, path: Path, refs: tuple[str, ...]) -> tuple[Mapping[str, Any], bool, tuple[str, ...]]:
-        """Return a node without `$ref` and `anyOf` with null, whether null was in it, and the refs gone through."""
+        """Return a node with `$ref` and `anyOf` with null resolved, whether null is allowed, and the refs followed."""
         nullable = False
         while True:
             if not isinstance(node, Mapping):
                 _refuse(path, f"{node!r} is no schema; it must be an object")
             leading = [key for key in _LEADING if key in node]
             if len(leading) > 1:
-                _refuse(
-                    path, f"`{leading[0]}` and `{leading[1]}` stand beside each other. Say in one of them what is asked"
-                )
+                _refuse(path, f"`{leading[0]}` and `{leading[1]}` are both given. Keep one of them")
             beside = {key: value for key, value in node.items() if key not in _LEADING}
             if "$ref" in node:
                 if node["$ref"] in refs:
-                    _refuse(path, f"`$ref` {node['$ref']} leads back to itself; a schema must have an end")
+                    _refuse(path, f"`$ref` {node['$ref']} leads back to itself; a schema must be finite")
                 refs = (*refs, node["$ref"])
                 node = {**self._target(node["$ref"], path), **beside}
             elif leading:
@@ -170,24 +168,24 @@ class _Walk:
 
 
 def _only_branch(branches: Any, keyword: str, path: Path) -> tuple[Mapping[str, Any], bool]:
-    """Return the one branch that is not null, and whether there is one that is."""
+    """Return the only branch that is not null, and whether there is a null branch."""
     if not isinstance(branches, list) or not all(isinstance(branch, Mapping) for branch in branches):
         _refuse(path, f"`{keyword}` must be a list of schemas")
     others = [branch for branch in branches if branch.get("type") != "null"]
     if len(others) != 1 or (keyword == "allOf" and len(branches) != 1):
-        _refuse(path, f"`{keyword}` may hold one schema, and null beside it; here it leaves a choice between shapes")
+        _refuse(path, f"`{keyword}` may have one schema, optionally with null; here it allows several shapes")
     return others[0], len(branches) > 1
 
 
 def _type_of(node: Mapping[str, Any], path: Path) -> tuple[str, bool]:
-    """Return a node's type other than null, and whether null is allowed by its type or values."""
-    given = node.get("type")
-    if given is None:
-        given = _implied_type(node)
-    types = given if isinstance(given, list) else [given]
+    """Return a node's type other than null, and whether its type or values allow null."""
+    declared = node.get("type")
+    if declared is None:
+        declared = _implied_type(node)
+    types = declared if isinstance(declared, list) else [declared]
     others = [name for name in types if name != "null"]
     if len(others) != 1 or others[0] not in _KEYWORDS:
-        _refuse(path, f"`type` is {given!r}; give one of {', '.join(_KEYWORDS)}, or it and null")
+        _refuse(path, f"`type` is {declared!r}; give one of {', '.join(_KEYWORDS)}, or it and null")
     values = node.get("enum")
     return others[0], len(types) > 1 or (isinstance(values, list) and None in values)
 
@@ -224,10 +222,10 @@ def _check_keywords(node: Mapping[str, Any], kind: str, path: Path) -> None:
 
 def _check_name(name: str, path: Path) -> None:
     if any(unicodedata.category(sign) in _UNWRITABLE for sign in name):
-        _refuse(path, f"the name {name!r} has a control character, or half a surrogate pair, which cannot be kept")
+        _refuse(path, f"the name {name!r} has a control character, or half a surrogate pair, which cannot be stored")
     if not name or name == ITEM or any(sign in name for sign in _NOT_IN_NAMES):
         _refuse(
-            (*path, name), f"the name {name!r} cannot be told apart in a path; it may hold no {_NOT_IN_NAMES}, nor be *"
+            (*path, name), f"the name {name!r} is ambiguous in a path; it must not contain {_NOT_IN_NAMES}, nor be *"
         )
 
 
@@ -235,7 +233,7 @@ def _leaf(node: Mapping[str, Any], kind: str, path: Path, *, nullable: bool) -> 
     annotations = read_annotations(node, path, Annotations.OF_A_LEAF)
     values = _enum(node, kind, path)
     if annotations.key and (ITEM not in path or path[-1] == ITEM):
-        _refuse(path, "`key` belongs to a field of an array's objects: it tells which items are the same")
+        _refuse(path, "`key` belongs to a field of an array's objects, whose items it identifies")
     schema = {key: value for key, value in node.items() if key in _VALUE_KEYWORDS}
     schema["type"] = kind
     if schema.get("format") not in _FORMATS_OF_VALIDATORS:
@@ -264,10 +262,10 @@ def _enum(node: Mapping[str, Any], kind: str, path: Path) -> tuple[Any, ...] | N
         return None
     chosen = tuple(value for value in values if value is not None) if isinstance(values, list) else ()
     if not chosen:
-        _refuse(path, "`enum` must be a list with a value in it, and `const` a value")
+        _refuse(path, "`enum` must be a list with at least one value, and `const` a value")
     for value in chosen:
         if kind != _JSON_NAMES.get(type(value)) and (kind, type(value)) != ("number", int):
-            _refuse(path, f"{value!r} is one of its values and not of its type, {kind}")
+            _refuse(path, f"{value!r} is one of its values but not of its type, {kind}")
     return chosen
 
 
@@ -281,11 +279,11 @@ def _metric(node: Mapping[str, Any], type_: LeafType, path: Path, *, has_choice:
 
 def _checked_metric(metric: Metric, type_: LeafType, path: Path) -> Metric:
     if metric is Metric.SET and path[-1] != ITEM:
-        _refuse(path, "`metric` is set; that is for arrays of plain values")
+        _refuse(path, "`metric` is set, which is for arrays of plain values")
     if metric in (Metric.DATE, Metric.ANLS) and type_ is not LeafType.STRING:
-        _refuse(path, f"`metric` is {metric.value}; that is for fields of type string, and this is {type_.value}")
+        _refuse(path, f"`metric` is {metric.value}, which is for fields of type string; this one is {type_.value}")
     if metric is Metric.MONEY and type_ is LeafType.BOOLEAN:
-        _refuse(path, "`metric` is money; that is for numbers and texts")
+        _refuse(path, "`metric` is money, which is for numbers and texts")
     return metric
 
 

@@ -1,6 +1,6 @@
-"""What is asked of every document: the leaves of a JSON schema, and the equations that must hold between them.
+"""The fields asked of every document: the leaves of a JSON schema, and checks that must hold between them.
 
-Knows no document and no model. How a schema is read, and what of it is refused: `reading.py`.
+`reading.py` parses and validates schemas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from features.documents.extraction.fields.shapes import Container, list_schema, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """The leaves of a schema in its order, the objects and arrays around them, and its checks."""
+    """The leaves of a schema in order, the objects and arrays around them, and its checks."""
 
     leaves: tuple[Leaf, ...]
     containers: Mapping[Path, Container]
@@ -29,7 +29,7 @@ class FieldSchema:
 
     @classmethod
     def parse(cls, schema: str | bytes | Mapping[str, Any]) -> FieldSchema:
-        """Read a JSON schema with `x-tokenmill` annotations. Raises SchemaError with the path of what is refused."""
+        """Read a JSON schema with `x-tokenmill` annotations. Raises SchemaError with the path of the faulty part."""
         if not isinstance(schema, Mapping):
             schema = _json(schema)
         leaves, containers, checks = read_schema(schema)
@@ -45,12 +45,12 @@ class FieldSchema:
         return tuple(dict.fromkeys(ends))
 
     def value_schema(self, path: Path) -> dict[str, Any]:
-        """Return the JSON schema of what a person may give for a path: the value of a leaf, or an array's items."""
+        """Return the JSON schema of a person's input for a path: the value of a leaf, or an array's items."""
         leaf = next((leaf for leaf in self.leaves if leaf.path == path), None)
         return list_schema(path, self.leaves, self.containers) if leaf is None else value_schema(leaf)
 
     def output_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of `fields` in a record: as it was given, and every leaf may be null."""
+        """Return the JSON schema of `fields` in a record: as given, but every leaf may be null."""
         return record_schema(self.leaves, self.containers)
 
 
@@ -58,7 +58,7 @@ def _json(text: str | bytes) -> Mapping[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"The schema is no JSON: {error}.") from None
+        raise SchemaError(f"The schema is not JSON: {error}.") from None
     if not isinstance(schema, dict):
         raise SchemaError(f"The schema is {_named(schema)}; it must be an object with `type: object` and `properties`.")
     return schema

@@ -1,7 +1,6 @@
-"""JSON schemas of answers, built again from leaves: plain, or with a quote beside each value.
+"""JSON schemas of answers, rebuilt from leaves: plain, or with a quote for each value.
 
-Every leaf may be null in them and every property must be there: a value that a document lacks is said, not left out.
-Knows no model.
+Every leaf may be null and every property is required: missing values are stated, not left out.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from features.documents.extraction.fields.numbers import LARGEST
 from features.documents.extraction.fields.paths import ITEM, Path
 
 MAX_QUOTE_CHARACTERS = 300
-"""A longer one is no quote of a value, and a model that does not stop would fill its tokens with it."""
+"""No value needs a longer quote, and a model that does not stop would fill its tokens with it."""
 
 _LARGEST_ASKED = LARGEST - 1
-"""A longer number is read as none."""
+"""A longer number is unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,12 @@ class Container:
 
 
 def record_schema(leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
-    """Return the schema of a record's fields: as it was given, and each may be null."""
+    """Return the schema of a record's fields: as given, but each may be null."""
     return _shape((), leaves, containers, lambda leaf: _or_null(_value_schema(leaf)))
 
 
 def list_schema(array: Path, leaves: Sequence[Leaf], containers: Mapping[Path, Container]) -> dict[str, Any]:
-    """Return the schema of an array as a person may give it: what is in an item may be null, and no item as a whole."""
+    """Return the schema of an array entered by a person: values in an item may be null, but not a whole item."""
     inside = [leaf for leaf in leaves if leaf.path[: len(array)] == array]
     return _shape(array, inside, containers, _given_schema, item_schema=_with_value)
 
@@ -44,14 +43,14 @@ def list_schema(array: Path, leaves: Sequence[Leaf], containers: Mapping[Path, C
 def plain_schema(
     leaves: Sequence[Leaf], containers: Mapping[Path, Container], *, max_characters: int | None = None
 ) -> dict[str, Any]:
-    """Return the schema of an answer whose leaves are values or null; `max_characters` bounds its texts."""
+    """Return the schema of an answer whose leaves are values or null; `max_characters` limits its texts."""
     return _shape((), leaves, containers, lambda leaf: _or_null(_asked_schema(leaf, max_characters)))
 
 
 def quoted_schema(
     leaves: Sequence[Leaf], containers: Mapping[Path, Container], *, max_characters: int | None = None
 ) -> dict[str, Any]:
-    """Return the schema of an answer whose leaves are `{value, quote}` or null; `max_characters` bounds its texts."""
+    """Return the schema of an answer whose leaves are `{value, quote}` or null; `max_characters` limits its texts."""
     return _shape((), leaves, containers, lambda leaf: _or_null(_quoted(leaf, max_characters)))
 
 
@@ -80,7 +79,7 @@ def _shape(
 
 
 def _asked_schema(leaf: Leaf, max_characters: int | None) -> dict[str, Any]:
-    """Return that of a value as it may be answered: a number has an end, and so has an answer that would run on."""
+    """Return the schema of an answered value: numbers are bounded, and so are texts, to stop runaway answers."""
     schema = _value_schema(leaf)
     if max_characters is not None and _is_free_text(leaf):
         longest = max(max_characters, schema.get("minLength", 0))
@@ -108,14 +107,14 @@ def _given_schema(leaf: Leaf) -> dict[str, Any]:
 
 
 def _with_value(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an item that says something."""
+    """Return the schema of an item that has at least one value."""
     if schema.get("type") == "object":
         return schema | {"not": _without_value(schema)}
     return schema | ({"minItems": 1} if schema.get("type") == "array" else {})
 
 
 def _without_value(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of what says nothing, of all that another one allows: an empty text, unless it is a choice."""
+    """Return a schema that matches values without content allowed by another: empty texts, unless they are choices."""
     if schema.get("type") == "object":
         return {"properties": {name: _without_value(inner) for name, inner in schema["properties"].items()}}
     if schema.get("type") == "array":

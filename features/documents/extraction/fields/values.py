@@ -1,6 +1,6 @@
-"""What a value means, however it is written: normal forms by kind, and whether two values share one.
+"""Normal forms of values by kind, and comparison by them.
 
-A text that may be read in two ways has two normal forms. Knows no document.
+An ambiguous text has several normal forms.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Money to the cent; without a currency where none is named."""
+    """Money to the cent, with its currency if known."""
 
     cents: Decimal
     currency: str | None = None
 
 
 def normal_forms(value: Any, kind: Kind) -> frozenset[Normal]:
-    """Return what a value may mean, come as JSON or in a document's own words; empty if it is no such value."""
+    """Return the possible meanings of a value from JSON or from a document; empty if it has none of this kind."""
     if value is None:
         return frozenset()
     if isinstance(value, bool) or kind is Kind.BOOLEAN:
@@ -52,7 +52,7 @@ def normal_forms(value: Any, kind: Kind) -> frozenset[Normal]:
 
 
 def is_same(one: Any, other: Any, kind: Kind) -> bool:
-    """Tell whether two values may mean the same. Two amounts may, if one of them names no currency."""
+    """Tell whether two values may mean the same. Amounts may if one of them has no currency."""
     if one is None or other is None:
         return one is other
     ones, others = normal_forms(one, kind), normal_forms(other, kind)
@@ -67,7 +67,7 @@ def is_same_for(leaf: Leaf, one: Any, other: Any) -> bool:
 
 
 def normal_text(text: str) -> str:
-    """Return a text without what differs between two prints of it: case, blanks, forms of quotes, ligatures."""
+    """Return a text without typographic differences: case, blanks, forms of quotes, ligatures."""
     plain = unicodedata.normalize("NFKC", text).translate(_QUOTES).casefold()
     return re.sub(r"\s+", " ", plain).strip().rstrip(".,;:").strip()
 

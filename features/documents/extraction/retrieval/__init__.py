@@ -1,4 +1,4 @@
-"""Find the passages that a question needs: by their words, by their vectors, or by both.
+"""Passage search in memory: by words, by vectors, or by both.
 
-Knows arrays in memory and their bytes; where they are kept, and who embeds texts, is for others to know.
+Callers store the arrays and embed texts.
 """

@@ -1,6 +1,6 @@
-"""A segment with the texts of its passages as one run of bytes: its head is read whole, a text by its place.
+"""A segment and its passages' texts as one byte string: the head is read whole, each text by its byte range.
 
-Knows no store. Layout: the sizes of segment and contents, these two, then a record for each passage.
+Layout: the sizes of segment and contents, these two, then one record per passage.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from features.documents.extraction.retrieval.segment import Segment
 
 _SIZES = struct.Struct("<QQ")
 SIZES_BYTES = _SIZES.size
-"""What `head_bytes` needs of the beginning."""
+"""Number of leading bytes that `head_bytes` needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageText:
-    """What is shown of a passage."""
+    """The text of a passage to show."""
 
     headings: tuple[str, ...]
-    """The outermost first, those alone that do not stand in the text."""
+    """Outermost first, without headings that are in the text itself."""
     text: str
 
     @property
     def shown(self) -> str:
-        """Return the text with its headings in a line before it: what is embedded, and put into prompts."""
+        """Return the text preceded by a line with its headings, as embedded and put into prompts."""
         return beginning(self.headings) + self.text
 
     def to_bytes(self) -> bytes:
@@ -47,25 +47,25 @@ class PassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Archive:
-    """The head of one."""
+    """The head of an archive."""
 
     segment: Segment
     names: tuple[str, ...]
-    """Of the segment's documents, as users call them."""
+    """Names of the segment's documents, as shown to users."""
     start: int
-    """Where the records begin."""
-    ends: NDArray[np.int64]  # [rows]: where each of them ends, from there on
+    """Offset of the first record."""
+    ends: NDArray[np.int64]  # [rows]: end of each record, relative to `start`
     size_bytes: int
-    """Of the head."""
+    """Size of the head."""
 
     def record_range(self, row: int) -> tuple[int, int]:
-        """Return from where to where the record of a row's passage stands in the object."""
+        """Return the byte range of a row's passage record in the object."""
         first = int(self.ends[row - 1]) if row else 0
         return self.start + first, self.start + int(self.ends[row])
 
 
 def archive(segment: Segment, names: Sequence[str], texts: Sequence[PassageText]) -> bytes:
-    """Return the bytes; `names` are of the segment's documents, `texts` of its rows."""
+    """Return the archive; `names` are of the segment's documents, `texts` of its rows."""
     assert len(names) == len(segment.documents), "each document has a name"
     assert len(texts) == segment.num_rows, "each passage has a text"
     records = [text.to_bytes() for text in texts]
@@ -75,7 +75,7 @@ def archive(segment: Segment, names: Sequence[str], texts: Sequence[PassageText]
 
 
 def head_bytes(beginning_of: bytes) -> int:
-    """Return how many bytes the head has. Raises RetrievalError for bytes that are too few."""
+    """Return the size of the head. Raises RetrievalError for too few bytes."""
     if len(beginning_of) < SIZES_BYTES:
         raise RetrievalError("these bytes are no part of an index.")
     num_segment, num_contents = _SIZES.unpack_from(beginning_of)
@@ -83,7 +83,7 @@ def head_bytes(beginning_of: bytes) -> int:
 
 
 def read_head(head: bytes) -> Archive:
-    """Read the first `head_bytes` of what `archive` made. Raises RetrievalError for anything else."""
+    """Read the first `head_bytes` of an archive. Raises RetrievalError for anything else."""
     start = head_bytes(head)
     num_segment, _ = _SIZES.unpack_from(head)
     words, columns = unpack(head[SIZES_BYTES + num_segment : start])

@@ -1,4 +1,4 @@
-"""Which of the ranked passages a prompt has room for, and which were left out and why. Knows no text and no index."""
+"""Chooses the ranked passages that a prompt has room for, with reasons for those left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LeftOut(StrEnum):
     """Why a passage is not in a prompt."""
 
     TOKENS = "tokens"  # there was no room for it
-    RANK = "rank"  # as many as may be are better
+    RANK = "rank"  # the maximum number of better passages is chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a prompt is given, and what not."""
+    """The passages chosen for a prompt, and the others."""
 
     chosen: tuple[Ranked, ...]
-    """Documents by their best passage, the passages of each in its order."""
+    """Documents by their best passage, the passages of each in text order."""
     dropped: tuple[Ranked, ...]
-    """In the order of their ranks."""
+    """In the order of ranks."""
     num_tokens: int
 
 
 def choose(ranked: Sequence[tuple[Hit, Place]], *, max_tokens: int, top_k: int) -> Choice:
-    """Take the best passages that fit, at most `top_k`; a smaller one may go in where a better one has no room."""
+    """Take the best passages that fit, at most `top_k`; a smaller one may replace a better one that does not fit."""
     chosen: list[Ranked] = []
     dropped: list[Ranked] = []
     used = 0

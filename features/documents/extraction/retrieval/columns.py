@@ -1,4 +1,4 @@
-"""Named arrays and a few words as one run of bytes, and back. Knows not what they mean."""
+"""Serialisation of named arrays and a small JSON object as one byte string."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE = struct.Struct("<Q")
 
 
 def pack(words: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
-    """Return the bytes that `unpack` reads."""
+    """Return bytes for `unpack`."""
     shapes = [(name, each.dtype.newbyteorder("<").str, each.shape) for name, each in columns.items()]
     header = orjson.dumps({"words": words, "columns": shapes})
     bodies = [np.ascontiguousarray(each, each.dtype.newbyteorder("<")).tobytes() for each in columns.values()]
@@ -28,7 +28,7 @@ def pack(words: Mapping[str, Any], columns: Mapping[str, Column]) -> bytes:
 
 
 def unpack(stored: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
-    """Return words and columns, which share the memory of the bytes. Raises RetrievalError for other bytes."""
+    """Return the JSON object and the columns, which share the memory of the bytes. Raises RetrievalError."""
     start = len(_MAGIC) + 1 + _SIZE.size
     if stored[: len(_MAGIC)] != _MAGIC or len(stored) < start:
         raise RetrievalError("these bytes are no part of an index.")
@@ -41,7 +41,7 @@ def unpack(stored: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
     for name, dtype, shape in header["columns"]:
         count = int(np.prod(shape, dtype=np.int64))
         if start + count * np.dtype(dtype).itemsize > len(stored):
-            raise RetrievalError("a part of an index lacks its end; build it again.")
+            raise RetrievalError("a part of an index is truncated; build it again.")
         columns[name] = np.frombuffer(stored, dtype, count, start).reshape(shape)
         start += columns[name].nbytes
     return header["words"], columns

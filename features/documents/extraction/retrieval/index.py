@@ -1,6 +1,6 @@
-"""Segments that are searched as one: by words, by vectors, or by both joined by their ranks.
+"""Search of segments as one index: by words, by vectors, or by both with fused ranks.
 
-Knows no file; a segment more or less makes another index.
+Adding or removing a segment means creating another index.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from features.documents.extraction.retrieval.terms import Analyzer
 from features.documents.extraction.retrieval.vectors import nearest
 
 DEPTH = 100
-"""How many of each ranking are joined, or as many as are asked for."""
+"""Minimum length of the rankings to fuse; longer if more results are requested."""
 
 
 class Index:
-    """Raises RetrievalError where its segments were not made alike."""
+    """Searches segments. Raises RetrievalError unless they were made alike."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         if not segments:
@@ -38,12 +38,12 @@ class Index:
         self._analyzer = Analyzer(self.signature.language)
 
     def locate(self, row: int) -> tuple[int, int]:
-        """Return which segment has a row, and which row of that it is."""
+        """Return the segment number of a row, and its row in the segment."""
         number = bisect_right(self._starts, row) - 1
         return number, row - self._starts[number]
 
     def place(self, row: int) -> Place:
-        """Return where a row's passage stands."""
+        """Return the place of a row's passage."""
         number, own = self.locate(row)
         return self._segments[number].place(own)
 
@@ -52,14 +52,14 @@ class Index:
         return self._words.search(self._analyzer.terms(question), top_k)
 
     def by_vectors(self, vectors: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
-        """Rank passages for each of [questions, dimensions]. Raises RetrievalError where passages have no vectors."""
-        found = [segment.vectors for segment in self._segments if segment.vectors is not None]
-        if len(found) < len(self._segments):
+        """Rank passages for each of `[questions, dimensions]`. Raises RetrievalError if passages have no vectors."""
+        vector_parts = [segment.vectors for segment in self._segments if segment.vectors is not None]
+        if len(vector_parts) < len(self._segments):
             raise RetrievalError("this index has no vectors; search it by words, or build it with an embedding model.")
-        return nearest(found, vectors, top_k)
+        return nearest(vector_parts, vectors, top_k)
 
     def by_both(self, questions: Sequence[str], vectors: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
-        """Rank passages for each question by both rankings' ranks."""
+        """Rank passages for each question by fusing both rankings."""
         depth = max(top_k, DEPTH)
         near = self.by_vectors(vectors, depth)
         words = (self.by_words(question, depth) for question in questions)

@@ -1,6 +1,6 @@
-"""Which terms stand in which texts, and how often: an inverted file of arrays that nothing changes.
+"""Immutable inverted file: which terms occur in which texts, and how often.
 
-A larger one is made of smaller ones by `merged`; texts are numbered in the order in which they came. Knows no scores.
+`merged` joins smaller ones into a larger one; texts keep the order in which they came.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ Ints = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Postings:
-    """Sorted terms; the texts of term t, and how often it stands in each, lie at [starts[t], starts[t + 1])."""
+    """Sorted terms; the texts with term t, and its counts in them, are at [starts[t], starts[t + 1])."""
 
     terms: tuple[str, ...]
     starts: Ints  # [terms + 1] int64
     texts: Ints  # [postings] int32, ascending within a term
     counts: Ints  # [postings] int32
-    lengths: Ints  # [texts] int32: how many terms each has
+    lengths: Ints  # [texts] int32: number of terms
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[str]]) -> Postings:
-        """Make them of the terms of texts."""
+        """Build an inverted file from the terms of texts."""
         numbers: dict[str, int] = {}
-        found: list[tuple[int, int, int]] = []
+        entries: list[tuple[int, int, int]] = []
         lengths: list[int] = []
         for text, terms in enumerate(texts):
             lengths.append(len(terms))
-            found += ((numbers.setdefault(term, len(numbers)), text, count) for term, count in Counter(terms).items())
-        rows = np.fromiter(chain.from_iterable(found), np.int64, 3 * len(found)).reshape(-1, 3)
+            entries += ((numbers.setdefault(term, len(numbers)), text, count) for term, count in Counter(terms).items())
+        rows = np.fromiter(chain.from_iterable(entries), np.int64, 3 * len(entries)).reshape(-1, 3)
         ordered = sorted(numbers)
-        place = np.empty(len(ordered), np.int64)  # of a number among the sorted terms
+        place = np.empty(len(ordered), np.int64)  # position of each number among the sorted terms
         place[[numbers[term] for term in ordered]] = np.arange(len(ordered))
         return _sorted(ordered, place[rows[:, 0]], rows[:, 1], rows[:, 2], lengths=np.array(lengths, np.int32))
 
     @classmethod
     def merged(cls, parts: Sequence[Postings]) -> Postings:
-        """Put the texts of several behind one another."""
+        """Join inverted files; the texts of each follow those of the previous one."""
         ordered = sorted(set(chain.from_iterable(part.terms for part in parts)))
         numbers = {term: number for number, term in enumerate(ordered)}
         terms, texts, before = [], [], 0
@@ -64,18 +64,18 @@ class Postings:
 
     @property
     def num_texts(self) -> int:
-        """Return how many texts there are, those without a term too."""
+        """Return the number of texts, including those without terms."""
         return len(self.lengths)
 
     def columns(self) -> dict[str, Column]:
-        """Return what `from_columns` reads."""
+        """Return columns for `from_columns`."""
         words = np.frombuffer(_BETWEEN_TERMS.join(self.terms).encode(), np.uint8)
         arrays = {"starts": self.starts, "texts": self.texts, "counts": self.counts, "lengths": self.lengths}
         return {"terms": words, **arrays}
 
     @classmethod
     def from_columns(cls, columns: dict[str, Column]) -> Postings:
-        """Read what `columns` gave."""
+        """Read the output of `columns`."""
         words = columns["terms"].tobytes().decode()
         arrays = {name: columns[name] for name in ("starts", "texts", "counts", "lengths")}
         return cls(terms=tuple(words.split(_BETWEEN_TERMS)) if words else (), **arrays)
@@ -86,7 +86,7 @@ def _joined(arrays: Sequence[Ints]) -> Ints:
 
 
 def _sorted(terms: Sequence[str], of_term: Ints, texts: Ints, counts: Ints, *, lengths: Ints) -> Postings:
-    """Return postings that came in the order of their texts."""
+    """Return an inverted file from entries in the order of their texts."""
     order = np.argsort(of_term, kind="stable")
     starts = np.searchsorted(of_term[order], np.arange(len(terms) + 1))
     return Postings(

@@ -1,4 +1,4 @@
-"""A ranking: rows of an index, the best first; and how several become one. Knows no index."""
+"""Rankings of rows, best first, and fusion of several rankings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RRF_K = 60
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A row of an index, and how well it answers; a larger score is better, and means nothing elsewhere."""
+    """A row of an index and its score; scores are comparable only within one ranking."""
 
     row: int
     score: float
 
 
 def best(scores: NDArray[np.float32], top_k: int) -> list[Hit]:
-    """Return the best rows of [rows] scores above -inf; of equal ones the first rows."""
+    """Return the best rows by `[rows]` scores above -inf; among equals the first rows."""
     count = min(top_k, len(scores))
     if count == 0:
         return []
@@ -33,7 +33,7 @@ def best(scores: NDArray[np.float32], top_k: int) -> list[Hit]:
 
 
 def fused(rankings: Sequence[Sequence[Hit]], top_k: int, *, k: int = RRF_K) -> list[Hit]:
-    """Join rankings by their places alone, as reciprocal rank fusion does (Cormack, Clarke, Buettcher 2009)."""
+    """Join rankings by rank alone with reciprocal rank fusion (Cormack, Clarke, Buettcher 2009)."""
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
         for place, hit in enumerate(ranking, 1):

@@ -1,6 +1,6 @@
-"""A part of an index that nothing changes: some documents' passages, their words, and their vectors if it has any.
+"""An immutable part of an index: passages of some documents with their words and, optionally, vectors.
 
-Knows no file and no text; a passage is a place in a document that somebody else keeps.
+Texts are stored elsewhere; a passage is a place in a document.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from features.documents.extraction.retrieval.vectors import Vectors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a passage stands."""
+    """The place of a passage."""
 
     document: str
     start: int
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
-    """Passages are its rows, in the order of their documents."""
+    """Passages as rows, in the order of their documents."""
 
     signature: Signature
     documents: tuple[str, ...]
@@ -42,7 +42,7 @@ class Segment:
 
     @classmethod
     def merged(cls, parts: Sequence[Segment]) -> Segment:
-        """Put at least one behind another. Raises RetrievalError where they were not made alike."""
+        """Join one or more segments. Raises RetrievalError unless they were made alike."""
         first = parts[0]
         for other in parts[1:]:
             first.signature.require(other.signature)
@@ -62,19 +62,19 @@ class Segment:
         return len(self.places)
 
     def place(self, row: int) -> Place:
-        """Return where a row's passage stands."""
+        """Return the place of a row's passage."""
         document, start, end, num_tokens = self.places[row].tolist()
         return Place(document=self.documents[document], start=start, end=end, num_tokens=num_tokens)
 
     def to_bytes(self) -> bytes:
-        """Return what `from_bytes` reads."""
+        """Return bytes for `from_bytes`."""
         words = {"signature": self.signature.to_json(), "documents": self.documents}
         vectors = {} if self.vectors is None else {"vectors": self.vectors}
         return pack(words, {"places": self.places, **self.postings.columns(), **vectors})
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Segment:
-        """Read what `to_bytes` wrote. Raises RetrievalError for anything else."""
+        """Read the output of `to_bytes`. Raises RetrievalError for anything else."""
         words, columns = unpack(stored)
         return cls(
             signature=Signature.from_json(words["signature"]),
@@ -91,9 +91,9 @@ def build(
     *,
     vectors: NDArray[np.float32] | None = None,
 ) -> Segment:
-    """Make a segment of documents: of each its name, its text and its passages; and of a vector for each passage.
+    """Build a segment from documents, each with name, text and passages, and a vector for each passage.
 
-    Raises RetrievalError where there are not as many vectors, or not of such a size, as the signature says.
+    Raises RetrievalError if number or size of the vectors differ from the signature.
     """
     analyzer = Analyzer(signature.language)
     names: list[str] = []
@@ -114,7 +114,7 @@ def build(
 
 
 def _require_vectors(vectors: NDArray[np.float32] | None, signature: Signature, *, num_rows: int) -> None:
-    said = None if signature.embedding is None else (num_rows, signature.embedding.dimensions)
-    given = None if vectors is None else vectors.shape
-    if given != said:
-        raise RetrievalError(f"vectors of the shape {given} are given, and {said} is what the passages need.")
+    expected = None if signature.embedding is None else (num_rows, signature.embedding.dimensions)
+    actual = None if vectors is None else vectors.shape
+    if actual != expected:
+        raise RetrievalError(f"vectors have shape {actual}; the passages need {expected}.")

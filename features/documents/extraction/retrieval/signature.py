@@ -1,4 +1,4 @@
-"""How an index was made: what two parts of it, or it and a question, must have in common. Knows no index."""
+"""Signature of an index: how it was made, which its parts and queries must match."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ class EmbeddingSignature:
     pooling: str
     dimensions: int
     dtype: str = "float16"
-    """As which they are kept."""
+    """Type in which they are stored."""
     query_prefix: str = ""
     document_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """How passages were cut, and what is known of each."""
+    """How passages were cut and indexed."""
 
     cutter: str
     """`Cutter.version`."""
     tokenizer_sha256: str
-    """Of the tokenizer that passages were counted by."""
+    """Of the tokenizer that counted the tokens of passages."""
     language: str
-    """Of the words: see `Analyzer`."""
+    """Language of the words: see `Analyzer`."""
     embedding: EmbeddingSignature | None = None
-    """None where passages have no vectors."""
+    """None if passages have no vectors."""
 
     def require(self, other: Signature) -> None:
-        """Raise RetrievalError, naming what differs, unless the other is the same."""
+        """Raise RetrievalError naming the differences unless the signatures are equal."""
         mine, theirs = self.to_json(), other.to_json()
         different = [f"{name} {mine[name]!r} and {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
         if different:
-            raise RetrievalError(f"parts of two indexes do not go together: {'; '.join(different)}. Build one anew.")
+            raise RetrievalError(f"parts of two indexes do not match: {'; '.join(different)}. Build one again.")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
+        """Return JSON for `from_json`."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Signature:
-        """Read what `to_json` wrote."""
-        embedding = said["embedding"]
-        return cls(**{**said, "embedding": None if embedding is None else EmbeddingSignature(**embedding)})
+    def from_json(cls, content: dict[str, Any]) -> Signature:
+        """Read the output of `to_json`."""
+        embedding = content["embedding"]
+        return cls(**{**content, "embedding": None if embedding is None else EmbeddingSignature(**embedding)})

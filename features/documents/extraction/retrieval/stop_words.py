@@ -1,4 +1,4 @@
-"""Words that say nothing of what a text is about, by language; where a language has none here, all words count."""
+"""Stop words by language; in languages without a list all words count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ would ought all both few more most other such only own same too very just also b
 """
 
 STOP_WORDS: dict[str, frozenset[str]] = {"english": frozenset(_ENGLISH.split())}
-"""Of English the articles, pronouns, prepositions, conjunctions and auxiliaries.
+"""For English: articles, pronouns, prepositions, conjunctions and auxiliaries.
 
-On Cranfield BM25 has an nDCG@10 of .381 without them, of .373 with them.
+On Cranfield BM25 has an nDCG@10 of .381 with this list, of .373 without it.
 """

@@ -1,7 +1,4 @@
-"""A text as the terms that it is found by: its words in small letters, those of a known language by their stem.
-
-Knows no index and no weights.
-"""
+"""Converts a text to search terms: lowercase words, stemmed in known languages."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from features.documents.extraction.errors import RetrievalError
 from features.documents.extraction.retrieval.stop_words import STOP_WORDS
 
 SIMPLE = "simple"
-"""Words as they are: for a language that is not known, and for several."""
+"""Words without stemming: for unknown or mixed languages."""
 
 _WORD = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*")
 _PARTS = re.compile(r"[^\W_]+")
 _MAX_CHARACTERS = 64
-"""Of a term: what is longer is cut, in texts and questions alike."""
+"""Maximum length of a term: longer ones are cut, in texts and questions alike."""
 
 
 class Analyzer:
-    """Makes terms in one language: `simple`, or one that Snowball's stemmers know. Raises RetrievalError."""
+    """Makes terms in one language: `simple`, or a language with a Snowball stemmer. Raises RetrievalError."""
 
     def __init__(self, language: str) -> None:
         self._stem: Callable[[list[str]], list[str]] | None = None if language == SIMPLE else _stemmer(language)
@@ -30,7 +27,7 @@ class Analyzer:
         self._stop_words = STOP_WORDS.get(language, frozenset())
 
     def terms(self, text: str) -> list[str]:
-        """Return the terms of a text in its order; `1,234.50` is itself and its parts too."""
+        """Return the terms of a text in order; `1,234.50` yields itself and its parts."""
         words: list[str] = []
         for word in _WORD.findall(unicodedata.normalize("NFKC", text).lower()):
             if word in self._stop_words:
