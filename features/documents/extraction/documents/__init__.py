@@ -1,4 +1,4 @@
-"""Bytes of a file into one text with its places: pages, boxes, cells, headings.
+"""Reads files into one text with positions: pages, boxes, cells, headings.
 
-Knows nothing of fields, prompts or models; nothing here opens a socket or writes a file.
+Nothing here opens a socket or writes a file.
 """

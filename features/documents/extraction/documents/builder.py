@@ -1,6 +1,6 @@
-"""Builds a document piece by piece: readers say what follows and what it is, here it becomes canonical.
+"""Builds a document from pieces of text and marks by readers, and converts it to canonical form.
 
-Knows no format. Marks are set on the raw text and moved with it.
+Marks are set on the raw text and moved with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BETWEEN_PAGES = "\n\n"
 
 
 class TextBuilder:
-    """Made for one document; `build` ends it."""
+    """Builds one document; `build` finishes it."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -26,7 +26,7 @@ class TextBuilder:
         self.length = 0
 
     def text(self, part: str) -> None:
-        """Put text behind what is there. Raises DocumentError where it is more than a document may hold."""
+        """Append text. Raises DocumentError if the document exceeds its limit."""
         self.length += len(part)
         if self.length > self._limits.max_characters:
             message = f"the text has more than {self._limits.max_characters} characters; split the document"
@@ -34,7 +34,7 @@ class TextBuilder:
         self._parts.append(part)
 
     def page(self) -> None:
-        """Let a page begin here, an empty line after the last one. Raises DocumentError where there are too many."""
+        """Begin a page, after an empty line. Raises DocumentError if there are too many."""
         if len(self._pages) == self._limits.max_pages:
             message = f"the document has more than {self._limits.max_pages} pages; split it"
             raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, self._limits.max_pages)
@@ -43,21 +43,21 @@ class TextBuilder:
         self._pages.append(self.length)
 
     def cell(self, start: int, *, table: int, row: int, column: int) -> None:
-        """Say that the text from `start` to here is a cell."""
+        """Mark the text from `start` to here as a cell."""
         self._cells.append((start, self.length, table, row, column))
 
     def heading(self, start: int, *, level: int) -> None:
-        """Say that the text from `start` to here is a heading."""
+        """Mark the text from `start` to here as a heading."""
         self._headings.append((start, self.length, level))
 
     def build(self, format_name: str, parser: str, notes: tuple[str, ...] = ()) -> Document:
-        """Return the document, its text canonical."""
-        found = canonical("".join(self._parts))
-        to = found.offsets.tolist()
+        """Return the document with canonical text."""
+        canonical_text = canonical("".join(self._parts))
+        to = canonical_text.offsets.tolist()
         starts = self._pages or [0]
         ends = [*(start - len(_BETWEEN_PAGES) for start in starts[1:]), self.length]
         return Document(
-            text=found.text,
+            text=canonical_text.text,
             pages=tuple(Page(start=to[start], end=to[end]) for start, end in zip(starts, ends, strict=True)),
             runs=Runs.of(()),
             cells=tuple(

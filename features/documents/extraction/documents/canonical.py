@@ -1,6 +1,6 @@
-"""The one text of a document: NFC, "\\n" for every line end, no soft hyphens.
+"""The canonical text of a document: NFC, "\\n" for every line end, no soft hyphens.
 
-Knows where each character of the raw text went, and no formats.
+Maps offsets of the raw text to the canonical one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 Offsets = NDArray[np.int64]
 
 _NUL, _LINE_FEED, _RETURN, _SOFT_HYPHEN, _REPLACEMENT = 0x00, 0x0A, 0x0D, 0xAD, 0xFFFD
-_JAMO = ("\u1160", "\u11ff")  # vowels and finals of Hangul: they join what is before them and are no marks
+_JAMO = ("\u1160", "\u11ff")  # Hangul vowels and finals: they join the preceding character without being marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canonical:
-    """A text and, for each offset of the raw one and for its end, the offset here."""
+    """A text and, for each offset of the raw text and its end, the offset here."""
 
     text: str
     offsets: Offsets
 
 
 def canonical(raw: str) -> Canonical:
-    """Return the canonical form: what is dropped (soft hyphens, NUL) leads to what follows it."""
+    """Return the canonical form; offsets of dropped characters (soft hyphens, NUL) lead to what follows them."""
     points = np.frombuffer(raw.encode("utf-32-le", "surrogatepass"), np.uint32)
     is_return = points == _RETURN
     followed = np.append(points[1:] == _LINE_FEED, False)[: len(points)]
@@ -43,7 +43,7 @@ def canonical(raw: str) -> Canonical:
 
 
 def _composed(text: str) -> Canonical:
-    """Return NFC with offsets: a character that became part of another leads to that one."""
+    """Return the NFC form with offsets: a character that was combined with another leads to that one."""
     parts: list[str] = []
     offsets = np.empty(len(text) + 1, np.int64)
     end = 0
@@ -58,7 +58,7 @@ def _composed(text: str) -> Canonical:
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of a text that composition never crosses: a character with the marks after it."""
+    """Yield the stretches that composition never crosses: a character with its marks."""
     start = 0
     for index in range(1, len(text)):
         if not _joins(text[index]):

@@ -1,6 +1,6 @@
-"""A document as everything after its parser sees it: one text, and the places in it.
+"""A read document in the form used after parsing: one text, and positions in it.
 
-Knows no format and no parser; every span anywhere later is an offset into `Document.text`.
+Every later span is an offset into `Document.text`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEVEL = 6  # of zlib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """[start, end) of the text; the size in points as it is shown, None where the format has no pages."""
+    """The page [start, end) of the text, with its displayed size in points; None for formats without pages."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """[start, end) of the text is the cell of a table; all three counts start at 0, tables over the whole document."""
+    """The table cell [start, end) of the text; table, row and column count from 0, tables over the whole document."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """[start, end) of the text is a heading; level 1 is the highest."""
+    """The heading [start, end) of the text; level 1 is the highest."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """What a parser found. A format without pages has one page; `notes` say what was left out."""
+    """The result of a parser. A format without pages has one page; `notes` say what was left out."""
 
     text: str
     pages: tuple[Page, ...]
@@ -62,15 +62,15 @@ class Document:
     cells: tuple[Cell, ...]
     headings: tuple[Heading, ...]
     format: str
-    parser: str  # name and version: the same bytes are parsed again where it changed
+    parser: str  # name and version: files are parsed again when it changes
     notes: tuple[str, ...] = ()
 
     def page_at(self, offset: int) -> int:
-        """Return the page, from 0, that an offset of the text lies on."""
+        """Return the page, from 0, at an offset of the text."""
         return max(bisect_right(self.pages, offset, key=lambda page: page.start) - 1, 0)
 
     def to_bytes(self) -> bytes:
-        """Return one compressed object that `from_bytes` reads."""
+        """Return one compressed object for `from_bytes`."""
         numbers = {
             "pages": [(page.start, page.end, page.width, page.height) for page in self.pages],
             "cells": [(cell.start, cell.end, cell.table, cell.row, cell.column) for cell in self.cells],
@@ -83,7 +83,7 @@ class Document:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> Document:
-        """Read what `to_bytes` wrote. Raises DocumentError for anything else, and for versions of a newer release."""
+        """Read the output of `to_bytes`. Raises DocumentError for anything else, and for newer versions."""
         body = _body(stored)
         size = _SIZE.unpack_from(body)[0]
         header = orjson.loads(body[_SIZE.size : _SIZE.size + size])
@@ -101,7 +101,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentSummary:
-    """What is told of a stored document without its places."""
+    """Properties of a stored document without its positions."""
 
     parser: str
     format: str
@@ -110,7 +110,7 @@ class DocumentSummary:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> DocumentSummary:
-        """Read what `Document.to_bytes` wrote; raises as `Document.from_bytes`."""
+        """Read the output of `Document.to_bytes`; raises as `Document.from_bytes`."""
         header = _header(stored)
         return cls(
             parser=header["parser"],
@@ -121,12 +121,12 @@ class DocumentSummary:
 
 
 def text_of(stored: bytes) -> str:
-    """Return the text alone of what `Document.to_bytes` wrote; raises as `Document.from_bytes`."""
+    """Return only the text from the output of `Document.to_bytes`; raises as `Document.from_bytes`."""
     return str(_header(stored)["text"])
 
 
 def _header(stored: bytes) -> Any:
-    """Return what stands before the runs, which are not unpacked: they are most of it."""
+    """Return the header without unpacking the runs after it, which are most of the object."""
     packed, unpacking = _packed(stored), zlib.decompressobj()
     try:
         size = _SIZE.unpack(unpacking.decompress(packed, _SIZE.size))[0]
@@ -144,7 +144,7 @@ def _body(stored: bytes) -> bytes:
 
 def _packed(stored: bytes) -> bytes:
     if stored[: len(_MAGIC)] != _MAGIC:
-        raise DocumentError(DocumentCode.DAMAGED, "these bytes are no stored document")
+        raise DocumentError(DocumentCode.DAMAGED, "these bytes are not a stored document")
     version = stored[len(_MAGIC)] if len(stored) > len(_MAGIC) else 0
     if version != _VERSION:
         message = f"this stored document has version {version}; this release reads {_VERSION}: parse the file again"

@@ -1,6 +1,6 @@
-"""Which format some bytes have: by what is in them, and for plain text by the file's name.
+"""Detects the format of a file by its content, and for plain text by its name.
 
-Knows signatures; opens nothing but the directory of a zip.
+Only the directory of a zip is opened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from features.documents.extraction.errors import DocumentCode, DocumentError
 
 
 class Format(StrEnum):
-    """What is read."""
+    """Supported formats."""
 
     PDF = "pdf"
     DOCX = "docx"
@@ -58,11 +58,11 @@ _MAIL = re.compile(rb"(Return-Path|Received|From|To|Date|Subject|Message-ID|MIME
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _ALLOWED = ", ".join(Format)
 _LOOK_BYTES = 4096
-_END_BYTES = 22  # of a zip's directory, at least
+_END_BYTES = 22  # minimum size of a zip's end record
 
 
 def format_of(content: bytes, name: str) -> Format:
-    """Return the format. Raises DocumentError for an empty file, an unknown format and a false name."""
+    """Return the format. Raises DocumentError for an empty file, an unknown format and a misleading name."""
     if not content:
         raise DocumentError(DocumentCode.EMPTY, f"{name} is empty")
     if b"%PDF-" in content[:1024]:
@@ -73,7 +73,7 @@ def format_of(content: bytes, name: str) -> Format:
         raise _ole_error(content, name)
     named = _SUFFIXES.get(PurePath(name).suffix.lower())
     if named in _IN_BYTES:
-        message = f"{name} is named a {named} file, and does not begin as one"
+        message = f"{name} is named a {named} file, but does not begin like one"
         raise DocumentError(DocumentCode.DAMAGED, message)
     return named or _text_format_of(content, name)
 
@@ -86,7 +86,7 @@ def _package_of(content: bytes, name: str) -> Format:
         if not 0 <= content.rfind(b"PK\x05\x06") <= len(content) - _END_BYTES:
             message = f"the end of {name} is missing: a zip file ends with its directory"
             raise DocumentError(DocumentCode.TRUNCATED, message) from None
-        raise DocumentError(DocumentCode.DAMAGED, f"{name} begins as a zip file and is none: {error}") from None
+        raise DocumentError(DocumentCode.DAMAGED, f"{name} begins like a zip file but is none: {error}") from None
     if "[Content_Types].xml" in members:
         for folder, format_name in _PACKAGES.items():
             if any(member.startswith(folder) for member in members):
@@ -105,11 +105,11 @@ def _text_format_of(content: bytes, name: str) -> Format:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Format.TEXT
     if _CONTROL.search(head):
-        raise _unsupported(name, "in a format that is not known")
+        raise _unsupported(name, "in an unknown format")
     if _HTML.match(head.removeprefix(b"\xef\xbb\xbf")):
         return Format.HTML
     return Format.MAIL if _MAIL.match(head) else Format.TEXT
 
 
 def _unsupported(name: str, what: str) -> DocumentError:
-    return DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is {what}. Read are {_ALLOWED}.")
+    return DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is {what}. Supported are {_ALLOWED}.")

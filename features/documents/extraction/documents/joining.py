@@ -1,7 +1,4 @@
-"""Several documents as one: a mail and what is attached to it.
-
-Knows values only.
-"""
+"""Joins several documents into one: a mail and its attachments."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ _BETWEEN = "\n\n"
 
 
 def joined(documents: Sequence[Document], *, notes: tuple[str, ...]) -> Document:
-    """Put documents behind one another: pages and tables are counted on, and one without pages lengthens the last page.
+    """Join documents in order: pages and tables are renumbered, and one without pages extends the last page.
 
-    The format is the first one's, which has a page; the parser names all of them.
+    The format is that of the first document, which must have a page; the parser names all of them.
     """
     moved: list[Document] = []
     pages: list[Page] = []

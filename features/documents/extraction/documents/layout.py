@@ -1,6 +1,6 @@
-"""The text that a prompt shows: what stands beside one another on a page stands so in a line, with blanks between.
+"""The text that a prompt shows: words that are side by side on a page are side by side in a line, padded with blanks.
 
-Knows boxes and offsets. Pages without columns, and formats without pages, are shown as their text is.
+Pages without columns, and formats without pages, are shown as plain text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from features.documents.extraction.documents.runs import Runs
 
 _BETWEEN_PAGES = "\n\n"
 _MAX_BLANKS = 4
-_COLUMN_GAP = 3.0  # widths of a character: more between two words is no blank of a line of prose
-_MIN_GAPS = 2  # on a page with columns
+_COLUMN_GAP = 3.0  # character widths: a wider gap between two words is no space of a line of prose
+_MIN_GAPS = 2  # of a page with columns
 _SAME_LINE = 0.5  # of the words' median height
 
 Ints = NDArray[np.int64]
@@ -24,34 +24,34 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutText:
-    """A text for a prompt, and which stretches of the document's text it is made of."""
+    """A text for a prompt, mapped to the stretches of the document's text that it consists of."""
 
     text: str
-    origins: Ints  # [stretches, 3]: start here, start in the document, length; in the order of this text
+    origins: Ints  # [stretches, 3]: start here, start in the document, length; in text order
     own_text: str | None = None
-    """The same with blanks for what no document says, as the names of passages; None: there is no such."""
+    """The text with blanks for parts not from a document, such as names of passages; None: no such parts."""
 
     def to_document(self, start: int, end: int) -> tuple[int, int]:
-        """Return where [start, end) of this text stands in the document's: the least span that holds all of it."""
+        """Return the smallest span of the document's text that holds all of [start, end) of this text."""
         pieces = self.pieces(start, end)
-        if not pieces:  # blanks alone
+        if not pieces:  # only blanks
             return (self._after(start),) * 2
         return min(piece[0] for piece in pieces), max(piece[1] for piece in pieces)
 
     def pieces(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the spans of the document's text that [start, end) shows, in the order in which it shows them."""
+        """Return the spans of the document's text shown by [start, end), in the order shown."""
         here = self.origins[:, 0]
         first = max(int(np.searchsorted(here, start, side="right")) - 1, 0)
         last = int(np.searchsorted(here, end, side="left"))
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for begin, origin, length in self.origins[first:last].tolist():
             low, high = max(start, begin) - begin + origin, min(end, begin + length) - begin + origin
             if low >= high:
                 continue
-            if found and 0 <= low - found[-1][1] <= 2:  # no word has room between them
-                low = found.pop()[0]
-            found.append((low, high))
-        return found
+            if spans and 0 <= low - spans[-1][1] <= 2:  # no word fits between them
+                low = spans.pop()[0]
+            spans.append((low, high))
+        return spans
 
     def _after(self, offset: int) -> int:
         index = min(int(np.searchsorted(self.origins[:, 0], offset)), len(self.origins) - 1)
@@ -59,7 +59,7 @@ class LayoutText:
 
 
 def layout(document: Document) -> LayoutText:
-    """Lay a document out."""
+    """Return a document's text in layout."""
     bounds = np.searchsorted(document.runs.pages, np.arange(len(document.pages) + 1))
     parts: list[str] = []
     origins: list[Ints] = []
@@ -102,7 +102,7 @@ def _reading_order(
 
 
 def _set(text: str, spans: Ints, blanks: Ints, is_first: NDArray[np.bool_]) -> LayoutText:
-    """Put words behind one another with their blanks; a word that begins a line has a line end before them."""
+    """Join words with their blanks; a word that begins a line is preceded by a line end."""
     parts: list[str] = []
     before = ["\n" + " " * count for count in range(_MAX_BLANKS + 1)], [" " * count for count in range(_MAX_BLANKS + 1)]
     for (start, end), count, begins in zip(spans.tolist(), blanks.tolist(), is_first.tolist(), strict=True):

@@ -1,6 +1,6 @@
-"""A file's bytes into a document, in this process: the right reader, and every failure as a DocumentError.
+"""Parses a file into a document in this process: chooses the reader, and reports every failure as a DocumentError.
 
-Knows no limit of time or memory; `DocumentReader` reads in a process that has some.
+Time and memory are limited by `DocumentReader`, which reads in another process.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _PAGED = {
     Format.XLSX: sheets.read_xlsx,
 }
 PARSERS = "; ".join(("with text", *(reader.PARSER for reader in (plain, html, mail, pdf, office, sheets))))
-"""Names and versions of all readers: the same bytes under the same string give the same document."""
+"""Names and versions of all readers: the same bytes with the same string give the same document."""
 
 
 def parse(content: bytes, name: str, limits: Limits, *, progress: Progress | None = None) -> Document:
-    """Read a file. Raises DocumentError whatever is wrong with it."""
+    """Read a file. Raises DocumentError for every problem with it."""
     if len(content) > limits.max_bytes:
-        message = f"{name} has {len(content)} bytes, and {limits.max_bytes} are read; split it"
+        message = f"{name} has {len(content)} bytes; the limit is {limits.max_bytes}. Split it"
         raise DocumentError(DocumentCode.TOO_LARGE, message)
     return _read(content, name, 1, limits=limits, progress=progress or Progress())
 
 
 def _read(content: bytes, name: str, depth: int, *, limits: Limits, progress: Progress) -> Document:
-    """Read a file or an attachment: what its parser trips over is an error of that one, and not of the mail around."""
+    """Read a file or an attachment: a parser's failure is an error of this one, not of the mail around it."""
     try:
         document = _dispatched(content, name, depth, limits=limits, progress=progress)
     except (DocumentError, MemoryError):
         raise
-    except Exception as error:  # a file is from a stranger: whatever its parser trips over, it is the file
+    except Exception as error:  # files are untrusted: any failure of a parser is the file's fault
         raise DocumentError(DocumentCode.DAMAGED, f"{name}: {type(error).__name__}: {error}") from error
     if not any(map(_is_shown, document.text)):
         raise DocumentError(DocumentCode.NO_TEXT, f"{name} has no text: {_about_pictures(document)}")
@@ -52,7 +52,7 @@ def _read(content: bytes, name: str, depth: int, *, limits: Limits, progress: Pr
 
 
 def _is_shown(sign: str) -> bool:
-    """Tell whether a sign is one that a reader sees and knows: no blank, and none that a font has no character for."""
+    """Tell whether a character is visible: no blank, and none that the font has no character for."""
     return not (sign.isspace() or sign == "\ufffd" or unicodedata.category(sign) in ("Cc", "Cf"))
 
 
@@ -60,7 +60,7 @@ def _about_pictures(document: Document) -> str:
     if document.format != Format.PDF:
         return f"pictures in {document.format} files are not read. Print it to a PDF, which the extra `ocr` reads"
     if ocr.is_installed():
-        return "the extra `ocr` has found none in pictures of its pages either. Scan it anew, or leave it out"
+        return "the extra `ocr` has found none in pictures of its pages either. Scan it again, or leave it out"
     return "its pages are pictures, or empty. Install the extra `ocr` (tokenmill[documents,ocr]) to read pictures"
 
 

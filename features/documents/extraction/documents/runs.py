@@ -1,7 +1,4 @@
-"""Where stretches of a text stand on their pages, as columns: a document has millions of them.
-
-Knows offsets and boxes, not what made them.
-"""
+"""Positions of stretches of text on pages, stored as columns, since a document has millions of them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """In points, from the top left of the page as it is shown."""
+    """In points from the top left of the displayed page."""
 
     x0: float
     y0: float
@@ -26,7 +23,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A word, or a line, of one page: [start, end) of the document's text; `page` counts from 0."""
+    """A word or line on one page: [start, end) of the document's text; `page` counts from 0."""
 
     start: int
     end: int
@@ -36,7 +33,7 @@ class Run:
 
 
 class Runs(Sequence[Run]):
-    """Runs in the order of the text. Not a number means none, in boxes and in scores."""
+    """Runs in text order. NaN in boxes and scores means none."""
 
     __slots__ = ("boxes", "ocr_scores", "pages", "spans")
 
@@ -55,7 +52,7 @@ class Runs(Sequence[Run]):
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Runs:
-        """Make columns of values."""
+        """Build columns from values."""
         rows = list(runs)
         nan = float("nan")
         boxes = [(r.box.x0, r.box.y0, r.box.x1, r.box.y1) if r.box else (nan,) * 4 for r in rows]
@@ -69,7 +66,7 @@ class Runs(Sequence[Run]):
 
     @classmethod
     def joined(cls, parts: Sequence[Runs]) -> Runs:
-        """Put the runs of several pages behind one another."""
+        """Join the runs of several pages."""
         if not parts:
             return cls.of(())
         return cls(
@@ -80,14 +77,14 @@ class Runs(Sequence[Run]):
         )
 
     def to_bytes(self) -> bytes:
-        """Return the columns one after the other; offsets as differences, which compress well."""
+        """Return the columns one after another; offsets as differences, which compress well."""
         steps = np.diff(self.spans.ravel(), prepend=0)
         columns = (steps[::2], steps[1::2], self.pages, *self.boxes.T, self.ocr_scores)
         return b"".join(column.astype(column.dtype.newbyteorder("<")).tobytes() for column in columns)
 
     @classmethod
     def from_bytes(cls, stored: bytes, count: int) -> Runs:
-        """Read what `to_bytes` wrote of so many runs."""
+        """Read `count` runs from the output of `to_bytes`."""
         longs = np.frombuffer(stored, "<i8", 2 * count).reshape(2, count)
         pages = np.frombuffer(stored, "<i4", count, 16 * count)
         floats = np.frombuffer(stored, "<f4", 5 * count, 20 * count).reshape(5, count)

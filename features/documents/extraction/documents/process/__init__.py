@@ -1,4 +1,4 @@
-"""Files are read in a process of their own, which may hang, grow or die: one document fails, and the next goes on.
+"""Reads files in separate processes, which may hang, grow or die: only one document fails, and the next is read.
 
-Knows no format; strangers' bytes are looked at in the child alone.
+Only the child processes look at untrusted bytes.
 """

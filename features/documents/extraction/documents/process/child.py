@@ -1,6 +1,6 @@
-"""The process that reads: loaded once, it forks one that reads a file, or some files of one owner, and ends.
+"""The reading process: loaded once, it forks a child that reads one file, or several of one owner, and ends.
 
-What else is done with bytes that strangers had a hand in can be served the same way.
+Other work on untrusted bytes is served the same way.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from features.documents.extraction.documents.process.frames import Kind, read_fr
 from features.documents.extraction.documents.readers import ocr
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
-_GRACE_SECONDS = 5.0  # the parent ends a slow child first; alone it ends itself
+_GRACE_SECONDS = 5.0  # the parent ends a slow child before; without a parent it ends itself
 
 
 Work = Callable[[bytes, str, Limits, Progress], bytes]
-"""What is done with one content and its name. Raises DocumentError."""
+"""Work on a content with its name. Raises DocumentError."""
 
 
 def main() -> None:
-    """Read the files of one parent."""
+    """Serve a parent that reads files."""
     ocr.load()
     serve(_read, PARSERS)
 
 
-def serve(work: Work, said_when_ready: str) -> None:
-    """Fork for one parent, and do the work in each fork, confined."""
-    warm_child.serve(said_when_ready.encode(), partial(_serve, work, address_space_bytes()))
+def serve(work: Work, ready_message: str) -> None:
+    """Fork for a parent, and do the work in each confined fork."""
+    warm_child.serve(ready_message.encode(), partial(_serve, work, address_space_bytes()))
 
 
 def _serve(work: Work, loaded_bytes: int, source: IO[bytes], answers: IO[bytes], parent_id: int) -> None:
@@ -57,11 +57,11 @@ def _read(content: bytes, name: str, limits: Limits, progress: Progress) -> byte
 
 
 def _answer(work: Work, content: bytes, name: str, limits: Limits, answers: IO[bytes]) -> tuple[Kind, bytes]:
-    """Return what the work made, or the error that there is instead."""
-    signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # which ends the process, in the midst of a parser too
+    """Return the result of the work, or its error."""
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # ends the process even inside a parser
     signal.setitimer(signal.ITIMER_REAL, limits.clock_seconds + _GRACE_SECONDS)
     try:
-        return Kind.DOCUMENT, work(content, name, limits, _Told(answers, limits))
+        return Kind.DOCUMENT, work(content, name, limits, _Reporter(answers, limits))
     except DocumentError as error:
         return Kind.ERROR, orjson.dumps({"code": error.code, "message": error.message, "page": error.page})
     except MemoryError:
@@ -71,8 +71,8 @@ def _answer(work: Work, content: bytes, name: str, limits: Limits, answers: IO[b
             signal.setitimer(timer, 0)
 
 
-class _Told(Progress):
-    """Tells the parent, and gives a picture its time and its memory."""
+class _Reporter(Progress):
+    """Reports progress to the parent, and extends time and memory for pictures."""
 
     def __init__(self, answers: IO[bytes], limits: Limits) -> None:
         self._answers = answers

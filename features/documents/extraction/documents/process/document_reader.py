@@ -1,6 +1,6 @@
-"""Reads documents one after the other, whatever is in them: `with DocumentReader() as reader: reader.read(…)`.
+"""Reads untrusted documents one after another: `with DocumentReader() as reader: reader.read(…)`.
 
-Each is read by a process of its own. Not for several threads: each has a reader of its own.
+Each is read in a process of its own. Not thread-safe: use one reader per thread.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from features.documents.extraction.errors import DocumentCode, DocumentError, Ex
 
 
 class DocumentReader:
-    """Owns at most one process that forks readers, from the first document on until `close`, and one reader."""
+    """Owns at most one warm process, which forks readers, from the first document until `close`, and one reader."""
 
     def __init__(self, limits: Limits | None = None, *, module: str = READER) -> None:
-        """`module` is what its process runs: another one than the reader of files makes other things of bytes."""
+        """`module` is run by its process: the reader of files, or another one with other results."""
         self._limits = limits or Limits()
         self._module = module
         self._warm: WarmProcess | None = None
         self._process: ReadingProcess | None = None
         self._owner: str | None = None
         self.seconds = 0.0
-        """Of processor time, of all documents; tries that were killed from outside are left out."""
+        """Processor time for all documents, except attempts that were killed from outside."""
         self._last_seconds = 0.0
-        self._before = 0.0  # of the process: what it has used for its owner's documents before
+        self._before = 0.0  # processor time that the process used for its owner's earlier documents
 
     def __enter__(self) -> Self:
         return self
@@ -44,25 +44,25 @@ class DocumentReader:
 
     @property
     def process_id(self) -> int | None:
-        """The process that forks readers, None where there is none yet; they end with it."""
+        """The process that forks readers, or None; the readers end with it."""
         return self._warm.process_id if self._warm else None
 
     @property
     def parsers(self) -> str:
-        """Names and versions of all that reads: the same bytes under the same string give the same document."""
+        """Names and versions of all readers: the same bytes with the same string give the same document."""
         return self._started().ready.decode()
 
     def read(self, content: bytes, name: str) -> Document:
-        """Return a file as a document. Raises DocumentError, after which the next one can be read."""
+        """Return a file as a document. Raises DocumentError; afterwards the next one can be read."""
         return Document.from_bytes(self.read_stored(content, name))
 
     def read_stored(self, content: bytes, name: str, *, owner: str | None = None) -> bytes:
-        """Return what `Document.to_bytes` would, without making the document in this process.
+        """Return the output of `Document.to_bytes`, without creating the document in this process.
 
-        A process reads one document, or up to `documents_per_process` of one owner that come one after the other.
+        A process reads one document, or up to `documents_per_process` consecutive ones of one owner.
         """
         if len(content) > self._limits.max_bytes:
-            message = f"{name} has {len(content)} bytes, and {self._limits.max_bytes} are read; split it"
+            message = f"{name} has {len(content)} bytes; the limit is {self._limits.max_bytes}. Split it"
             raise DocumentError(DocumentCode.TOO_LARGE, message)
         self._last_seconds = 0.0
         try:
@@ -76,7 +76,7 @@ class DocumentReader:
         except ReaderDiedError as death:
             if death.is_by_document:
                 raise death.error from None
-        try:  # blame is for those that die again, in a new process
+        try:  # only a second death, in a new process, is blamed on the document
             return self._read(content, name, owner)
         except ReaderDiedError as death:
             if not death.is_by_document:
@@ -100,7 +100,7 @@ class DocumentReader:
         started = time.monotonic()
         try:
             stored = process.read(content, name)
-        except BaseException:  # whatever it was, no other document meets this process
+        except BaseException:  # never use this process for another document
             self._end_reader()
             raise
         finally:
@@ -110,13 +110,13 @@ class DocumentReader:
         return stored
 
     def _note_time(self, process: ReadingProcess, by_clock: float) -> None:
-        """Note how long a process has worked at the last document, by the clock where nobody tells its own time."""
+        """Record the time spent on the last document, by the clock if the processor time is unknown."""
         used = process.processor_seconds()
         self._last_seconds = by_clock if used is None else used - self._before
         self._before = used or 0.0
 
     def _reader_for(self, owner: str | None, num_bytes: int) -> ReadingProcess:
-        """Return the process that reads for this owner already, else a new one."""
+        """Return the process that already reads for this owner, else a new one."""
         if self._process is not None and owner is not None and owner == self._owner:
             return self._process
         self._end_reader()
@@ -125,10 +125,10 @@ class DocumentReader:
         return self._process
 
     def _forked(self, limits: Limits) -> ReadingProcess:
-        """Return a new process. Raises ExtractionError where what forks it does not come up."""
+        """Return a new process. Raises ExtractionError if the warm process does not start."""
         try:
             return ReadingProcess.fork(self._started(), limits)
-        except WarmProcessDiedError:  # since the document before
+        except WarmProcessDiedError:  # it died after the previous document
             self.close()
         try:
             return ReadingProcess.fork(self._started(), limits)

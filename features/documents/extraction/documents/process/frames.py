@@ -1,7 +1,4 @@
-"""What a reader's process and its parent say to each other: frames with a kind and a length.
-
-Knows neither side.
-"""
+"""Frames between a reader's process and its parent: a kind, a length and a payload."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ from enum import IntEnum
 from typing import IO
 
 HEAD = struct.Struct("<BQ")
-"""Kind and length of what follows."""
+"""Kind and length of the payload."""
 
 
 class Kind(IntEnum):
-    """The parent sends settings once, then name and content in turns; the child says the rest."""
+    """The parent sends settings once, then names and contents alternately; the child sends the others."""
 
     SETTINGS = 0
     NAME = 1
     CONTENT = 2
-    PAGE = 3  # its number: this page is being read
-    PICTURE = 4  # this page is one: it may take longer
+    PAGE = 3  # number of the page being read
+    PICTURE = 4  # this page is a picture and may take longer
     DOCUMENT = 5  # stored
     ERROR = 6  # JSON
 
@@ -37,7 +34,7 @@ def write_frame(stream: IO[bytes], kind: Kind, payload: bytes) -> None:
 
 
 def read_frame(stream: IO[bytes]) -> bytes:
-    """Return what the next frame holds. Raises EOFError where the other side has ended."""
+    """Return the payload of the next frame. Raises EOFError if the other side has ended."""
     head = stream.read(HEAD.size)
     if len(head) < HEAD.size:
         raise EOFError

@@ -1,4 +1,4 @@
-"""What readers of documents are confined by on this machine."""
+"""Isolation layers that confine readers of documents on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from features.documents.extraction.errors import ExtractionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What a process was confined by that tried all layers."""
+    """The result of a process that tried to apply all layers."""
 
     missing: frozenset[Layer]
 
     @classmethod
     def probe(cls) -> Isolation:
-        """Confine a process, and return what came of it. Raises ExtractionError."""
+        """Confine a process, and return the result. Raises ExtractionError."""
         try:
             return cls(missing=missing_layers())
         except ProbeError as error:
@@ -25,15 +25,15 @@ class Isolation:
 
     @property
     def is_sufficient(self) -> bool:
-        """Tell whether nothing is missing that `required` asks for."""
+        """Tell whether all layers of `REQUIRED` are present."""
         return not self.missing & REQUIRED
 
     @property
     def present(self) -> str:
-        """Return the names of the layers that there are."""
+        """Return the names of the layers that are present."""
         return ", ".join(layer for layer in LAYERS if layer not in self.missing) or "nothing"
 
     @property
     def lacks(self) -> str:
-        """Return the layers that there are not, with what each needs."""
+        """Return the missing layers, with what each needs."""
         return "; ".join(f"{layer}: {needs}" for layer, needs in LAYERS.items() if layer in self.missing)

@@ -1,6 +1,6 @@
-"""The process that draws pages: what a stranger's PDF makes a renderer do, it does there, confined.
+"""Child process that draws pages: untrusted PDFs are rendered only here, confined.
 
-Serves as the reader of files does. Knows no text and no place in it.
+Served like the process that reads files.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from features.documents.extraction.errors import DocumentCode, DocumentError
 _POINTS_PER_INCH = 72.0
 _METERS_PER_INCH = 0.0254
 _MOST_PER_INCH = 300.0
-"""A small page is drawn no finer, however large its picture may be."""
+"""Maximum resolution, even if a small page could have more pixels."""
 
 
 def draw(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return the page as PNG. Raises DocumentError for what is no PDF, or has no such page."""
+    """Return the page as PNG. Raises DocumentError for a file that is not a PDF, or has no such page."""
     number, max_side, file = unpacked(content)
     if format_of(file, name) is not Format.PDF:
-        raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is no PDF: only pages of PDFs can be drawn")
+        raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, f"{name} is not a PDF: only pages of PDFs can be drawn")
     with opened(file) as pdf:
         if number >= len(pdf):
             message = f"there is no page {number}: {name} has {len(pdf)}, counted from 0"
@@ -50,11 +50,11 @@ def _drawn(pdf: pypdfium2.PdfDocument, number: int, max_side: int) -> bytes:
 
 
 _COLOUR_TYPES: Mapping[int, int] = {1: 0, 3: 2, 4: 6}
-"""By channels, as PNG numbers them: grey, RGB, RGBA."""
+"""PNG colour types by number of channels: grey, RGB, RGBA."""
 
 
 def png(pixels: bytes, width: int, height: int, *, channels: int, per_meter: int) -> bytes:
-    """Return rows of pixels, a byte a channel, as a PNG file (W3C PNG, third edition) that says its resolution."""
+    """Return pixel rows, one byte per channel, as a PNG file (W3C PNG, third edition) that states its resolution."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, stride * height, stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)

@@ -1,6 +1,6 @@
-"""One process that reads, seen from its parent: forked, asked file by file, ended.
+"""Parent's side of a reading process: fork, send files, receive answers, end.
 
-It may have been taken over by what it reads: nothing that it answers is believed to have a form, a size or an end.
+The files may have taken it over, so its answers are not trusted in form, size or end.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from features.documents.extraction.errors import DocumentCode, DocumentError, Ex
 READER = "features.documents.extraction.documents.process.child"
 _START_SECONDS = 120.0
 _SEND_SECONDS = 30.0
-"""How long it may take to read what it is sent, beside the time that a file may take."""
+"""Time limit for sending, beyond the time that a file may take."""
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""One thread: others would take address space, and a fork has none of those that ran before."""
+"""One thread: more would take address space, and a fork does not inherit running threads."""
 
 
 class ReaderDiedError(Exception):
-    """The process has ended while it read; `error` is for the document, should it be to blame.
+    """The process has ended while reading; `error` is for the document if it is to blame.
 
-    It may not be where the process had read another one before, or was killed from outside.
+    It is not if the process had read another document before, or was killed from outside.
     """
 
     def __init__(self, error: DocumentError, *, is_by_document: bool) -> None:
@@ -40,7 +40,7 @@ class ReaderDiedError(Exception):
 
 
 def start_warm(module: str) -> WarmProcess:
-    """Start what forks readers. Raises ExtractionError where it does not come up."""
+    """Start the process that forks readers. Raises ExtractionError if it does not come up."""
     try:
         return WarmProcess.start(module, environment=_ENVIRONMENT, give_up_at=time.monotonic() + _START_SECONDS)
     except WarmProcessDiedError:
@@ -52,7 +52,7 @@ def start_warm(module: str) -> WarmProcess:
 
 @dataclass(slots=True)
 class ReadingProcess:
-    """Of no use after ReaderDiedError, nor after a DocumentError about time."""
+    """Unusable after ReaderDiedError, and after a DocumentError about time."""
 
     _forked: ForkedProcess
     _limits: Limits
@@ -62,13 +62,13 @@ class ReadingProcess:
 
     @classmethod
     def fork(cls, warm: WarmProcess, limits: Limits) -> ReadingProcess:
-        """Return one that reads nothing yet. Raises WarmProcessDiedError."""
+        """Return a process that has not read anything yet. Raises WarmProcessDiedError."""
         process = cls(warm.fork(), limits)
         process._give(time.monotonic() + _SEND_SECONDS, (Kind.SETTINGS, orjson.dumps(asdict(limits))))
         return process
 
     def read(self, content: bytes, name: str) -> bytes:
-        """Return the stored document. Raises DocumentError, and ReaderDiedError where there was no answer."""
+        """Return the stored document. Raises DocumentError, and ReaderDiedError if there was no answer."""
         self._page, self._num_pictures = None, 0
         started = time.monotonic()
         try:
@@ -83,19 +83,19 @@ class ReadingProcess:
         raise self._refusal(payload)
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End the process in any state."""
         self._forked.end()
 
     def processor_seconds(self) -> float | None:
-        """Return its processor time so far, also when it has ended; None where nobody can tell."""
+        """Return its processor time so far, also after its end; None if unknown."""
         return self._forked.processor_seconds()
 
     def _give(self, give_up_at: float, *frames: tuple[Kind, bytes]) -> None:
-        """Send frames. Where nobody is there to read them, `_answer` says so."""
+        """Send frames. If nobody reads them, `_answer` reports it."""
         self._forked.give(*(part for each in frames for part in frame(*each)), give_up_at=give_up_at)
 
     def _answer(self, give_up_at: float) -> tuple[Kind, bytes]:
-        """Return the next frame that answers. Raises TimeoutError and ReaderDiedError."""
+        """Return the next frame with an answer. Raises TimeoutError and ReaderDiedError."""
         while True:
             number, size = HEAD.unpack(self._take(HEAD.size, give_up_at))
             if size > self._limits.memory_bytes:
@@ -112,11 +112,13 @@ class ReadingProcess:
                 raise self._nonsense()
 
     def _refusal(self, payload: bytes) -> DocumentError:
-        """Return the error that it tells of."""
+        """Return the error in an answer."""
         try:
-            told: Mapping[str, Any] = orjson.loads(payload)
-            page = told.get("page", self._page)
-            return DocumentError(DocumentCode(told["code"]), str(told["message"]), None if page is None else int(page))
+            content: Mapping[str, Any] = orjson.loads(payload)
+            page = content.get("page", self._page)
+            return DocumentError(
+                DocumentCode(content["code"]), str(content["message"]), None if page is None else int(page)
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._nonsense().error
 
@@ -127,7 +129,7 @@ class ReadingProcess:
             is_killed = death.code == -signal.SIGKILL
             is_by_document = death.code == -signal.SIGPROF or (self.num_read == 0 and not is_killed)
             raise ReaderDiedError(self._blamed(death), is_by_document=is_by_document) from None
-        except WarmProcessDiedError:  # killed from outside, for want of memory perhaps
+        except WarmProcessDiedError:  # killed from outside, perhaps for lack of memory
             error = DocumentError(DocumentCode.PARSER_DIED, "its parser died", self._page)
             raise ReaderDiedError(error, is_by_document=False) from None
 
@@ -135,12 +137,12 @@ class ReadingProcess:
         return DocumentError(DocumentCode.TIME_LIMIT, self._limits.needs_time(), self._page)
 
     def _nonsense(self) -> ReaderDiedError:
-        error = DocumentError(DocumentCode.PARSER_DIED, "its parser answered what none does", self._page)
+        error = DocumentError(DocumentCode.PARSER_DIED, "its parser gave an invalid answer", self._page)
         return ReaderDiedError(error, is_by_document=True)
 
     def _blamed(self, death: ChildDiedError) -> DocumentError:
-        if death.code == -signal.SIGABRT:  # how PDFium and Rust end where there is no memory
+        if death.code == -signal.SIGABRT:  # PDFium and Rust abort without memory
             return DocumentError(DocumentCode.MEMORY_LIMIT, self._limits.needs_memory(), self._page)
-        if death.code == -signal.SIGPROF:  # its processor time is over
+        if death.code == -signal.SIGPROF:  # processor time exceeded
             return self._too_slow()
         return DocumentError(DocumentCode.PARSER_DIED, f"its parser died ({death})", self._page)

@@ -1,4 +1,4 @@
-"""One reader a format: bytes of a file into a document.
+"""Readers by format: each turns the bytes of a file into a document.
 
-Knows no process and no clock: what a reader may cost is held by who calls it.
+The caller limits their time and memory.
 """

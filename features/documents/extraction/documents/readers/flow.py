@@ -1,7 +1,7 @@
-"""Text that flows in blocks, lines and cells, put out with the blanks that they mean: a line end between blocks, a tab
+"""Text in blocks, lines and cells, written with the separators that they imply: a line end between blocks, a tab
 between cells, nothing at the start of either.
 
-Knows no markup: what begins and ends is told by a reader.
+Readers report where elements begin and end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BLANKS = re.compile(r"[ \t\r\n\f]+")
 
 
 class Flow:
-    """Holds back what separates until text follows."""
+    """Holds back separators until text follows."""
 
     def __init__(self, builder: TextBuilder) -> None:
         self._builder = builder
@@ -26,11 +26,11 @@ class Flow:
         self._num_tables = 0
 
     def restart(self) -> None:
-        """Forget what separates: a page begins."""
+        """Forget pending separators: a page begins."""
         self._pending, self._is_blank, self._is_start = "", False, True
 
     def words(self, text: str) -> None:
-        """Put text whose blanks only separate words."""
+        """Add text whose blanks only separate words."""
         shown = _BLANKS.sub(" ", text)
         self._is_blank = self._is_blank or shown.startswith(" ")
         if shown.strip(" "):
@@ -38,7 +38,7 @@ class Flow:
         self._is_blank = self._is_blank or shown.endswith(" ")
 
     def exact(self, text: str) -> None:
-        """Put text as it is."""
+        """Add text as it is."""
         if not text:
             return
         between = self._pending or (" " if self._is_blank else "")
@@ -48,13 +48,13 @@ class Flow:
         self._builder.text(text)
 
     def line_break(self) -> None:
-        """End a line; more of them leave lines empty."""
+        """End a line; several in a row leave empty lines."""
         if not self._pending.endswith("\t"):
             self._pending += "\n"
             self._is_blank = False
 
     def block(self, *, ends_row: bool = False) -> None:
-        """Let a block begin or end here; at the start of a cell that is nothing, unless its row begins or ends, too."""
+        """Begin or end a block here; ignored at the start of a cell, unless its row begins or ends too."""
         if ends_row or not self._pending.endswith("\t"):
             self._pending = self._pending.replace("\t", "") or "\n"
             self._is_blank = False
@@ -82,7 +82,7 @@ class Flow:
             self._tables[-1].next_row(self._builder.length)
 
     def enter_cell(self, *, columns: int = 1, rows: int = 1) -> None:
-        """Begin a cell that spans so many columns and rows."""
+        """Begin a cell that spans some columns and rows."""
         self._starts.append(None)
         if self._tables and self._tables[-1].next_cell(columns, rows):
             begins_line = "" if self._builder.length > self._tables[-1].row_start else "\n"
@@ -96,13 +96,13 @@ class Flow:
 
 
 class _Table:
-    """Where the cells of a table stand when some of them span others."""
+    """Positions of a table's cells, some of which may span others."""
 
     def __init__(self, number: int) -> None:
         self._number = number
         self._row, self._column = -1, -1
         self._next = 0
-        self._taken: dict[int, int] = {}  # column to the first row that is free again
+        self._taken: dict[int, int] = {}  # by column: the first free row
         self.row_start = 0
 
     def next_row(self, start: int) -> None:
@@ -111,7 +111,7 @@ class _Table:
         self._next = 0
 
     def next_cell(self, columns: int, rows: int) -> bool:
-        """Move on by a cell; return whether there is one before it in its row."""
+        """Advance by a cell; return whether its row has one before it."""
         self._row = max(self._row, 0)
         is_later = self._next > 0
         while self._taken.get(self._next, 0) > self._row:

@@ -1,6 +1,6 @@
-"""HTML: the text that a reader sees, with its headings and the cells of its tables.
+"""HTML: the visible text, with headings and table cells.
 
-Runs no script and loads nothing; what is hidden is no text.
+Runs no script and loads nothing; hidden text is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 
 
 def read_html(content: bytes, limits: Limits) -> Document:
-    """Read HTML in the encoding that it declares, else UTF-8."""
+    """Read HTML in its declared encoding, else UTF-8."""
     declared = _CHARSET.search(content[:4096])
     text, notes = decode(content, declared[1].decode("ascii") if declared else None)
     return document_of(text, limits, notes)
@@ -48,7 +48,7 @@ def document_of(markup: str, limits: Limits, notes: tuple[str, ...] = ()) -> Doc
 
 
 def _walk(root: LexborNode, writer: _Writer) -> None:
-    """Visit every node without a stack of calls: markup may be nested a million deep."""
+    """Visit every node without recursion: markup may be nested a million deep."""
     node: LexborNode | None = root
     while node is not None:
         child = None if _is_skipped(node) else node.child
@@ -78,7 +78,7 @@ def _is_skipped(node: LexborNode) -> bool:
 
 
 class _Writer:
-    """Tells a flow what each element means."""
+    """Translates elements into calls of a flow."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow

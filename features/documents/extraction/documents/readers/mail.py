@@ -1,6 +1,6 @@
-"""Mail: the headers that people read, the body, and every attachment by name, read where it is a document.
+"""Mail: the visible headers, the body, and every attachment by name, read if it is a document.
 
-Knows how deep mails may lie in one another; how an attachment is read is told by the caller.
+The caller supplies the function that reads attachments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from features.documents.extraction.errors import DocumentCode, DocumentError
 PARSER = "mail 2"
 
 ReadAttachment = Callable[[bytes, str, int], Document]
-"""Of its bytes, its name and how deep it lies."""
+"""Of its bytes, its name and its nesting depth."""
 
 _FORMS_OF_A_BODY = frozenset({"alternative", "related"})
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -31,14 +31,14 @@ _WHOLE_READING = frozenset({DocumentCode.NESTED_TOO_DEEPLY, DocumentCode.TOO_LAR
 
 
 def read_mail(content: bytes, limits: Limits, *, depth: int, read_attachment: ReadAttachment) -> Document:
-    """Read a mail; what cannot be read of its attachments is noted. Raises DocumentError where mails lie too deep."""
+    """Read a mail; unreadable attachments are noted. Raises DocumentError if mails are nested too deeply."""
     if depth > limits.max_nesting:
-        what = f"mails lie more than {limits.max_nesting} deep in one another; send what is inside by itself"
+        what = f"mails are nested more than {limits.max_nesting} deep; send the inner ones separately"
         raise DocumentError(DocumentCode.NESTED_TOO_DEEPLY, what)
     try:
         return _read(BytesParser(policy=default).parsebytes(content), limits, depth, read_attachment)
     except RecursionError:
-        what = "the parts of this mail lie too deep in one another"
+        what = "the parts of this mail are nested too deeply"
         raise DocumentError(DocumentCode.NESTED_TOO_DEEPLY, what) from None
 
 
@@ -61,7 +61,7 @@ def _read(message: EmailMessage, limits: Limits, depth: int, read_attachment: Re
 
 
 def _check_size(documents: list[Document], limits: Limits) -> None:
-    """Hold a mail with all that is attached to what one document may have."""
+    """Hold a mail with its attachments to the limits of one document."""
     if sum(len(document.text) for document in documents) > limits.max_characters:
         message = f"mail and attachments have more than {limits.max_characters} characters of text; send fewer"
         raise DocumentError(DocumentCode.TOO_LARGE, message)
@@ -84,7 +84,7 @@ def _head(message: EmailMessage, limits: Limits) -> Document:
 
 
 def _body(message: EmailMessage, limits: Limits) -> Iterator[Document]:
-    """Yield the body, the plain one where there are two."""
+    """Yield the body, as plain text if available."""
     body = message.get_body(("plain", "html"))
     if body is None:
         return
@@ -99,7 +99,7 @@ def _body(message: EmailMessage, limits: Limits) -> Iterator[Document]:
 
 
 def _attachments(message: EmailMessage) -> Iterator[tuple[str, str, bytes]]:
-    """Yield name, kind and content of what a mail carries beside its body."""
+    """Yield name, type and content of a mail's parts besides its body."""
     for number, part in enumerate(_parts_beside_the_body(message), start=1):
         kind = part.get_content_type()
         if kind == "message/rfc822":
@@ -112,9 +112,9 @@ def _attachments(message: EmailMessage) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _parts_beside_the_body(message: EmailMessage) -> Iterator[MIMEPart]:
-    """Yield all parts but the body, other forms of it, and pictures in it; some mails are one part and no body.
+    """Yield all parts except the body, its alternatives, and pictures in it; some mails are one part and no body.
 
-    Not `iter_attachments`: that leaves out whatever lies within another form of the body, where some programs put all.
+    `iter_attachments` would miss parts inside an alternative of the body, where some programs put everything.
     """
     body = message.get_body(("plain", "html"))
     waiting: list[tuple[MIMEPart, bool]] = [(message, False)]

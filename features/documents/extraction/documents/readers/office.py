@@ -1,7 +1,7 @@
-"""Word and PowerPoint: paragraphs, tables and text boxes in the order of the file, with headings and cells.
+"""Word and PowerPoint: paragraphs, tables and text boxes in file order, with headings and cells.
 
-Walks the XML itself: what stands in text boxes, content controls and tracked insertions is text as any other. Knows
-two vocabularies that say the same in other words.
+Walks the XML itself, so that text in text boxes, content controls and tracked insertions is included. Supports two
+vocabularies with corresponding elements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEFORE, _AFTER = ("header",), ("footnotes", "endnotes", "footer")
 
 
 def read_docx(content: bytes, limits: Limits, progress: Progress) -> Document:
-    """Read a Word file: headers, the body, foot- and endnotes, footers; all one page."""
+    """Read a Word file: headers, the body, footnotes and endnotes, footers; all as one page."""
     package = Package.open(content, limits)
     main = _main(package, f"{_W}document")
     links = package.links(main)
@@ -56,7 +56,7 @@ def read_docx(content: bytes, limits: Limits, progress: Progress) -> Document:
 
 
 def read_pptx(content: bytes, limits: Limits, progress: Progress) -> Document:
-    """Read a PowerPoint file: a page for each slide, with its notes."""
+    """Read a PowerPoint file: one page per slide, with its notes."""
     package = Package.open(content, limits)
     main = _main(package, f"{_P}presentation")
     members = {link.key: link.member for link in package.links(main)}
@@ -78,29 +78,29 @@ def read_pptx(content: bytes, limits: Limits, progress: Progress) -> Document:
 
 
 def _main(package: Package, root: str) -> str:
-    """Return the main part. Raises DocumentError where it speaks another vocabulary: its text would be lost."""
+    """Return the main part. Raises DocumentError for another vocabulary, whose text would be lost."""
     main = package.main()
-    found = str(package.xml(main).tag)
-    if found != root:
-        message = f"{main} begins with {found} and not with {root}; save the file in its ordinary format"
+    tag = str(package.xml(main).tag)
+    if tag != root:
+        message = f"{main} begins with {tag} instead of {root}; save the file in its ordinary format"
         raise DocumentError(DocumentCode.UNSUPPORTED_FORMAT, message)
     return main
 
 
 def _heading_styles(package: Package, members: list[str]) -> dict[str, int]:
-    """Return the level of each style that is one of headings, by its key."""
+    """Return the levels of heading styles, by key."""
     levels: dict[str, int] = {}
     for member in members:
         for style in package.xml(member).iter(f"{_W}style"):
             name = style.find(f"{_W}name")
-            found = _NAMED_HEADING.fullmatch(name.get(f"{_W}val", "")) if name is not None else None
-            if found:
-                levels[style.get(f"{_W}styleId", "")] = int(found[1])
+            match = _NAMED_HEADING.fullmatch(name.get(f"{_W}val", "")) if name is not None else None
+            if match:
+                levels[style.get(f"{_W}styleId", "")] = int(match[1])
     return levels
 
 
 def _walk(root: etree._Element, flow: Flow, levels: Mapping[str, int]) -> None:
-    """Tell a flow what each element means; without a stack of calls, since the XML may be nested deeply."""
+    """Translate elements into calls of a flow, without recursion, since the XML may be nested deeply."""
     walk = etree.iterwalk(root, events=("start", "end"))
     for event, element in walk:
         if element.tag in _SKIPPED:
@@ -150,7 +150,7 @@ def _leave(word: str, flow: Flow, level: int | None) -> None:
 
 
 def _level(paragraph: etree._Element, levels: Mapping[str, int]) -> int | None:
-    """Return the level of the heading that a paragraph is, None for others."""
+    """Return the heading level of a paragraph, None for other paragraphs."""
     style = paragraph.find(f"{_W}pPr/{_W}pStyle")
     if style is not None:
         return levels.get(style.get(f"{_W}val", ""))
@@ -161,7 +161,7 @@ def _level(paragraph: etree._Element, levels: Mapping[str, int]) -> int | None:
 
 
 def _columns(cell: etree._Element) -> int:
-    """Return how many columns a cell spans; PowerPoint keeps a cell for each column that is covered."""
+    """Return the number of columns of a cell; PowerPoint keeps a cell for each covered column."""
     span = cell.find(f"{_W}tcPr/{_W}gridSpan")
     value = span.get(f"{_W}val", "1") if span is not None else "1"
     return min(max(int(value), 1), 1000) if value.isdigit() else 1

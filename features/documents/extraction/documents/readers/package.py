@@ -1,7 +1,4 @@
-"""The zip files that Office writes: their members, held to what may be unpacked, and the XML and the links in them.
-
-Knows nothing of what the members mean.
-"""
+"""Zip packages of Office: members within unpacking limits, their XML, and the links between them."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a member points to: its key there, the last word of its kind, the member."""
+    """A reference to a member: its key, the last word of its type, the member."""
 
     key: str
     kind: str
@@ -31,7 +28,7 @@ class Link:
 
 
 class Package:
-    """Made by `open`, which says what is wrong with the file."""
+    """Create with `open`, which reports problems of the file."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
@@ -39,7 +36,7 @@ class Package:
 
     @classmethod
     def open(cls, content: bytes, limits: Limits) -> Self:
-        """Open one. Raises DocumentError for a damaged or protected one, and for one that unpacks too large."""
+        """Open a package. Raises DocumentError if it is damaged, protected, or unpacks too large."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -49,28 +46,28 @@ class Package:
             raise DocumentError(DocumentCode.ENCRYPTED, message)
         size = sum(member.file_size for member in archive.infolist())
         if size > limits.max_unpacked_bytes:
-            message = f"the file unpacks to {size} bytes, and {limits.max_unpacked_bytes} are read"
+            message = f"the file unpacks to {size} bytes; the limit is {limits.max_unpacked_bytes} bytes"
             raise DocumentError(DocumentCode.UNPACKS_TOO_LARGE, message)
         return cls(archive)
 
     def read(self, member: str) -> bytes:
-        """Return a member. Raises DocumentError where it is missing or damaged."""
+        """Return a member. Raises DocumentError if it is missing or damaged."""
         try:
-            return self._archive.read(member)  # no more than its directory entry says; then the checksum is wrong
+            return self._archive.read(member)  # never more than its directory entry says: then the checksum fails
         except KeyError:
             raise DocumentError(DocumentCode.DAMAGED, f"{member} is missing in the file") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise DocumentError(DocumentCode.DAMAGED, f"{member} in the file is damaged: {error}") from None
 
     def xml(self, member: str) -> etree._Element:
-        """Return a member as XML. Raises DocumentError where it is none or declares entities, and MemoryError."""
+        """Return a member as XML. Raises DocumentError if it is invalid or declares entities, and MemoryError."""
         parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
         try:
             root = etree.fromstring(self.read(member), parser)
         except etree.XMLSyntaxError as error:
-            if error.code == etree.ErrorTypes.ERR_NO_MEMORY:  # lxml says "unknown error"
+            if error.code == etree.ErrorTypes.ERR_NO_MEMORY:  # lxml reports "unknown error"
                 raise MemoryError from None
-            raise DocumentError(DocumentCode.DAMAGED, f"{member} in the file is no XML: {error}") from None
+            raise DocumentError(DocumentCode.DAMAGED, f"{member} in the file is not XML: {error}") from None
         if root.getroottree().docinfo.doctype:
             raise DocumentError(
                 DocumentCode.DAMAGED, f"{member} in the file declares its own entities; Office has none"
@@ -78,7 +75,7 @@ class Package:
         return root
 
     def links(self, member: str) -> tuple[Link, ...]:
-        """Return what a member, or the package itself under "", points to inside the file."""
+        """Return what a member, or the package itself for "", links to inside the file."""
         folder, name = posixpath.split(member)
         place = posixpath.join(folder, "_rels", f"{name}.rels")
         if place not in self.members:
@@ -94,7 +91,7 @@ class Package:
         )
 
     def main(self) -> str:
-        """Return the member that everything else hangs on. Raises DocumentError where none is named."""
+        """Return the main member. Raises DocumentError if none is named."""
         for link in self.links(""):
             if link.kind == "officeDocument":
                 return link.member

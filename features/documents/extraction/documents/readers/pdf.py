@@ -1,6 +1,6 @@
-"""PDF through PDFium: its pages, read one by one, as one document.
+"""PDF through PDFium: pages are read one by one and joined into one document.
 
-Knows which files and pages are refused, and which pages are pictures of text.
+Decides which files and pages are refused, and which pages need OCR.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LARGE_PART = 0.5  # of a page
 
 
 def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
-    """Read a PDF. Raises DocumentError, with the page where it is one that cannot be read."""
+    """Read a PDF. Raises DocumentError, with the page if one cannot be read."""
     with opened(content) as pdf:
         num_pages = len(pdf)
         if num_pages > limits.max_pages:
-            message = f"the PDF has {num_pages} pages, and {limits.max_pages} are read; split it"
+            message = f"the PDF has {num_pages} pages; the limit is {limits.max_pages}. Split it"
             raise DocumentError(DocumentCode.TOO_MANY_PAGES, message, limits.max_pages)
         if num_pages == 0:
             raise DocumentError(DocumentCode.DAMAGED, "the PDF has no pages")
@@ -45,7 +45,7 @@ def read_pdf(content: bytes, limits: Limits, progress: Progress) -> Document:
 
 @contextmanager
 def opened(content: bytes) -> Iterator[pypdfium2.PdfDocument]:
-    """Open a PDF with what was filled into its forms. Raises DocumentError."""
+    """Open a PDF including the content of its forms. Raises DocumentError."""
     if not _END.search(content[-_END_BYTES:]):
         raise DocumentError(DocumentCode.TRUNCATED, "the end of the PDF is missing: nothing says where its objects are")
     try:

@@ -1,7 +1,7 @@
 """One page of a PDF: its text, and a box for every word.
 
-Not for threads: PDFium has one state a process. The calls for boxes are bound here once more, without the release of
-the interpreter's lock and without objects for arguments: there are two for each word of a page.
+Not thread-safe: PDFium has one state per process. The functions for boxes are bound here a second time, without
+releasing the interpreter's lock and without argument objects: they are called twice for each word of a page.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from features.documents.extraction.documents.canonical import canonical
 from features.documents.extraction.errors import DocumentCode, DocumentError
 
 _WITHOUT_TEXT = {pdfium.FPDF_ANNOT_LINK, pdfium.FPDF_ANNOT_POPUP}
-_UNKNOWN = "\ufffe"  # what PDFium puts for a hyphen at the end of a line, and for a sign that has no character
+_UNKNOWN = "\ufffe"  # PDFium's replacement for hyphens at line ends and for glyphs without a character
 _SOFT_HYPHEN = "\u00ad"
 _WORD = re.compile(rf"[^\s{_SOFT_HYPHEN}{_UNKNOWN}]+")
 
 
 def _bound(function: Any, *arguments: Any) -> Any:
-    """Return a function of PDFium that takes addresses as plain numbers."""
+    """Return a function of PDFium that takes addresses as plain integers."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(address)
@@ -38,23 +38,23 @@ _loose_char_box = _bound(pdfium.FPDFText_GetLooseCharBox, ctypes.c_void_p, ctype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageText:
-    """What stands on one page, with offsets from its own start; boxes in points from the top left, as it is shown."""
+    """The text of one page, with offsets from its start; boxes in points from the top left of the displayed page."""
 
     text: str
     width: float
     height: float
     spans: NDArray[np.int64]  # [words, 2], offsets in this page's canonical text
     boxes: NDArray[np.float32]  # [words, 4]
-    ocr_scores: NDArray[np.float32]  # [words], not a number where none
+    ocr_scores: NDArray[np.float32]  # [words], NaN if none
 
 
 def read_page(pdf: pypdfium2.PdfDocument, number: int) -> PageText:
-    """Return the text of a page. Raises DocumentError where it cannot be read."""
+    """Return the text of a page. Raises DocumentError if it cannot be read."""
     page = _shown_page(pdf, number)
     text_page = page and pdfium.FPDFText_LoadPage(page)
     try:
         if not text_page:
-            message = f"page {number + 1} of the PDF cannot be read; print the PDF anew, or leave this page out"
+            message = f"page {number + 1} of the PDF cannot be read; print the PDF again, or leave this page out"
             raise DocumentError(DocumentCode.DAMAGED, message, number)
         return _page_text(page, text_page)
     finally:
@@ -65,10 +65,10 @@ def read_page(pdf: pypdfium2.PdfDocument, number: int) -> PageText:
 
 
 def _shown_page(pdf: pypdfium2.PdfDocument, number: int) -> Any:
-    """Return a page with what fields of forms and notes show made part of its text; nothing where it cannot be read."""
+    """Return a page with the text of form fields and notes merged into its own; null if it cannot be read."""
     page = pdfium.FPDF_LoadPage(pdf.raw, number)
     if page and any(_is_shown(page, index) for index in range(pdfium.FPDFPage_GetAnnotCount(page))):
-        if pdf.formenv:  # it makes the looks of fields that have none
+        if pdf.formenv:  # creates missing appearances of fields
             pdfium.FORM_OnAfterLoadPage(page, pdf.formenv.raw)
             pdfium.FORM_OnBeforeClosePage(page, pdf.formenv.raw)
         pdfium.FPDFPage_Flatten(page, pdfium.FLAT_NORMALDISPLAY)
@@ -88,38 +88,38 @@ def _page_text(page: Any, text_page: Any) -> PageText:
     raw = _raw_text(text_page)
     words = np.array([match.span() for match in _WORD.finditer(raw)], np.int64).reshape(-1, 2)
     boxes = _word_boxes(text_page, _units(raw)[words])
-    found = canonical(_without_unknown(raw, text_page))
+    canonical_text = canonical(_without_unknown(raw, text_page))
     return PageText(
-        text=found.text,
+        text=canonical_text.text,
         width=pdfium.FPDF_GetPageWidthF(page),
         height=pdfium.FPDF_GetPageHeightF(page),
-        spans=found.offsets[words],
+        spans=canonical_text.offsets[words],
         boxes=_shown(boxes, page),
         ocr_scores=np.full(len(words), np.nan, np.float32),
     )
 
 
 def _raw_text(text_page: Any) -> str:
-    """Return the characters of a page; of UTF-16 they are as many as PDFium counts."""
+    """Return the characters of a page, as many in UTF-16 as PDFium counts."""
     count = pdfium.FPDFText_CountChars(text_page)
     if count <= 0:
         return ""
     units = np.zeros(2 * count + 2, np.uint16)
     written = pdfium.FPDFText_GetText(text_page, 0, count, units.ctypes.data_as(ctypes.POINTER(ctypes.c_ushort))) - 1
-    if written != count:  # it left some out: one by one then
+    if written != count:  # some were left out: read them one by one
         units = np.array([pdfium.FPDFText_GetUnicode(text_page, index) for index in range(count)], np.uint32)
         units = np.where((units == 0) | (units > 0xFFFF), ord(_UNKNOWN), units).astype(np.uint16)
     return units[:count].tobytes().decode("utf-16-le", "surrogatepass")
 
 
 def _units(text: str) -> NDArray[np.int64]:
-    """Return for each offset of a text the offset in UTF-16, by which PDFium counts."""
+    """Return for each offset of a text the offset in UTF-16, which PDFium uses."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return np.concatenate([[0], np.cumsum(1 + (points > 0xFFFF), dtype=np.int64)])
 
 
 def _without_unknown(raw: str, text_page: Any) -> str:
-    """Put for a hyphen at a line's end nothing between small letters, else the hyphen; and U+FFFD for unknown signs."""
+    """Replace hyphens at line ends by nothing between lowercase letters, else by a hyphen; unknown glyphs by U+FFFD."""
     if _UNKNOWN not in raw:
         return raw
     units, characters = _units(raw), list(raw)
@@ -134,28 +134,28 @@ def _without_unknown(raw: str, text_page: Any) -> str:
 
 
 def _word_boxes(text_page: Any, words: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return a box for each word, around its first and its last character: left, top, right, bottom as PDF has them."""
+    """Return a box for each word, around its first and last character: left, top, right, bottom in PDF coordinates."""
     count = len(words)
     corners = np.zeros((count, 2, 4), np.float32)
     indexes = np.stack([words[:, 0], words[:, 1] - 1], 1).ravel().tolist()
     address = corners.ctypes.data
     handle = ctypes.cast(text_page, ctypes.c_void_p).value
     places = range(address, address + 32 * count, 16)
-    found = list(map(_loose_char_box, repeat(handle), indexes, places))
-    if not all(found):
-        corners[~np.array(found, bool).reshape(count, 2)] = np.nan
+    results = list(map(_loose_char_box, repeat(handle), indexes, places))
+    if not all(results):
+        corners[~np.array(results, bool).reshape(count, 2)] = np.nan
     lows, highs = np.fmin(corners[:, 0], corners[:, 1]), np.fmax(corners[:, 0], corners[:, 1])
     return np.stack([lows[:, 0], highs[:, 1], highs[:, 2], lows[:, 3]], 1)
 
 
 def _shown(boxes: NDArray[np.float32], page: Any) -> NDArray[np.float32]:
-    """Return boxes from the top left of the page as a reader turns it."""
+    """Return boxes relative to the top left of the page in its displayed rotation."""
     area = pdfium.FS_RECTF()
     pdfium.FPDF_GetPageBoundingBox(page, area)
     left, top, right, bottom = boxes.T
     xs, ys = (left - area.left, right - area.left), (area.top - top, area.top - bottom)
     width, height = area.right - area.left, area.top - area.bottom
-    for _ in range(max(pdfium.FPDFPage_GetRotation(page), 0)):  # by a quarter to the right
+    for _ in range(max(pdfium.FPDFPage_GetRotation(page), 0)):  # a quarter turn clockwise each
         xs, ys = (height - ys[1], height - ys[0]), xs
         width, height = height, width
     return np.stack([xs[0], ys[0], xs[1], ys[1]], 1).astype(np.float32)

@@ -1,7 +1,4 @@
-"""Plain text, Markdown and JSON: the text is the file.
-
-Knows encodings and headings; renders nothing.
-"""
+"""Plain text, Markdown and JSON, whose text is the file itself."""
 
 from __future__ import annotations
 
@@ -31,17 +28,17 @@ def read_text(content: bytes, limits: Limits) -> Document:
 
 
 def read_json(content: bytes, limits: Limits) -> Document:
-    """Read JSON: its text as it stands in the file, which must be JSON."""
+    """Read JSON: the text of the file, which must be valid JSON."""
     text, notes = decode(content)
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise DocumentError(DocumentCode.DAMAGED, f"this is no JSON: {error}") from None
+        raise DocumentError(DocumentCode.DAMAGED, f"this is not JSON: {error}") from None
     return _whole(text, limits).build(Format.JSON, PARSER, notes)
 
 
 def read_markdown(content: bytes, limits: Limits) -> Document:
-    """Read Markdown: its text as it stands in the file, with its headings."""
+    """Read Markdown: the text of the file, with its headings."""
     text, notes = decode(content)
     fences = [match.span() for match in _FENCE.finditer(text)]
     builder, done = TextBuilder(limits), 0
@@ -57,7 +54,7 @@ def read_markdown(content: bytes, limits: Limits) -> Document:
 
 
 def decode(content: bytes, charset: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """Return the text, and a note where its encoding was guessed. Raises DocumentError where it is no text."""
+    """Return the text, and a note if its encoding was guessed. Raises DocumentError if it is not text."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return _decoded(content[len(mark) :], encoding), ()
@@ -73,14 +70,16 @@ def _decoded(content: bytes, encoding: str) -> str:
     try:
         return _checked(content.decode(encoding))
     except UnicodeDecodeError as error:
-        message = f"byte {error.start} is not of {encoding}; save the file as UTF-8"
+        message = f"byte {error.start} is invalid in {encoding}; save the file as UTF-8"
         raise DocumentError(DocumentCode.NOT_TEXT, message) from None
 
 
 def _checked(text: str) -> str:
-    found = _CONTROL.search(text)
-    if found:
-        message = f"character {found.start()} is U+{ord(found[0]):04X}, which no text has; is this another format?"
+    match = _CONTROL.search(text)
+    if match:
+        message = (
+            f"character {match.start()} is U+{ord(match[0]):04X}, which text does not contain; is this another format?"
+        )
         raise DocumentError(DocumentCode.NOT_TEXT, message)
     return text
 
@@ -88,9 +87,9 @@ def _checked(text: str) -> str:
 def _is_known(charset: str) -> bool:
     try:
         b" ".decode(charset)
-    except UnicodeError:  # a blank is no character of this one
+    except UnicodeError:  # the encoding has no blank
         return True
-    except LookupError:  # nothing has this name, or something that is not for texts, such as hex
+    except LookupError:  # unknown, or not a text encoding, such as hex
         return False
     return True
 

@@ -1,6 +1,6 @@
-"""Excel: a page for each sheet, a line for each row that is not empty, and where each cell stands.
+"""Excel: one page per sheet, one line per row that is not empty, and the positions of cells.
 
-Values as Excel stores them: numbers with up to 15 digits, dates by ISO 8601; of formulas their last results.
+Values as stored by Excel: numbers with up to 15 digits, dates in ISO 8601, last results of formulas.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from features.documents.extraction.errors import DocumentCode, DocumentError
 PARSER = f"sheets 1 python-calamine {version('python-calamine')}"
 
 _CELL = re.compile(rb"<(?:\w+:)?c\s[^>]{0,200}?\br=[\"']([A-Za-z]{1,99})(\d{1,99})[\"']")
-_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # of a sheet, by Office Open XML
+_MOST_COLUMNS, _MOST_ROWS = 16_384, 1_048_576  # limits of Office Open XML for a sheet
 
 
 def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
-    """Read a workbook. Raises DocumentError, with the sheet as page where its cells lie too far apart."""
+    """Read a workbook. Raises DocumentError, with the sheet as page if its cells are too far apart."""
     package = Package.open(content, limits)
     for number, member in enumerate(_sheets(package)):
         progress.page(number)
@@ -47,32 +47,34 @@ def read_xlsx(content: bytes, limits: Limits, progress: Progress) -> Document:
 
 
 def _sheets(package: Package) -> list[str]:
-    """Return the members that are sheets, by their names or as the workbook says, in the file's order."""
+    """Return the members that are sheets, by name or by the workbook's links, in file order."""
     linked = {link.member for link in package.links("xl/workbook.xml") if link.kind == "worksheet"}
     return [name for name in package.members if "/worksheets/sheet" in name or name in linked]
 
 
 def _check_extent(sheet: bytes, number: int, limits: Limits) -> None:
-    """Refuse a sheet whose cells span more than may be held: calamine holds the empty ones between, too."""
+    """Raise if a sheet's cells span too large an area, since calamine also holds the empty cells in between."""
     rows, columns = _Extent(), _Extent()
     for match in _CELL.finditer(sheet):
         column, row = _column(match[1].upper()), int(match[2])
         if column > _MOST_COLUMNS or row > _MOST_ROWS:
-            message = f"sheet {number + 1} has a cell {(match[1] + match[2]).decode()}, which no sheet has"
+            message = (
+                f"sheet {number + 1} has a cell {(match[1] + match[2]).decode()}, which is beyond the limits of Excel"
+            )
             raise DocumentError(DocumentCode.DAMAGED, message, number)
         columns.add(column)
         rows.add(row)
     size = rows.size * columns.size
     if size > limits.max_cells:
         message = (
-            f"sheet {number + 1} spans {rows.size} rows × {columns.size} columns, and {limits.max_cells} are read; "
-            "delete what stands far from the rest"
+            f"sheet {number + 1} spans {rows.size} rows × {columns.size} columns; {limits.max_cells} cells are read. "
+            "Delete cells far from the rest"
         )
         raise DocumentError(DocumentCode.TOO_MANY_ROWS, message, number)
 
 
 class _Extent:
-    """From the least to the greatest of some numbers."""
+    """The range between the smallest and largest of some numbers."""
 
     def __init__(self) -> None:
         self._least, self._greatest = 1 << 30, -1
@@ -93,7 +95,7 @@ def _column(letters: bytes) -> int:
 
 
 def _rows(book: python_calamine.CalamineWorkbook, number: int) -> Iterator[tuple[int, int, Sequence[object]]]:
-    """Yield each row that has something: its number, the column that it begins at, its values."""
+    """Yield each nonempty row: its number, its first column, its values."""
     sheet = book.get_sheet_by_index(number)
     if sheet.start is None:
         return

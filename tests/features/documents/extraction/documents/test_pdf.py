@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_read_is_named() -> None:
 
 def test_a_pdf_with_too_many_pages_is_refused() -> None:
     assert len(read(write_pdf([page("a")] * 3), max_pages=3).pages) == 3
-    with pytest.raises(DocumentError, match="has 4 pages, and 3 are read") as refusal:
+    with pytest.raises(DocumentError, match="has 4 pages; the limit is 3") as refusal:
         read(write_pdf([PdfPage()] * 4), max_pages=3)
     assert (refusal.value.code, refusal.value.page) == (DocumentCode.TOO_MANY_PAGES, 3)
 

@@ -43,7 +43,7 @@ def test_bytes_that_are_no_text_are_refused(content: bytes) -> None:
 
 
 def test_a_wrong_encoding_is_named() -> None:
-    with pytest.raises(DocumentError, match="byte 0 is not of cp1252; save the file as UTF-8"):
+    with pytest.raises(DocumentError, match="byte 0 is invalid in cp1252; save the file as UTF-8"):
         read(b"\x81\x8d", "a.txt")
 
 
@@ -56,7 +56,7 @@ def test_markdown_keeps_its_text_and_knows_its_headings() -> None:
 
 def test_json_is_read_as_it_stands() -> None:
     assert read('{"total": 1.10}', "a.json").text == '{"total": 1.10}'
-    with pytest.raises(DocumentError, match="no JSON") as refusal:
+    with pytest.raises(DocumentError, match="not JSON") as refusal:
         read('{"total": ', "a.json")
     assert refusal.value.code == DocumentCode.DAMAGED
 
@@ -123,6 +123,6 @@ def test_a_text_over_the_limit_is_refused(name: str) -> None:
 
 
 def test_a_file_over_the_limit_is_refused() -> None:
-    with pytest.raises(DocumentError, match=r"a\.txt has 10 bytes, and 9 are read") as refusal:
+    with pytest.raises(DocumentError, match=r"a\.txt has 10 bytes; the limit is 9") as refusal:
         read("0123456789", "a.txt", Limits(max_bytes=9))
     assert refusal.value.code == DocumentCode.TOO_LARGE
