@@ -1,1 +1,1 @@
-"""Indexes of passages: built of collections, searched by words and by vectors."""
+"""Indexes of passages: built from collections, searched by words and by vectors."""

@@ -1,6 +1,6 @@
-"""Takes one index as far as it goes: begins a stage, waits for its batch, notes what came of it, is complete.
+"""Advances one index: begins a stage, waits for its batch, stores its results, completes it.
 
-Objects that no row names yet are written before, and swept where that was for nothing.
+Objects are written before a row names them, and swept if none ever does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from jobs.states import IndexState
 from jobs.tables import Tenant
 
 _VECTOR_BYTES = 2
-"""Of a number: fp16."""
+"""Size of a number: fp16."""
 
 
 class Indexes(CourseAdvancer[PassageIndex, Standing]):
-    """What a control worker does with indexes."""
+    """The work of a control worker on indexes."""
 
     _claims_on_them = INDEXES
 
@@ -81,7 +81,7 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         documents_key: str | None = None,
         segments: list[NewSegment] | None = None,
     ) -> None:
-        """Write the lines of a stage, and begin it with what it names."""
+        """Write the lines of a stage, and begin it with the objects that it names."""
         with work.reading() as session:
             tenant_id = session.get_one(PassageIndex, work.claim.id).tenant_id
         counted = CountedLines(lines)
@@ -95,52 +95,52 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         try:
             with work.writing() as (session, index):
                 if index.state != IndexState.IN_PROGRESS:
-                    return  # it is deleted meanwhile, and the next look sees that
+                    return  # it was deleted meanwhile, which the next attempt sees
                 index.documents_key = documents_key or index.documents_key
                 session.add_all(_row(index, segment) for segment in segments or ())
                 stages.begin(session, index, stage, written, num_lines=counted.num_lines, settings=self._settings)
         except (LimitError, RateLimitError):
-            for unneeded in (key, documents_key):  # the next look writes them anew
+            for unneeded in (key, documents_key):  # the next attempt writes them again
                 if unneeded is not None:
                     self._storage.delete(unneeded)
             raise
 
     def _end_stage(self, work: IndexWork, standing: Standing) -> None:
         open_stage = standing.open_stage
-        assert open_stage is not None, "it is what has ended"
+        assert open_stage is not None, "the stage that has ended"
         if (problem := standing.problem()) is not None:
             raise IndexFailedError(problem)
         stage = STAGES[open_stage.number]
         if stage is Stage.READ:
             note_read(work, Building(work, standing, self._storage).progress())
-        found = Building(work, standing, self._storage).cut_segments() if stage is Stage.CUT else None
+        cut = Building(work, standing, self._storage).cut_segments() if stage is Stage.CUT else None
         with work.writing() as (session, index):
-            if found is not None:
-                self._note_cut(session, index, found)
+            if cut is not None:
+                self._note_cut(session, index, cut)
             row = session.get_one(PassageIndexStage, (index.id, open_stage.number))
             course_stages.note_ended(session, index, row)
 
-    def _note_cut(self, session: Session, index: PassageIndex, found: CutSegments) -> None:
-        """Note what came of cutting. Raises IndexFailedError where that is more than the tenant may have."""
+    def _note_cut(self, session: Session, index: PassageIndex, cut: CutSegments) -> None:
+        """Store the results of cutting. Raises IndexFailedError if they exceed the tenant's limits."""
         dimensions = 0 if index.embedding is None else int(index.embedding["dimensions"])
-        self._require_room(session, index, found, size_bytes=found.num_passages * dimensions * _VECTOR_BYTES)
-        for number, values in found.rows:
+        self._require_room(session, index, cut, size_bytes=cut.num_passages * dimensions * _VECTOR_BYTES)
+        for number, values in cut.rows:
             mine = (IndexSegment.index_id == index.id) & (IndexSegment.number == number)
             session.execute(update(IndexSegment).where(mine).values(values))
-        index.signature = found.signature
-        index.num_passages, index.num_indexed = found.num_passages, found.num_documents
-        index.size_bytes = found.size_bytes
-        index.failed_codes, index.failures = dict(found.codes), found.failures
+        index.signature = cut.signature
+        index.num_passages, index.num_indexed = cut.num_passages, cut.num_documents
+        index.size_bytes = cut.size_bytes
+        index.failed_codes, index.failures = dict(cut.codes), cut.failures
 
-    def _require_room(self, session: Session, index: PassageIndex, found: CutSegments, *, size_bytes: int) -> None:
-        if found.num_passages > self._settings.index_passages:
+    def _require_room(self, session: Session, index: PassageIndex, cut: CutSegments, *, size_bytes: int) -> None:
+        if cut.num_passages > self._settings.index_passages:
             raise IndexFailedError(
-                f"it has {found.num_passages:,} passages and {self._settings.index_passages:,} are allowed; divide the "
+                f"it has {cut.num_passages:,} passages and {self._settings.index_passages:,} are allowed; divide the "
                 "collection, or make passages longer"
             )
         tenant = session.get_one(Tenant, index.tenant_id)
         files.hold_room(session, tenant.id)
-        size = found.size_bytes + size_bytes
+        size = cut.size_bytes + size_bytes
         limits = limits_of(tenant, self._settings)
         files.check_more_bytes(session, tenant.id, limits, size_bytes=size, of="The index")
 
@@ -160,9 +160,9 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         for segment in building.segments():
             if segment.num_passages:
                 work.check()
-                found = write_vectors(self._storage, segment, first, again, dimensions=embedding.dimensions)
-                written.append((segment.number, found))
-        if sum(found.num_missing for _, found in written) == index.num_passages:
+                vectors = write_vectors(self._storage, segment, first, again, dimensions=embedding.dimensions)
+                written.append((segment.number, vectors))
+        if sum(vectors.num_missing for _, vectors in written) == index.num_passages:
             raise IndexFailedError("the model embedded none of its passages; the errors of stage embed's batch say why")
         signature = replace(Signature.from_json(index.signature), embedding=embedding)
         self._end_complete(work, signature=signature.to_json(), written=written)
@@ -174,21 +174,21 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
             if index.state == IndexState.CANCELLING:
                 lifecycle.move(session, index, IndexState.CANCELLED)
                 return
-            for number, found in written:
+            for number, vectors in written:
                 mine = (IndexSegment.index_id == index.id) & (IndexSegment.number == number)
-                grown = IndexSegment.size_bytes + found.size_bytes
+                grown = IndexSegment.size_bytes + vectors.size_bytes
                 session.execute(update(IndexSegment).where(mine).values(size_bytes=grown))
-            index.size_bytes += sum(found.size_bytes for _, found in written)
-            index.num_without_vector = sum(found.num_missing for _, found in written)
+            index.size_bytes += sum(vectors.size_bytes for _, vectors in written)
+            index.num_without_vector = sum(vectors.num_missing for _, vectors in written)
             index.signature = signature
             note_reason(index, None if signature is not None else "none of its documents has a passage")
             lifecycle.move(session, index, IndexState.COMPLETED if signature is not None else IndexState.FAILED)
 
 
-def _noting(segments: Iterable[NewSegment], noted: list[NewSegment], index: PassageIndex) -> Iterator[bytes]:
-    """Yield the lines of segments, and note them; of their documents the row needs the number alone."""
+def _noting(segments: Iterable[NewSegment], recorded: list[NewSegment], index: PassageIndex) -> Iterator[bytes]:
+    """Yield the lines of segments and record them without their documents, which rows only count."""
     for segment in segments:
-        noted.append(segment)
+        recorded.append(segment)
         yield segment.line(index)
 
 

@@ -1,4 +1,4 @@
-"""What the batches of an index are made of, and what their answers come to: all of it read under its claim."""
+"""The lines of an index's batches and the results of earlier stages, read under its claim."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from jobs.graphs.reasons import storable
 from jobs.storage import Storage
 
 MAX_FAILURES = 100
-"""Documents that are told one by one; the others are counted by their codes."""
+"""Maximum number of documents listed as failed; all are counted by code."""
 _ROWS_A_LOOK = 1000
 
 
 class IndexFailedError(InputError):
-    """An index cannot be built; the message is its reason."""
+    """An index cannot be built; the message is the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CutSegments:
-    """What came of cutting."""
+    """Results of cutting."""
 
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Numbers of segments, and what their rows are to say."""
+    """Numbers of segments, with the column values of their rows."""
     signature: dict[str, Any] | None = None
-    """Of all segments; None: there is no passage."""
+    """Of all segments; None if there is no passage."""
     num_passages: int = 0
     num_documents: int = 0
     size_bytes: int = 0
@@ -50,89 +50,89 @@ class CutSegments:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
     def fail(self, document_id: str, name: str, code: str, message: str) -> None:
-        """Note a document that is not in the index."""
+        """Record a document that is not in the index."""
         self.codes[code] += 1
         if len(self.failures) < MAX_FAILURES:
-            said = {"document_id": document_id, "document": name, "code": code, "message": message}
-            self.failures.append({key: storable(value) for key, value in said.items()})
+            failure = {"document_id": document_id, "document": name, "code": code, "message": message}
+            self.failures.append({key: storable(value) for key, value in failure.items()})
 
 
 class Building:
-    """The lines of the next stage of an index, and the answers of those before it."""
+    """The lines of an index's next stage, and the answers of earlier stages."""
 
     def __init__(self, work: IndexWork, standing: Standing, storage: Storage) -> None:
         self._work = work
         self._standing = standing
         self._storage = storage
 
-    # --- what is read ------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def keep_documents(self) -> str:
-        """Write the documents of now as an object that no row names yet; return its key."""
+        """Write the current documents as an object that no row names yet; return its key."""
         key = new_key(self._standing.index.tenant_id)
         self._storage.put(key, encoded(self._documents()))
         return key
 
     def read_lines(self, documents_key: str) -> Iterator[bytes]:
-        """Yield the lines that have the kept documents read."""
+        """Yield the lines that read the stored documents."""
         return (document.read_line(number) for number, document in kept_documents(self._storage, documents_key))
 
     def progress(self) -> Iterator[DocumentProgress]:
-        """Yield each document with what reading it came to."""
+        """Yield each document with the result of reading it."""
         index = self._standing.index
         assert index.documents_key is not None, "its first stage has begun"
-        found = [(ExtractionStage.READ, self._files_of(Stage.READ))]
-        for one in Progress(self._storage, index.documents_key, found, num_groups=0).documents():
+        stage_files = [(ExtractionStage.READ, self._files_of(Stage.READ))]
+        for one in Progress(self._storage, index.documents_key, stage_files, num_groups=0).documents():
             self._work.check()
             yield one
 
-    # --- what is cut -------------------------------------------------------------------------------------------------
+    # --- cutting -----------------------------------------------------------------------------------------------------
 
     def new_segments(self) -> Iterator[NewSegment]:
-        """Yield the segments that are to be made of what was read."""
+        """Yield the segments to make of the read documents."""
         return new_segments(self.progress(), self._standing.index)
 
     def cut_segments(self) -> CutSegments:
-        """Return what came of all documents. Raises IndexFailedError where workers of two releases cut them."""
-        found = CutSegments()
+        """Return the results for all documents. Raises IndexFailedError if workers of two releases cut them."""
+        cut = CutSegments()
         names: dict[str, str] = {}
         for one in self.progress():
             names[one.document.id] = one.document.name
             problem = one.problem() if one.read is None or one.read.error is not None else None
             if problem is not None:
-                found.fail(one.document.id, one.document.name, str(problem["code"]), str(problem["message"]))
+                cut.fail(one.document.id, one.document.name, str(problem["code"]), str(problem["message"]))
         results = self._results(Stage.CUT)
         for segment in self.segments():
-            self._add(found, segment, results, names)
-        return found
+            self._add(cut, segment, results, names)
+        return cut
 
     def _add(
-        self, found: CutSegments, segment: IndexSegment, results: Sequence[OrderedResults], names: dict[str, str]
+        self, into: CutSegments, segment: IndexSegment, results: Sequence[OrderedResults], names: dict[str, str]
     ) -> None:
         name = custom_id(segment.number)
         line = next((line for each in results if (line := each.take(name)) is not None), {})
         body = (line.get("response") or {}).get("body") or {}
         error = line.get("error") or body.get("error")
         if error is not None or not body:
-            said = error or {"code": "no_result", "message": "the batch of this stage has no result"}
-            reason = f"{counted(segment.num_documents, 'document')} could not be cut: {said['message']}"
-            raise IndexFailedError(f"{reason}; build the index anew")
+            problem = error or {"code": "no_result", "message": "the batch of this stage has no result"}
+            reason = f"{counted(segment.num_documents, 'document')} could not be cut: {problem['message']}"
+            raise IndexFailedError(f"{reason}; build the index again")
         for failed in body["failed"]:
-            found.fail(failed["id"], names.get(failed["id"], ""), failed["code"], failed["message"])
+            into.fail(failed["id"], names.get(failed["id"], ""), failed["code"], failed["message"])
         if body["num_passages"]:
-            if found.signature not in (None, body["signature"]):
-                raise IndexFailedError("workers of two releases have cut its documents; build the index anew")
-            found.signature = body["signature"]
-        found.num_documents += body["num_documents"]
-        found.num_passages += body["num_passages"]
-        found.size_bytes += body["size_bytes"]
+            if into.signature not in (None, body["signature"]):
+                raise IndexFailedError("workers of two releases have cut its documents; build the index again")
+            into.signature = body["signature"]
+        into.num_documents += body["num_documents"]
+        into.num_passages += body["num_passages"]
+        into.size_bytes += body["size_bytes"]
         values = {name: body[name] for name in ("num_documents", "num_passages", "size_bytes")}
-        found.rows.append((segment.number, values))
+        into.rows.append((segment.number, values))
 
-    # --- what is embedded --------------------------------------------------------------------------------------------
+    # --- embedding ---------------------------------------------------------------------------------------------------
 
     def embedding_lines(self, stage: Stage) -> Iterator[bytes]:
-        """Yield the lines that embed all passages, or again those of requests that failed."""
+        """Yield the lines that embed all passages, or only those of failed requests in the second stage."""
         first = self.embedded(Stage.EMBED) if stage is Stage.EMBED_AGAIN else None
         for segment in self.segments():
             if segment.num_passages:
@@ -141,16 +141,16 @@ class Building:
                     yield line
 
     def embedded(self, stage: Stage) -> OrderedResults:
-        """Return what the model answered in a stage."""
+        """Return the model's answers in a stage."""
         return self._results(stage)[0]
 
     def segments(self) -> Sequence[IndexSegment]:
-        """Return the rows of all segments, in their order."""
+        """Return the rows of all segments, in order."""
         mine = IndexSegment.index_id == self._work.claim.id
         with self._work.reading() as session:
-            found = session.scalars(select(IndexSegment).where(mine).order_by(IndexSegment.number)).all()
+            rows = session.scalars(select(IndexSegment).where(mine).order_by(IndexSegment.number)).all()
             session.expunge_all()
-        return found
+        return rows
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
@@ -167,8 +167,8 @@ class Building:
             after = rows[-1].number
 
     def _results(self, stage: Stage) -> Sequence[OrderedResults]:
-        found = self._files_of(stage)
-        return [OrderedResults(self._storage, key) for key in (found.output_key, found.errors_key)]
+        stage_files = self._files_of(stage)
+        return [OrderedResults(self._storage, key) for key in (stage_files.output_key, stage_files.errors_key)]
 
     def _files_of(self, stage: Stage) -> StageFiles:
         batch = self._standing.batch_of(stage)
@@ -177,11 +177,11 @@ class Building:
         return StageFiles(output_key=self._key_of(batch.output_file_id), errors_key=self._key_of(batch.error_file_id))
 
     def _key_of(self, file_id: str | None) -> str | None:
-        """Return the object of a file. Raises IndexFailedError where it was deleted."""
+        """Return the object of a file. Raises IndexFailedError if it was deleted."""
         if file_id is None:
             return None
         with self._work.reading() as session:
             file = files.find_kept(session, self._standing.index.tenant_id, file_id)
         if file is None:
-            raise IndexFailedError(f"the file {file_id!r} was deleted while the index needed it; build the index anew")
+            raise IndexFailedError(f"the file {file_id!r} was deleted while the index needed it; build the index again")
         return file.object_key

@@ -1,4 +1,4 @@
-"""Claims on indexes: which control worker builds one, and until when; and those that are due for one."""
+"""Claims of control workers on indexes, and the indexes that are due."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _DUE = due_query("passage_index", parts="passage_index_stage", under_way=IndexSt
 
 
 def due_indexes(session: Session) -> Sequence[Due]:
-    """Return indexes that somebody can go on with, of each tenant a few, those first that wait longest."""
+    """Return a few indexes of each tenant that a worker can advance, those that waited longest first."""
     return find_due(session, _DUE)

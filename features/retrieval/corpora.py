@@ -1,4 +1,4 @@
-"""Indexes that are asked as one document: whether one can be, and what is to be known of it."""
+"""Indexes that are asked as one document: checks, and the data needed for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from jobs.errors import InputError
 
 
 def asked_index(session: Session, tenant_id: str, index_id: str) -> AskedIndex:
-    """Return an index that questions can be asked of now.
+    """Return an index that is ready to be asked.
 
-    Raises NotFoundError, ConflictError where it is not completed or its model is another by now, or InputError where it
-    has no passage.
+    Raises NotFoundError, ConflictError if it is not completed or its model has changed, or InputError if it has no
+    passage.
     """
     index = find_index(session, tenant_id, index_id)
     embedder_of(session, tenant_id, index_id)

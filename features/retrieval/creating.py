@@ -1,4 +1,4 @@
-"""Accepts indexes: what may be asked for is checked, and what they will be made with is noted. Builds nothing."""
+"""Creates index rows: checks the request and stores the settings to build with."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class CreateIndex:
     collection_id: str
     name: str | None = None
     embedding_model: str | None = None
-    """None: passages are found by their words alone."""
+    """None: passages are found by their words only."""
     tokenizer: str | None = None
-    """The model whose tokens are counted; None: the one that embeds, and where there is none two bytes are a token."""
+    """The model whose tokens are counted; None: the embedding model or, without one, two bytes are a token."""
     max_tokens: int | None = None
-    """Of a passage; None: 256, or what the model that embeds has room for."""
+    """Of a passage; None: 256, or the embedding model's limit if lower."""
     overlap_tokens: int | None = None
     """None: 32, or a quarter of a passage."""
     language: str = SIMPLE
     query_prefix: str = ""
-    """What the model wants before a question, and before a passage."""
+    """Prefixes that the model expects before questions and passages."""
     document_prefix: str = ""
     priority: AskedPriority = AskedPriority.NORMAL
     completion_window: str = "24h"
@@ -61,54 +61,54 @@ class CreateIndex:
     idempotency_key: str | None = None
 
     def fingerprint(self) -> str:
-        """Return a hash of what is asked for, equal for a repeated call."""
-        wanted = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
-        if self.tokenizer is None:  # what is not given has no part in it, or counts as its default
-            del wanted["tokenizer"]
+        """Return a hash of the request, equal for a repeated call."""
+        request = {name: value for name, value in asdict(self).items() if name != "idempotency_key"}
+        if self.tokenizer is None:  # left out of the hash if not given; others count as their defaults
+            del request["tokenizer"]
         for name, default in (("max_tokens", DEFAULT_PASSAGE_TOKENS), ("overlap_tokens", DEFAULT_OVERLAP)):
-            wanted[name] = default if wanted[name] is None else wanted[name]
-        return hashlib.sha256(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            request[name] = default if request[name] is None else request[name]
+        return hashlib.sha256(orjson.dumps(request, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def create_index(
-    session: Session, tenant: Tenant, wanted: CreateIndex, settings: Settings, *, key_id: str
+    session: Session, tenant: Tenant, request: CreateIndex, settings: Settings, *, key_id: str
 ) -> PassageIndex:
     """Accept an index, or return the one that an earlier call with the same idempotency key made.
 
-    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
-    request, or nobody knows yet how the model makes its vectors.
+    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError if the key was used for another
+    request, or it is not known yet how the model makes its vectors.
     """
-    earlier = find_earlier(session, PassageIndex, tenant.id, wanted, kind="index")
+    earlier = find_earlier(session, PassageIndex, tenant.id, request, kind="index")
     if earlier is not None:
         return earlier
-    check_metadata(wanted.metadata)
-    check_priority(tenant, wanted.priority)
-    _check_language(wanted.language)
-    passage_limits(wanted.max_tokens, wanted.overlap_tokens)
-    window = parse_window(wanted.completion_window)
-    collection, num_documents = lock_filled(session, tenant.id, wanted.collection_id)
-    model = _embedding_model(session, wanted)
-    counted = counted_by(session, wanted.tokenizer, model)
-    limits = _limits(wanted, model, counted)
+    check_metadata(request.metadata)
+    check_priority(tenant, request.priority)
+    _check_language(request.language)
+    passage_limits(request.max_tokens, request.overlap_tokens)
+    window = parse_window(request.completion_window)
+    collection, num_documents = lock_filled(session, tenant.id, request.collection_id)
+    model = _embedding_model(session, request)
+    counted = counted_by(session, request.tokenizer, model)
+    limits = _limits(request, model, counted)
     _check_room(session, tenant.id, settings)
     index = PassageIndex(
         id=new_id("index"),
         tenant_id=tenant.id,
         collection_id=collection.id,
-        name=wanted.name,
+        name=request.name,
         max_tokens=limits.max_tokens,
         overlap_tokens=limits.overlap_tokens,
         tokenizer_model=None if counted is None else counted.model,
         tokenizer_sha256=None if counted is None else counted.tokenizer.sha256,
-        language=wanted.language,
-        embedding_model=wanted.embedding_model,
-        embedding=None if model is None else asdict(_signature(model, wanted)),
-        priority=wanted.priority.value,
-        completion_window=wanted.completion_window,
-        request_metadata=None if wanted.metadata is None else dict(wanted.metadata),
+        language=request.language,
+        embedding_model=request.embedding_model,
+        embedding=None if model is None else asdict(_signature(model, request)),
+        priority=request.priority.value,
+        completion_window=request.completion_window,
+        request_metadata=None if request.metadata is None else dict(request.metadata),
         api_key_id=key_id,
-        idempotency_key=wanted.idempotency_key,
-        fingerprint=wanted.fingerprint(),
+        idempotency_key=request.idempotency_key,
+        fingerprint=request.fingerprint(),
         expires_at=func.now() + window,
         num_documents=num_documents,
     )
@@ -122,18 +122,18 @@ def _check_language(language: str) -> None:
     try:
         Analyzer(language)
     except RetrievalError as error:
-        said = str(error)
-        raise InputError(said[:1].upper() + said[1:], param="language", code="invalid_value") from None
+        message = str(error)
+        raise InputError(message[:1].upper() + message[1:], param="language", code="invalid_value") from None
 
 
-def _embedding_model(session: Session, wanted: CreateIndex) -> Model | None:
-    """Return the model that will make the vectors of an index; None where it has none."""
-    if wanted.embedding_model is None:
-        if wanted.query_prefix or wanted.document_prefix:
+def _embedding_model(session: Session, request: CreateIndex) -> Model | None:
+    """Return the embedding model of an index, or None if it has none."""
+    if request.embedding_model is None:
+        if request.query_prefix or request.document_prefix:
             message = "Prefixes are for a model that embeds; give embedding_model, or leave them out."
             raise InputError(message, param="embedding_model", code="missing_required_parameter")
         return None
-    model = served_models.find_offered(session, wanted.embedding_model)
+    model = served_models.find_offered(session, request.embedding_model)
     if model.serves != LineKind.POOL:
         raise InputError(
             f"The model {model.name!r} does not embed texts; choose one whose `endpoints` in GET /v1/models has "
@@ -144,22 +144,22 @@ def _embedding_model(session: Session, wanted: CreateIndex) -> Model | None:
     return model
 
 
-def _limits(wanted: CreateIndex, model: Model | None, counted: CountedBy | None) -> PassageLimits:
+def _limits(request: CreateIndex, model: Model | None, counted: CountedBy | None) -> PassageLimits:
     if model is None:
-        return passage_limits(wanted.max_tokens, wanted.overlap_tokens)
-    room = room_in(model, counted, prefix=wanted.document_prefix)
-    return passage_limits(wanted.max_tokens, wanted.overlap_tokens, room=room, model=model.name)
+        return passage_limits(request.max_tokens, request.overlap_tokens)
+    room = room_in(model, counted, prefix=request.document_prefix)
+    return passage_limits(request.max_tokens, request.overlap_tokens, room=room, model=model.name)
 
 
-def _signature(model: Model, wanted: CreateIndex) -> EmbeddingSignature:
-    """Return how a model will make the vectors."""
+def _signature(model: Model, request: CreateIndex) -> EmbeddingSignature:
+    """Return the signature of the vectors that a model will make."""
     made = served_models.embedding_of(model)
     return EmbeddingSignature(
         model_sha256=made.model_sha256,
         pooling=made.pooling,
         dimensions=made.dimensions,
-        query_prefix=wanted.query_prefix,
-        document_prefix=wanted.document_prefix,
+        query_prefix=request.query_prefix,
+        document_prefix=request.document_prefix,
     )
 
 
@@ -168,6 +168,6 @@ def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
     mine = select(func.count()).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
     if (session.scalar(mine) or 0) >= settings.tenant_indexes:
         raise LimitError(
-            f"You have {settings.tenant_indexes:,} indexes, which is as many as you may. Delete one.",
+            f"You have {settings.tenant_indexes:,} indexes, which is the maximum. Delete one.",
             code="too_many_indexes",
         )

@@ -1,4 +1,4 @@
-"""The parts of the feature retrieval."""
+"""The parts of the feature `retrieval`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEATURE = Feature(
     scopes=Scopes(
         read=(
             *("listIndexes", "retrieveIndex"),
-            "searchIndex",  # asks for submit where a model embeds the question
+            "searchIndex",  # also needs submit if a model embeds the question
         ),
         submit=("createIndex", "deleteIndex"),
     ),

@@ -1,4 +1,4 @@
-"""The newest vectors of questions, so that the same one is not asked of its model again. Knows no store."""
+"""Cache of the newest vectors of questions, so that a repeated question is not embedded again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _KNOWN = 1000
 
 
 class KnownVectors:
-    """Kept by tenant, model and question with its prefix. For use on an event loop alone."""
+    """Keyed by tenant, model and prefixed question. Only for use on an event loop."""
 
     def __init__(self) -> None:
         self._vectors: OrderedDict[tuple[str, str, str], NDArray[np.float32]] = OrderedDict()
 
     def find(self, parts: IndexParts, query: str) -> NDArray[np.float32] | None:
-        """Return the vector of a question; None: it is not known."""
+        """Return the vector of a question, or None."""
         return self._vectors.get(_key(parts, query))
 
     def keep(self, parts: IndexParts, query: str, vector: NDArray[np.float32]) -> None:
-        """Know a vector until a thousand others came."""
+        """Keep a vector until a thousand others have been added."""
         self._vectors[_key(parts, query)] = vector
         if len(self._vectors) > _KNOWN:
             self._vectors.popitem(last=False)

@@ -1,4 +1,4 @@
-"""An index's life: find, list, lock, and the one writer of its state. Knows not how it is built."""
+"""Lifecycle of an index: find, list, lock, delete; the only writer of its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def find_index(session: Session, tenant_id: str, index_id: str) -> PassageIndex:
-    """Return an index of this tenant. Raises NotFoundError, also for one that is deleted or another's."""
+    """Return an index of this tenant. Raises NotFoundError, also if it is deleted or another tenant's."""
     is_mine = (PassageIndex.id == index_id) & (PassageIndex.tenant_id == tenant_id)
     index = session.scalar(select(PassageIndex).where(is_mine, PassageIndex.deleted_at.is_(None)))
     if index is None:
@@ -44,9 +44,9 @@ def lock_index(session: Session, index_id: str) -> PassageIndex | None:
 
 
 def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) -> None:
-    """Delete an index, be it built or not: nobody sees it from now on. Raises NotFoundError.
+    """Delete an index, built or not: it is invisible from now on. Raises NotFoundError.
 
-    A batch that it waits for is cancelled, and `features.retrieval.purging` deletes what it has. What was billed stays.
+    A batch that it waits for is cancelled, and `features.retrieval.purging` deletes its data. Billing entries stay.
     """
     find_index(session, tenant_id, index_id)
     index = lock_index(session, index_id)
@@ -61,7 +61,7 @@ def delete_index(session: Session, tenant_id: str, index_id: str, *, by: str) ->
 
 
 def move(session: Session, index: PassageIndex, after: IndexState) -> None:
-    """Move a locked index to its next state; nobody else writes `state`. Raises IllegalMoveError."""
+    """Move a locked index to its next state; the only writer of `state`. Raises IllegalMoveError."""
     before = index.state
     enter(session, index, after, is_end=after in TERMINAL_INDEX_STATES)
     log.info("index moved index_id=%s state=%s after=%s", index.id, before, after)
@@ -73,7 +73,7 @@ def not_found(index_id: str) -> NotFoundError:
 
 
 def counts_of(index: PassageIndex) -> dict[str, Any]:
-    """Return what became of an index's documents, once they are read."""
+    """Return the numbers of an index's documents by outcome, once they are read."""
     num_failed = sum(index.failed_codes.values())
     return {"total": index.num_documents, "completed": index.num_indexed, "failed": num_failed}
 

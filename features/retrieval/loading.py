@@ -1,4 +1,4 @@
-"""Indexes in memory, read from the object store once and kept while there is room. Knows no question and no SQL."""
+"""Cache of indexes in memory: read from the object store once and kept while there is room."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from jobs.errors import NotFoundError, ServiceError
 from jobs.storage import Storage
 
 _BYTES_IN_MEMORY = 2
-"""What a byte of an index takes in memory: terms are many small objects there."""
+"""Bytes in memory per byte of an index: terms become many small objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedIndex:
-    """An index that can be searched."""
+    """An index ready to be searched."""
 
     index: Index
     archives: tuple[Archive, ...]
-    """Of its segments, in their order; their texts are still in the store."""
+    """The segments' heads in order; their texts stay in the store."""
     object_keys: tuple[str, ...]
     size_bytes: int
-    """Of memory, about."""
+    """Approximate size in memory."""
 
 
 class LoadedIndexes:
-    """Keeps what was loaded until others need the room. Thread-safe; one thread loads an index, others wait for it."""
+    """Keeps indexes until others need the room. Thread-safe; one thread loads an index while others wait for it."""
 
     def __init__(self, storage: Storage, *, max_bytes: int) -> None:
-        """The index that is asked for is loaded, however large it is; it may be the only one that is kept."""
+        """A requested index is loaded whatever its size; it may be the only one kept."""
         self._storage = storage
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -44,25 +44,25 @@ class LoadedIndexes:
         self._kept: OrderedDict[str, LoadedIndex] = OrderedDict()
 
     def get(self, parts: IndexParts) -> LoadedIndex | None:
-        """Return an index; None: it has no passage. Raises NotFoundError where it is deleted, ServiceError."""
+        """Return an index, or None if it has no passage. Raises NotFoundError if it is deleted, ServiceError."""
         if not parts.object_keys:
             return None
         with self._lock:
             loading = self._loading[parts.id]
         with loading:
-            found = self._found(parts.id)
-            if found is None:
-                found = _loaded(self._storage, parts)
-                self._keep(parts.id, found)
-        return found
+            loaded = self._cached(parts.id)
+            if loaded is None:
+                loaded = _loaded(self._storage, parts)
+                self._keep(parts.id, loaded)
+        return loaded
 
     @property
     def size_bytes(self) -> int:
-        """Return what the kept indexes take of memory, about."""
+        """Return the approximate memory of the kept indexes."""
         with self._lock:
             return sum(each.size_bytes for each in self._kept.values())
 
-    def _found(self, index_id: str) -> LoadedIndex | None:
+    def _cached(self, index_id: str) -> LoadedIndex | None:
         with self._lock:
             if index_id in self._kept:
                 self._kept.move_to_end(index_id)
@@ -77,7 +77,7 @@ class LoadedIndexes:
 
 
 def index_gone(index_id: str) -> NotFoundError:
-    """Return what says that the objects of an index are deleted, which its parts still name."""
+    """Return the error for an index whose objects are deleted, although its parts still name them."""
     return NotFoundError(f"No index found with id {index_id[:100]!r}: it was deleted.", code="index_gone")
 
 
@@ -87,7 +87,7 @@ def _loaded(storage: Storage, parts: IndexParts) -> LoadedIndex:
         index = Index([each.segment for each in archives])
     except NotFoundError:
         raise index_gone(parts.id) from None
-    except RetrievalError as error:  # of objects that this release cannot read
+    except RetrievalError as error:  # objects that this release cannot read
         raise ServiceError(f"index {parts.id!r} cannot be read: {error}") from None
     return LoadedIndex(
         index=index,
@@ -98,12 +98,12 @@ def _loaded(storage: Storage, parts: IndexParts) -> LoadedIndex:
 
 
 def _archive(storage: Storage, key: str, signature: Signature) -> Archive:
-    """Return a segment with its vectors, if it has any. Raises RetrievalError where it was not made as it is said."""
-    found = read_segment(storage, key)
-    found.segment.signature.require(replace(signature, embedding=None))
+    """Return a segment with its vectors, if any. Raises RetrievalError if it does not match the signature."""
+    segment_archive = read_segment(storage, key)
+    segment_archive.segment.signature.require(replace(signature, embedding=None))
     if signature.embedding is None:
-        return found
+        return segment_archive
     stored = b"".join(storage.iter_chunks(vectors_key(key)))
     _, columns = unpack(stored)
-    segment = replace(found.segment, signature=signature, vectors=columns["vectors"])
-    return replace(found, segment=segment, size_bytes=found.size_bytes + len(stored))
+    segment = replace(segment_archive.segment, signature=signature, vectors=columns["vectors"])
+    return replace(segment_archive, segment=segment, size_bytes=segment_archive.size_bytes + len(stored))

@@ -1,6 +1,6 @@
-"""The objects of indexes: under which keys they lie, and how much of a segment is read at once.
+"""The objects of indexes: their keys, and reading of segments.
 
-They are no files of their tenant, and no sweep of objects that files name looks at them.
+They are no files of their tenant, and sweeps of file objects ignore them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _KEY = re.compile(rf"({prepared.OF_TENANT}/indexes/object_[0-9a-f]{{32}})(?:\.ve
 
 
 def new_key(tenant_id: str) -> str:
-    """Return a fresh key; a row that names it is written first, or soon."""
+    """Return a fresh key; the row that names it is written before the object or soon after."""
     return f"{prepared.below(tenant_id)}/indexes/{new_id('object')}"
 
 
 def vectors_key(object_key: str) -> str:
-    """Return where the vectors of a segment lie."""
+    """Return the key of a segment's vectors."""
     return f"{object_key}.vectors"
 
 
@@ -31,11 +31,11 @@ def read_segment(storage: Storage, object_key: str) -> Archive:
 
 
 def named_key(name: str) -> str | None:
-    """Return the key that a row would have of an object of the store, or of the part of one; None: it is no index's."""
+    """Return the key by which a row would name an object of the store or a part of one; None if not of an index."""
     match = _KEY.fullmatch(name)
     return None if match is None else match[1]
 
 
 def is_whole(name: str) -> bool:
-    """Tell whether an object of the store is an index's, and not the part of one that is being written."""
+    """Tell whether an object of the store belongs to an index and is not a part of one being written."""
     return named_key(name) is not None and "#" not in name

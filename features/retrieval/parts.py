@@ -1,4 +1,4 @@
-"""What a search needs to know of an index: a value without SQL, good as long as the index is there."""
+"""The data of an index that a search needs: a value without SQL, valid as long as the index exists."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from jobs.states import IndexState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexParts:
-    """A completed index; nothing changes it."""
+    """A completed, immutable index."""
 
     id: str
     tenant_id: str
     signature: Signature
-    """Of all its segments, as it was when it was completed."""
+    """Of all its segments, at completion."""
     embedding_model: str | None
-    """Which embeds its questions; None: it is searched by words alone."""
+    """The model that embeds its questions; None: it is searched by words only."""
     object_keys: tuple[str, ...]
     """Of its segments."""
 
     @property
     def query_prefix(self) -> str:
-        """Return what stands before a question that is embedded."""
+        """Return the prefix of questions to embed."""
         return "" if self.signature.embedding is None else self.signature.embedding.query_prefix
 
 
 def parts_of(session: Session, index: PassageIndex) -> IndexParts:
-    """Return the parts of an index. Raises ConflictError where it is not completed."""
+    """Return the parts of an index. Raises ConflictError if it is not completed."""
     if index.state != IndexState.COMPLETED or index.signature is None:
         what = "cannot be searched" if index.state == IndexState.FAILED else "cannot be searched yet"
         why = f": {index.reason}" if index.reason else ""

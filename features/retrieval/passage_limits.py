@@ -1,4 +1,4 @@
-"""How long the passages of an index may be, and whose tokens say so. Creates nothing."""
+"""Limits of an index's passages, and the tokenizer that counts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_OVERLAP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBy:
-    """Whose tokens are counted."""
+    """The model whose tokens are counted."""
 
     model: str
     tokenizer: ModelTokenizer
@@ -29,16 +29,16 @@ class CountedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageLimits:
-    """What holds for each passage of an index."""
+    """The limits of each passage of an index."""
 
     max_tokens: int
     overlap_tokens: int
 
 
 def counted_by(session: Session, named: str | None, embedding_model: Model | None) -> CountedBy | None:
-    """Return whose tokens are counted: those of the model that is named, or that embeds; None: two bytes are one.
+    """Return the tokenizer to count with: that of the named model or the embedding model; None: two bytes are a token.
 
-    Raises NotFoundError, and ConflictError where no worker has kept the tokenizer of the model that is named.
+    Raises NotFoundError, and ConflictError if no worker has stored the tokenizer of the named model.
     """
     model = embedding_model if named is None else served_models.find_offered(session, named)
     kept = None if model is None else tokenizers.tokenizer_of(model)
@@ -46,18 +46,18 @@ def counted_by(session: Session, named: str | None, embedding_model: Model | Non
         return CountedBy(model=model.name, tokenizer=kept)
     if named is not None:
         raise ConflictError(
-            f"No worker has kept the tokenizer of the model {named!r} yet; start one of this release (`tokenmill "
-            "worker`), name another model, or leave tokenizer out. A tokenizer with code of its own is kept by none.",
+            f"No worker has stored the tokenizer of the model {named!r} yet; start one of this release (`tokenmill "
+            "worker`), name another model, or leave tokenizer out. Tokenizers with their own code are never stored.",
             code="tokenizer_unknown",
         )
     return None
 
 
 def room_in(model: Model, counted: CountedBy | None, *, prefix: str) -> int:
-    """Return how many tokens a passage may have, so that the model that embeds reads all of it.
+    """Return the maximum tokens of a passage that the embedding model reads completely.
 
-    Beside what it puts around a text, and a prefix, which has at most as many tokens as bytes. Another's tokens say
-    nothing of that: then it is what the model reads. Raises ConflictError where nobody knows that yet.
+    Special tokens and the prefix, which has at most as many tokens as bytes, are subtracted. If another tokenizer
+    counts, the model's own limit is returned. Raises ConflictError if that is not known yet.
     """
     reads = served_models.embedding_of(model).max_tokens
     if counted is None or counted.tokenizer != tokenizers.tokenizer_of(model):
@@ -68,19 +68,19 @@ def room_in(model: Model, counted: CountedBy | None, *, prefix: str) -> int:
 def passage_limits(
     max_tokens: int | None, overlap_tokens: int | None, *, room: int | None = None, model: str | None = None
 ) -> PassageLimits:
-    """Return the limits, for what is not given those that most want. Raises InputError where they cannot be kept.
+    """Return the limits, with usual defaults. Raises InputError if they cannot be met.
 
-    `room` is what the `model` that embeds has for a passage.
+    `room` is the maximum tokens that the embedding `model` has for a passage.
     """
     if room is not None and room < LEAST_TOKENS:
         raise _invalid(
-            f"document_prefix leaves the model {model!r} room for {max(room, 0)} tokens of a passage, which has "
-            f"{LEAST_TOKENS} at least; shorten it.",
+            f"document_prefix leaves the model {model!r} room for {max(room, 0)} tokens of a passage, which needs at "
+            f"least {LEAST_TOKENS}; shorten it.",
             "document_prefix",
         )
     most = MAX_PASSAGE_TOKENS if room is None else min(room, MAX_PASSAGE_TOKENS)
     if max_tokens is not None and max_tokens > most:
-        has = f"the model {model!r} has room for {most:,}, its special tokens and the prefix aside"
+        has = f"the model {model!r} has room for {most:,} besides its special tokens and the prefix"
         allowed = f"a passage may have {most:,}" if most == MAX_PASSAGE_TOKENS else has
         raise _invalid(f"max_tokens is {max_tokens:,}; {allowed}.", "max_tokens")
     size = min(DEFAULT_PASSAGE_TOKENS, most) if max_tokens is None else max_tokens
@@ -88,9 +88,9 @@ def passage_limits(
     try:
         Cutter(count=len, max_tokens=size, overlap_tokens=overlap)
     except PassageError as error:
-        said = str(error)
+        message = str(error)
         param = "max_tokens" if size < LEAST_TOKENS else "overlap_tokens"
-        raise _invalid(said[:1].upper() + said[1:], param) from None
+        raise _invalid(message[:1].upper() + message[1:], param) from None
     return PassageLimits(max_tokens=size, overlap_tokens=overlap)
 
 

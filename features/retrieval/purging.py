@@ -1,4 +1,4 @@
-"""Ends what deleted indexes still have: batches and their files, objects, rows; and objects that no row names."""
+"""Purges deleted indexes: their batches and files, objects and rows; and sweeps objects that no row names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ENDED = [state.value for state in TERMINAL_INDEX_STATES]
 
 
 def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Sequence[Purge]:
-    """Return what is ended of indexes, for `Feature.purges`."""
+    """Return the purges of indexes, for `Feature.purges`."""
     age = timedelta(hours=settings.leftover_hours)
     return (
         Purge(what="indexes", step=lambda: purge_indexes(maker, storage)),
@@ -47,10 +47,9 @@ def purges(maker: sessionmaker[Session], storage: Storage, settings: Settings) -
 
 
 def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:
-    """Delete what deleted indexes have, and those of deleted tenants; return how many are gone.
+    """Delete the data of deleted indexes and of deleted tenants' indexes; return how many indexes are gone.
 
-    One whose batch is still being cancelled, and one of which the store refuses an object, is tried again the next
-    time.
+    An index is retried in the next run while its batch is being cancelled, or if the store fails to delete an object.
     """
     with transaction(maker) as session:
         session.execute(_DELETE_OF_DELETED_TENANTS)
@@ -60,10 +59,10 @@ def purge_indexes(maker: sessionmaker[Session], storage: Storage) -> int:
 
 
 def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: timedelta) -> int:
-    """Delete objects of indexes, and tokenizers, that are older than `age` and that no row names; return how many.
+    """Delete index objects and tokenizers older than `age` that no row names; return how many.
 
-    Workers that were killed leave them, and models that are other ones by now. Those of tenants that this database does
-    not know are another's.
+    They come from killed workers and from models that have changed. Objects of tenants unknown to this database belong
+    to another one.
     """
     if not may_sweep(maker, storage):
         return 0
@@ -82,13 +81,13 @@ def sweep_index_objects(maker: sessionmaker[Session], storage: Storage, *, age: 
     return num_gone
 
 
-def _old_objects(found: Iterable[StoredObject], limit: datetime) -> Iterable[str]:
-    old = (each.name for each in found if each.modified_at < limit)
+def _old_objects(objects: Iterable[StoredObject], limit: datetime) -> Iterable[str]:
+    old = (each.name for each in objects if each.modified_at < limit)
     return (name for name in old if named_key(name) is not None or tokenizers.named_sha256(name) is not None)
 
 
 def _unnamed_tokenizers(session: Session, names: Sequence[str]) -> list[str]:
-    """Return those of these objects that are tokenizers which no model has, and no index is still to be cut by."""
+    """Return the tokenizers among these objects that no model has and no unfinished index needs."""
     hashes = {name: sha256 for name in names if (sha256 := tokenizers.named_sha256(name)) is not None}
     needed = set(hashes.values())
     is_mine = PassageIndex.tokenizer_sha256.in_(needed) & PassageIndex.state.not_in(_ENDED)
@@ -98,18 +97,18 @@ def _unnamed_tokenizers(session: Session, names: Sequence[str]) -> list[str]:
 
 
 def _unneeded(session: Session, names: Sequence[str]) -> list[str]:
-    """Return those of these objects that no row names."""
+    """Return the objects among these that no row names."""
     keys = {name: key for name in names if (key := named_key(name)) is not None}
-    wanted = set(keys.values())
-    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(map(prepared.tenant_of, wanted))))))
-    named = set(session.scalars(select(IndexSegment.object_key).where(IndexSegment.object_key.in_(wanted))))
-    kept = select(PassageIndex.documents_key).where(PassageIndex.documents_key.in_(wanted))
+    wanted_keys = set(keys.values())
+    ours = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(set(map(prepared.tenant_of, wanted_keys))))))
+    named = set(session.scalars(select(IndexSegment.object_key).where(IndexSegment.object_key.in_(wanted_keys))))
+    kept = select(PassageIndex.documents_key).where(PassageIndex.documents_key.in_(wanted_keys))
     named |= set(session.scalars(kept))
     return [name for name, key in keys.items() if key not in named and prepared.tenant_of(key) in ours]
 
 
 def _purge(maker: sessionmaker[Session], storage: Storage, index_id: str) -> bool:
-    """Delete one index for good; False where that is not possible yet."""
+    """Delete one index for good; return False if that is not possible yet."""
     with transaction(maker) as session:
         if are_objects_held(session) or not _delete_batches(session, index_id):
             return False
@@ -131,9 +130,9 @@ def _object_keys(session: Session, index_id: str) -> list[str]:
 
 
 def _delete_batches(session: Session, index_id: str) -> bool:
-    """Delete the batches of an index with their files; False where one has not ended."""
-    found = batches_of(session, stages.stages_of(session, index_id)).values()
-    batches = [batch for batch in found if batch.deleted_at is None]
+    """Delete the batches of an index with their files; return False if one has not ended."""
+    all_batches = batches_of(session, stages.stages_of(session, index_id)).values()
+    batches = [batch for batch in all_batches if batch.deleted_at is None]
     if any(BatchState(batch.state) not in TERMINAL_BATCH_STATES for batch in batches):
         return False
     for batch in batches:

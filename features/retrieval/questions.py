@@ -1,6 +1,6 @@
-"""The question of one search, embedded as any text is: by a batch of one line, in the tenant's best class.
+"""The question of one search, embedded like any text: by a batch of one line in the tenant's best class.
 
-Who asks waits for it a little. Knows no passage.
+The caller waits for it briefly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INSTEAD = "search with mode=bm25, which needs no model"
 
 
 def require_served(session: Session, parts: IndexParts) -> None:
-    """Raise UnservedError where no worker embeds questions now, ConflictError where the model is another by now."""
+    """Raise UnservedError if no worker embeds questions now, ConflictError if the model has changed."""
     model, embedding = parts.embedding_model, parts.signature.embedding
     assert model is not None, "an index with a model"
     assert embedding is not None, "an index with a model"
@@ -46,9 +46,9 @@ def require_served(session: Session, parts: IndexParts) -> None:
 
 
 def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | None:
-    """Return what the queries of a tenant's index are embedded with, None: they are found by words alone.
+    """Return the embedder for queries of a tenant's index, or None if it is searched by words only.
 
-    Raises NotFoundError for no such index, ConflictError where it is not completed or its model is another by now.
+    Raises NotFoundError, or ConflictError if the index is not completed or its model has changed.
     """
     parts = parts_of(session, find_index(session, tenant_id, index_id))
     model, embedding = parts.embedding_model, parts.signature.embedding
@@ -59,7 +59,7 @@ def embedder_of(session: Session, tenant_id: str, index_id: str) -> Embedder | N
 
 
 def line_of(parts: IndexParts, query: str) -> bytes:
-    """Return the line that embeds a question, without its newline."""
+    """Return the line that embeds a question, without a newline."""
     body = {"model": parts.embedding_model, "input": [parts.query_prefix + query], "encoding_format": "base64"}
     return orjson.dumps({"custom_id": "query", "method": "POST", "url": EMBEDDING_ENDPOINT, "body": body})
 
@@ -75,7 +75,7 @@ def submit(
     spend: Callable[[int], None],
 ) -> str:
     """Create the batch of a written line; return its id. Raises what creating a batch raises."""
-    wanted = CreateBatch(
+    request = CreateBatch(
         input_file_id="",
         made_from=f"question of {parts.id}",
         endpoint=EMBEDDING_ENDPOINT,
@@ -85,18 +85,18 @@ def submit(
         priority=AskedPriority(tenant.best_priority),
         is_ours=True,
     )
-    return made_inputs.submit(session, tenant, wanted, new, settings, key_id=key_id, spend=spend).batch.id
+    return made_inputs.submit(session, tenant, request, new, settings, key_id=key_id, spend=spend).batch.id
 
 
 def answer(session: Session, tenant_id: str, batch_id: str) -> NDArray[np.float32] | None:
-    """Return the vector that a batch has answered; None: not yet. Raises InputError where it will have none."""
+    """Return the vector that a batch has produced; None: not yet. Raises InputError if it will have none."""
     batch = lifecycle.get_batch(session, tenant_id, batch_id)
     content = read_finished_lines(session, batch, limit=1).content
     if content:
         return _vector(orjson.loads(content))
     if BatchState(batch.state) in TERMINAL_BATCH_STATES:
-        said = (batch.errors or [{}])[0].get("message", f"its batch {batch_id} is {batch.state}")
-        raise _not_embedded(said)
+        problem = (batch.errors or [{}])[0].get("message", f"its batch {batch_id} is {batch.state}")
+        raise _not_embedded(problem)
     return None
 
 

@@ -1,4 +1,4 @@
-"""`/v1/indexes`: how an index is built, what is in it, and what a search finds."""
+"""`/v1/indexes`: bodies of indexes and search results."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from jobs.tables import Batch
 
 
 class SearchMode(StrEnum):
-    """By what passages are found."""
+    """How passages are found."""
 
-    HYBRID = "hybrid"  # their words, and the vector of the question: both rankings joined
-    BM25 = "bm25"  # their words alone
+    HYBRID = "hybrid"  # by words and by the question's vector, with fused rankings
+    BM25 = "bm25"  # by words only
 
 
 class PassageOrder(StrEnum):
-    """How passages that were found are put."""
+    """Order of passages in the result."""
 
-    DOCUMENT = "document"  # documents by their best passage, the passages of each as they stand in it
-    SCORE = "score"  # the best first
+    DOCUMENT = "document"  # documents by their best passage, the passages of each in text order
+    SCORE = "score"  # best first
 
 
 class IndexStageObject(CourseStage[Stage]):
@@ -54,43 +54,43 @@ class IndexObject(ListedObject):
     name: str | None
     collection_id: str
     embedding_model: str | None
-    """Null: passages are found by their words alone."""
+    """Null: passages are found by their words only."""
     tokenizer: str | None
-    """The model by whose tokenizer passages are counted, exactly; null: two bytes are a token."""
+    """The model whose tokenizer counts passages exactly; null: two bytes are a token."""
     max_tokens: int
-    """Of a passage, its headings counted."""
+    """Of a passage, including its headings."""
     overlap_tokens: int
     language: str
     query_prefix: str
     document_prefix: str
     status: IndexState
     reason: str | None
-    """Of its end, where it is not completed; or what it waits for."""
+    """Why it ended without completing, or what it waits for."""
     stages: list[IndexStageObject]
     """Those that have begun."""
     document_counts: DocumentCounts
     failed_codes: dict[str, int]
-    """How many documents are not in it, by code."""
+    """Numbers of documents that are not in it, by code."""
     failures: list[IndexFailure]
-    """The first 100 of them."""
+    """The first 100 of these documents."""
     num_passages: int
     num_without_vector: int
-    """Passages that the model did not embed: they are found by their words alone."""
+    """Number of passages that the model did not embed: they are found by their words only."""
     bytes: int
-    """Of all its objects; they count towards what the tenant may keep."""
+    """Size of all its objects; counts towards the tenant's storage limit."""
     signature: dict[str, Any] | None
-    """What it was made with; null until documents are cut."""
+    """How it was made; null until documents are cut."""
     input_tokens: int
-    """Of all its batches."""
+    """For all its batches."""
     cost: str
-    """Of all its batches, in units of the currency."""
+    """For all its batches, in units of the currency."""
     currency: str
     priority: Priority
     completion_window: str
     metadata: dict[str, str] | None
     created_at: int
     expires_at: int
-    """When its batches do; the index itself stays until it is deleted."""
+    """When its batches expire; the index itself stays until it is deleted."""
     ended_at: int | None
 
     @classmethod
@@ -103,7 +103,7 @@ class IndexObject(ListedObject):
         currency: str,
     ) -> Self:
         of_stages = [batches.get(stage.batch_id or "") for stage in stages]
-        found = [batch for batch in of_stages if batch is not None]
+        own_batches = [batch for batch in of_stages if batch is not None]
         embedding = index.embedding or {}
         return cls(
             id=index.id,
@@ -129,8 +129,8 @@ class IndexObject(ListedObject):
             num_without_vector=index.num_without_vector,
             bytes=index.size_bytes,
             signature=index.signature,
-            input_tokens=sum(batch.input_tokens for batch in found),
-            cost=in_currency(sum(prices.cost_picos(batch) for batch in found)),
+            input_tokens=sum(batch.input_tokens for batch in own_batches),
+            cost=in_currency(sum(prices.cost_picos(batch) for batch in own_batches)),
             currency=currency,
             priority=Priority(index.priority),
             completion_window=index.completion_window,
@@ -151,27 +151,27 @@ class DeletedIndex(DeletedObject):
 
 class PassageObject(WireModel):
     rank: int
-    """From 0, among all that were found."""
+    """From 0, among all passages found."""
     score: float
-    """Comparable within one search alone."""
+    """Comparable only within one search."""
     document_id: str
     document: str
     """Its name."""
     start: int
-    """Offset into the document's text, as `end`."""
+    """Offset into the document's text, like `end`."""
     end: int
     headings: list[str]
-    """Under which it stands, the outermost first."""
+    """The headings above it, outermost first."""
     num_tokens: int
     text: str
 
     @classmethod
-    def of(cls, found: FoundPassage) -> Self:
-        return cls(**asdict(found))
+    def of(cls, passage: FoundPassage) -> Self:
+        return cls(**asdict(passage))
 
 
 class DroppedObject(WireModel):
-    """A passage that was found and left out."""
+    """A passage that was found but left out."""
 
     rank: int
     score: float
@@ -193,7 +193,7 @@ class SearchObject(WireModel):
     query: str
     mode: SearchMode
     batch_id: str | None
-    """Which embedded the question; null where its vector was known, or none was needed."""
+    """The batch that embedded the question; null if its vector was known or not needed."""
     num_tokens: int
     """Of all passages in `data`."""
     data: list[PassageObject]

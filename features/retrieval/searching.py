@@ -1,7 +1,6 @@
-"""Searches indexes: passages by words, or by words and vectors, as many as a prompt has room for.
+"""Searches indexes: passages by words, or by words and vectors, as many as fit a prompt.
 
-Knows no model and no SQL; whoever asks brings the vectors of its questions. It waits for the object store and computes:
-call it in a thread.
+The caller supplies the vectors of questions. Searching waits for the object store and computes: call it in a thread.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from jobs.errors import InputError, NotFoundError
 from jobs.storage import Storage
 
 _LOOKED_AT = 2
-"""Ranks that are looked at for each passage that is wanted: a shorter one may fit where a better one does not."""
+"""Ranks considered per requested passage: a shorter one may fit where a better one does not."""
 _NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Query:
-    """A question: its text without a prefix, and its vector; without one it is searched by words alone."""
+    """A question without prefix, with its vector; without one it is searched by words only."""
 
     text: str
     vector: NDArray[np.float32] | None = None  # [dimensions]
@@ -41,27 +40,27 @@ class FoundPassage:
     rank: int
     """From 0."""
     score: float
-    """BM25's, or that of joined ranks: it says something beside others of the same question alone."""
+    """By BM25, or of fused ranks: comparable only within one question."""
     document_id: str
     document: str
     """Its name."""
     start: int
-    """Offset into the document's text, as `end`."""
+    """Offset into the document's text, like `end`."""
     end: int
     headings: tuple[str, ...]
     num_tokens: int
-    """With its headings, as the index counts."""
+    """Including its headings, as the index counts."""
     text: str
 
     @property
     def shown(self) -> str:
-        """Return the text as a prompt has it: with its headings in a line before it."""
+        """Return the text for a prompt, preceded by a line with its headings."""
         return PassageText(headings=self.headings, text=self.text).shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedPassage:
-    """A passage that was found and left out."""
+    """A passage that was found but left out."""
 
     rank: int
     score: float
@@ -75,29 +74,29 @@ class DroppedPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found for a question."""
+    """The result for a question."""
 
     chosen: tuple[FoundPassage, ...] = ()
-    """Documents by their best passage, the passages of each in its order."""
+    """Documents by their best passage, the passages of each in text order."""
     dropped: tuple[DroppedPassage, ...] = ()
-    """By their ranks."""
+    """By rank."""
     num_tokens: int = 0
-    """Of all that were chosen."""
+    """Of all chosen passages."""
 
 
 class Searcher:
-    """Searches the indexes of one object store; one a process. Thread-safe."""
+    """Searches the indexes of one object store; one per process. Thread-safe."""
 
     def __init__(self, storage: Storage, *, max_bytes: int) -> None:
-        """`max_bytes` is the memory that indexes may keep between searches, about."""
+        """`max_bytes` is the approximate memory for indexes kept between searches."""
         self._storage = storage
         self._indexes = LoadedIndexes(storage, max_bytes=max_bytes)
 
     def search(self, parts: IndexParts, queries: Sequence[Query], *, top_k: int, max_tokens: int | None) -> list[Found]:
-        """Return what is found for each question: at most `top_k` passages of `max_tokens` together (None: any).
+        """Return the results for each question: at most `top_k` passages, of `max_tokens` together (None: no limit).
 
-        All questions have vectors, or none has. Raises InputError (index_mismatch) where a vector is none of this
-        index, NotFoundError (index_gone) where it is deleted, ServiceError.
+        Either all questions have vectors or none. Raises InputError (index_mismatch) if a vector does not match the
+        index, NotFoundError (index_gone) if it is deleted, ServiceError.
         """
         loaded = self._indexes.get(parts)
         if loaded is None or not queries:
@@ -113,24 +112,24 @@ class Searcher:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the indexes that are kept take of memory, about."""
+        """Return the approximate memory of the kept indexes."""
         return self._indexes.size_bytes
 
     def _texts(self, loaded: LoadedIndex, rows: set[int], index_id: str) -> dict[int, PassageText]:
-        """Read the texts of rows: of each segment in one go."""
+        """Read the texts of rows, with one read per segment."""
         of_segments: dict[int, list[tuple[int, tuple[int, int]]]] = {}
         for row in sorted(rows):
             number, own = loaded.index.locate(row)
             of_segments.setdefault(number, []).append((row, loaded.archives[number].record_range(own)))
         texts: dict[int, PassageText] = {}
-        for number, wanted in of_segments.items():
+        for number, places in of_segments.items():
             try:
-                records = self._storage.read_ranges(loaded.object_keys[number], [place for _, place in wanted])
+                records = self._storage.read_ranges(loaded.object_keys[number], [place for _, place in places])
             except NotFoundError:
                 raise NotFoundError(
                     f"No index found with id {index_id!r}: it was deleted.", code="index_gone"
                 ) from None
-            texts |= {row: PassageText.from_bytes(record) for (row, _), record in zip(wanted, records, strict=True)}
+            texts |= {row: PassageText.from_bytes(record) for (row, _), record in zip(places, records, strict=True)}
         return texts
 
 
@@ -141,7 +140,7 @@ def _ranked(loaded: LoadedIndex, queries: Sequence[Query], depth: int) -> list[l
     assert len(vectors) == len(queries), "all questions have vectors, or none has"
     try:
         return loaded.index.by_both([query.text for query in queries], np.stack(vectors), depth)
-    except (RetrievalError, ValueError) as error:  # without vectors, of another size, or of several
+    except (RetrievalError, ValueError) as error:  # no vectors, or vectors of another size or of different sizes
         raise InputError(f"the index cannot be searched by this vector: {error}", code="index_mismatch") from None
 
 

@@ -1,6 +1,6 @@
-"""The segments of an index: which documents each has, what came of cutting them, and what has vectors. Knows no batch.
+"""The segments of an index: their documents, the results of cutting, and the requests that embed passages.
 
-Which passages one request embeds follows from what a segment has, so that answers find their rows again.
+A segment's content determines which passages each request embeds, so answers can be matched to rows.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from jobs.storage import Storage
 
 _MAX_DOCUMENTS = 200
 _MAX_CHARACTERS = 4_000_000
-"""Of a segment, unless one document alone has more: some 8,000 passages, cut in 2 s by bytes."""
+"""Limit of a segment unless a single document has more: some 8,000 passages, cut in 2 s when counting bytes."""
 _MAX_COUNTED_CHARACTERS = 1_000_000
-"""Of one whose tokens a tokenizer counts: some 1,800 passages, cut in 3 to 10 s."""
+"""Limit if a tokenizer counts tokens: some 1,800 passages, cut in 3 to 10 s."""
 _MAX_INPUTS = 32
 _MAX_INPUT_BYTES = 65_536
-"""Of the passages that one request embeds: what a line that fails loses."""
+"""Limit of the passages that one request embeds, which a failed line loses."""
 
 Vectors = NDArray[np.float16]
 
 
 @dataclass(slots=True, kw_only=True)
 class NewSegment:
-    """A segment that is to be made."""
+    """A segment to be made."""
 
     number: int
     object_key: str
     documents: list[dict[str, str]] = field(default_factory=list)
-    """Each as a line names it."""
+    """Each in the form that a line has."""
     num_characters: int = 0
 
     def has_room(self, num_characters: int, *, most: int) -> bool:
@@ -52,7 +52,7 @@ class NewSegment:
         return len(self.documents) < _MAX_DOCUMENTS and self.num_characters + num_characters <= most
 
     def line(self, index: PassageIndex) -> bytes:
-        """Return the line that has it made, without its newline."""
+        """Return the line that makes it, without a newline."""
         body = {
             "model": PREPARE_MODEL,
             "segment_key": self.object_key,
@@ -68,12 +68,12 @@ class NewSegment:
 
 
 def custom_id(number: int, first_row: int | None = None) -> str:
-    """Return the name of the line that makes a segment, or embeds its passages from a row on."""
+    """Return the custom id of the line that makes a segment, or embeds its passages from a row on."""
     return f"segment-{number}" if first_row is None else f"segment-{number}-{first_row}"
 
 
 def new_segments(documents: Iterable[DocumentProgress], index: PassageIndex) -> Iterator[NewSegment]:
-    """Divide the documents that were read among segments, in their order."""
+    """Divide the read documents among segments, in order."""
     tenant_id = index.tenant_id
     most = _MAX_CHARACTERS if index.tokenizer_sha256 is None else _MAX_COUNTED_CHARACTERS
     segment = NewSegment(number=0, object_key=new_key(tenant_id))
@@ -99,13 +99,13 @@ def embedding_lines(
 ) -> Iterator[bytes]:
     """Yield the lines that embed a segment's passages, without newlines. Raises NotFoundError.
 
-    With the results of the `first` time only passages whose request failed are embedded, each by a line of its own.
+    Given the results of the `first` stage, only passages of failed requests are embedded, each by its own line.
     """
     stored = b"".join(storage.iter_chunks(segment.object_key))
     head = read_head(stored)
     for rows in _groups(head):
-        asked = [rows] if first is None else _asked_again(rows, first.take(custom_id(segment.number, rows.start)))
-        for own in asked:
+        requests = [rows] if first is None else _asked_again(rows, first.take(custom_id(segment.number, rows.start)))
+        for own in requests:
             texts = [PassageText.from_bytes(stored[slice(*head.record_range(row))]).shown for row in own]
             yield _embedding_line(index, texts, custom_id(segment.number, own.start))
 
@@ -128,11 +128,11 @@ def _embedding_line(index: PassageIndex, texts: Sequence[str], name: str) -> byt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenVectors:
-    """The vectors of a segment, as they lie in the store."""
+    """The stored vectors of a segment."""
 
     size_bytes: int
     num_missing: int
-    """Passages that the model did not embed."""
+    """Number of passages that the model did not embed."""
 
 
 def write_vectors(

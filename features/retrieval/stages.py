@@ -1,4 +1,4 @@
-"""The stages of an index, in their order: which are begun, and the batch that each one is."""
+"""The stages of an index in order, which of them have begun, and their batches."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
 from jobs.settings import Settings
 
 _OUTPUTS_LAST = 7 * 86_400
-"""Seconds: what the index has of them, it has as its own."""
+"""In seconds; the index copies what it needs of them."""
 
 
 class Stage(StrEnum):
-    """What is done to all documents before the next stage begins."""
+    """A step that all documents finish before the next one begins."""
 
-    READ = "read"  # bytes become a text with places
-    CUT = "cut"  # texts become passages, and these segments of the index
+    READ = "read"  # bytes become text with positions
+    CUT = "cut"  # texts become passages, in segments of the index
     EMBED = "embed"  # a model makes a vector of each passage
-    EMBED_AGAIN = "embed_again"  # those of requests that failed one by one: of many passages one may be too long
+    EMBED_AGAIN = "embed_again"  # passages of failed requests, one by one: among many passages one may be too long
 
 
 STAGES = tuple(Stage)
-"""In their order: a stage's place here is its number."""
+"""All stages in order; a stage's position is its number."""
 _ENDPOINTS = {Stage.READ: READ_ENDPOINT, Stage.CUT: CUT_ENDPOINT}
 
 
 def stages_for(index: PassageIndex) -> Sequence[Stage]:
-    """Return the stages that an index goes through."""
+    """Return the stages of an index."""
     return STAGES if index.embedding_model is not None else STAGES[: STAGES.index(Stage.EMBED)]
 
 
 def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
-    """Return the stages that are begun, in order."""
+    """Return the stages that have begun, in order."""
     return stages_of_each(session, [index_id])[index_id]
 
 
 def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[PassageIndexStage]]:
-    """Return the same of several indexes, by their ids, in one query."""
+    """Return the stages that have begun of several indexes, by index id, in one query."""
     return course_stages.stages_of_each(session, PassageIndexStage, PassageIndexStage.passage_index_id, index_ids)
 
 
 def begin(
     session: Session, index: PassageIndex, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
-    """Note that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
+    """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
     wanted = course_stages.StageBatch(
         stage=stage.value,
         endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),

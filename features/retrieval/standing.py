@@ -1,4 +1,4 @@
-"""Where an index stands: the stages that have begun, what became of their batches, and what comes next."""
+"""Standing of an index: the stages that have begun, their batches, and what comes next."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from jobs.tables import Batch
 
 @dataclass(frozen=True)
 class Standing(CourseStanding[PassageIndexStage]):
-    """An index as it was when its worker looked."""
+    """An index as its worker last read it."""
 
     index: PassageIndex
 
     @property
     def next_stage(self) -> Stage | None:
-        """Return the stage that has not begun; None: all there are, have."""
+        """Return the next stage to begin, or None if all have begun."""
         all_of = stages.stages_for(self.index)
         return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
 
     def batch_of(self, stage: Stage) -> Batch | None:
-        """Return the batch of a stage that has begun; None: there was nothing to do."""
+        """Return the batch of a stage that has begun, or None if there was nothing to do."""
         batch_id = self.begun[STAGES.index(stage)].batch_id
         return None if batch_id is None else self.batches[batch_id]
 
@@ -39,11 +39,11 @@ class Standing(CourseStanding[PassageIndexStage]):
         stage, batch = self.open_stage, self.open_batch
         if stage is None or batch is None or batch.state == BatchState.COMPLETED:
             return None
-        return f"{batch_problem(batch, of=f'stage {STAGES[stage.number]}')}; build the index anew"
+        return f"{batch_problem(batch, of=f'stage {STAGES[stage.number]}')}; build the index again"
 
 
 def look(session: Session, index_id: str) -> Standing:
-    """Return where an index stands now. Raises NotFoundError where its row is gone."""
+    """Return the current standing of an index. Raises NotFoundError if its row is gone."""
     index = session.get(PassageIndex, index_id)
     if index is None:
         raise NotFoundError(f"index {index_id!r} is gone")

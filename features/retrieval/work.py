@@ -1,4 +1,4 @@
-"""Indexes that are due, taken up in turns between tenants."""
+"""Work of control workers on due indexes, with fair share between tenants."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ _MAX_OFFSET = 2**40
 
 class PlaceQuery(StrictModel):
     start: Annotated[int, Field(ge=0, le=_MAX_OFFSET)] = 0
-    """In characters of the text."""
+    """Offset in characters of the text."""
     end: Annotated[int, Field(ge=0, le=_MAX_OFFSET)] = 0
-    """Of what is marked; nothing is where it is not behind the start."""
+    """End of the marked stretch; nothing is marked unless it is greater than start."""
 
 
 @router.get("/collections/{collection_id}/documents/{document_id}", name="showDocument")
@@ -41,8 +41,8 @@ async def show(
 ) -> Response:
     tenant_id = viewer.caller.owner().id
     with services.in_flight.hold(tenant_id, "listings", allowed=AT_ONCE):
-        found = await read_text(services, tenant_id, collection_id, document_id)
-    text, marked = found.text, query.end > query.start
+        read = await read_text(services, tenant_id, collection_id, document_id)
+    text, marked = read.text, query.end > query.start
     first = max(0, query.start - _BEFORE) if marked else query.start
     last = min(first + _SHOWN, len(text))
     start, end = (query.start, min(query.end, last)) if marked else (last, last)
@@ -50,8 +50,8 @@ async def show(
         request,
         viewer,
         "document.html",
-        path="/extractions",  # the page that this one is below
-        document=found.document,
+        path="/extractions",  # the parent page
+        document=read.document,
         num_characters=len(text),
         first=first,
         last=last,

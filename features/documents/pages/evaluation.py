@@ -1,4 +1,4 @@
-"""`/extractions/{id}/evaluation`: how much of an extraction is right, field by field, and what its scores are worth."""
+"""`/extractions/{id}/evaluation`: the accuracy of an extraction, field by field, and the quality of its scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ENDS = (".jsonl", ".ndjson")
 
 class EvaluationQuery(StrictModel):
     gold: Annotated[ObjectId | None, BeforeValidator(lambda given: given or None)] = None
-    """The id of a file; without it people's decisions are gold."""
+    """The id of a file; without it people's decisions are the gold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +49,18 @@ class _Drawn:
     height: int
     risk: curves.RiskCurve
     one_percent: float
-    """How far down 1 % wrong is."""
+    """Vertical position of 1 % wrong."""
     dots: Sequence[curves.Dot]
 
     @classmethod
-    def of(cls, found: Evaluation) -> _Drawn:
-        risk = curves.risk_curve(found.risk)
+    def of(cls, evaluation: Evaluation) -> _Drawn:
+        risk = curves.risk_curve(evaluation.risk)
         return cls(
             width=curves.WIDTH,
             height=curves.HEIGHT,
             risk=risk,
             one_percent=curves.HEIGHT * (1 - 0.01 / risk.highest),
-            dots=curves.calibration_dots(found.bins),
+            dots=curves.calibration_dots(evaluation.bins),
         )
 
 
@@ -115,23 +115,23 @@ def _rows(found: Evaluation) -> list[tuple[str, dict[str, str]]]:
     return [_row("all fields", found.overall), *(_row(name, measures) for name, measures in found.fields.items())]
 
 
-def _row(name: str, found: Measures) -> tuple[str, dict[str, str]]:
-    rates = found.rates
+def _row(name: str, measures: Measures) -> tuple[str, dict[str, str]]:
+    rates = measures.rates
     shares = {
         "Precision": rates.precision,
         "Recall": rates.recall,
         "F1": rates.f1,
-        "ANLS*": found.anls,
-        "Nulls right": found.null_right,
-        "Found in text": found.grounded,
-        "Unseen at 99 % right": found.automated,
+        "ANLS*": measures.anls,
+        "Nulls right": measures.null_right,
+        "Found in text": measures.grounded,
+        "Unseen at 99 % right": measures.automated,
     }
     written = {label: formats.percent(share) for label, share in shares.items()}
     return name, {"Gold values": formats.exact(rates.right + rates.missed), **written}
 
 
 def _find(services: Services, tenant_id: str, extraction_id: str) -> tuple[Extraction, list[File]]:
-    """Return an extraction, and the files that may be gold by their names, those that say so first."""
+    """Return an extraction, and the files whose names suggest gold lines, those named gold first."""
     with transaction(services.sessions) as session:
         extraction = lifecycle.get_extraction(session, tenant_id, extraction_id)
         newest = files.list_files(session, tenant_id, limit=_LOOKED_AT, purpose=Purpose.USER_DATA).data

@@ -1,4 +1,4 @@
-"""`/extractions`: jobs over documents by stage; `/reviews/{id}`: their doubtful values, one after the other."""
+"""`/extractions`: extractions by stage; `/reviews/{id}`: their doubtful values, one after another."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MOST = 50
 @router.get("/extractions", name="showExtractions")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    shown = answers.all_shown(session, page.data, services.settings)
-    return render(request, viewer, "extractions.html", extractions=shown, has_more=page.has_more, most=_MOST)
+    objects = answers.all_shown(session, page.data, services.settings)
+    return render(request, viewer, "extractions.html", extractions=objects, has_more=page.has_more, most=_MOST)
 
 
 @router.get("/extractions/{extraction_id}", name="showExtraction")
@@ -44,7 +44,7 @@ def show_one(
         "extraction.html",
         extraction=shown,
         look=staged_look(shown),
-        collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
+        collection=session.get_one(Collection, found.collection_id),  # even if deleted
         tallies=reviewed.tallies(session, found),
         reasons=Reason,
         is_open=shown.ended_at is None,
@@ -68,7 +68,7 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
         request,
         viewer,
         "review.html",
-        path="/extractions",  # the page that this one is below
+        path="/extractions",  # the parent page
         extraction=found,
         num_open=sum(tally.num_open for tally in tallies.values()),
     )

@@ -1,4 +1,1 @@
-"""`/v1/indexes`: indexes of collections, and searches in them.
-
-Knows no passage; what is found, `features.retrieval.searching` finds.
-"""
+"""`/v1/indexes`: the HTTP routes of `features.retrieval`."""

@@ -1,4 +1,4 @@
-"""Indexes as the wire has them, with their stages: a few queries for a page of them."""
+"""Indexes as response bodies with their stages, a page of them in a few queries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jobs.settings import Settings
 
 
 def shown(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
-    """Return an index as the wire has it."""
+    """Return an index as a response body."""
     return all_shown(session, [index], settings)[0]
 
 
 def all_shown(session: Session, indexes: Sequence[PassageIndex], settings: Settings) -> list[IndexObject]:
-    found = stages.stages_of_each(session, [index.id for index in indexes])
-    batches = batches_of(session, [stage for begun in found.values() for stage in begun])
-    return [IndexObject.of(each, found[each.id], batches, currency=settings.currency) for each in indexes]
+    begun_by_id = stages.stages_of_each(session, [index.id for index in indexes])
+    batches = batches_of(session, [stage for begun in begun_by_id.values() for stage in begun])
+    return [IndexObject.of(each, begun_by_id[each.id], batches, currency=settings.currency) for each in indexes]

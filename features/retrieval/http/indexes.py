@@ -1,4 +1,4 @@
-"""`/v1/indexes`: create, look at, list and delete indexes."""
+"""`/v1/indexes`: create, get, list and delete indexes."""
 
 from __future__ import annotations
 
@@ -34,25 +34,24 @@ class ListQuery(StrictModel):
 class CreateIndexBody(StrictModel):
     collection_id: ObjectId
     name: Annotated[Storable, Field(min_length=1, max_length=200)] | None = None
-    """For people: two may have the same."""
+    """For display; need not be unique."""
     embedding_model: ObjectId | None = None
-    """One that embeds; null: passages are found by their words alone."""
+    """An embedding model; null: passages are found by their words only."""
     tokenizer: ObjectId | None = None
-    """The model by whose tokenizer passages are counted; null: the one that embeds, and without one two bytes are a
-    token."""
+    """The model whose tokenizer counts passages; null: the embedding model or, without one, two bytes are a token."""
     max_tokens: Annotated[StrictInt, Field(ge=16, le=MAX_PASSAGE_TOKENS), WHOLE] | None = None
-    """Of a passage, its headings counted; null: 256, or what the model that embeds has room for."""
+    """Of a passage, including its headings; null: 256, or the embedding model's limit if lower."""
     overlap_tokens: Annotated[StrictInt, Field(ge=0, le=MAX_PASSAGE_TOKENS), WHOLE] | None = None
-    """How much of a passage may begin the next one, too; a quarter at most. Null: 32, or a quarter."""
+    """Maximum tokens that the next passage repeats; at most a quarter. Null: 32, or a quarter."""
     language: Annotated[Storable, Field(min_length=1, max_length=40)] = "simple"
-    """Of the words, such as `english` or `german`; `simple`: they are taken as they are."""
+    """Language of the words, such as `english` or `german`; `simple`: no stemming."""
     query_prefix: _Prefix = ""
-    """What the model wants before a question, such as `query: `."""
+    """Prefix that the model expects before questions, such as `query: `."""
     document_prefix: _Prefix = ""
-    """What it wants before a passage."""
+    """Prefix that the model expects before passages."""
     priority: AskedPriority = AskedPriority.NORMAL
     completion_window: CompletionWindow = "24h"
-    """Of all stages together."""
+    """For all stages together."""
     metadata: Metadata = None
 
 
@@ -66,10 +65,10 @@ def create(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> IndexObject:
-    """Index all documents that a collection has now; sent again with its key, it returns what was made."""
-    wanted = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
-    made = creating.create_index(session, tenant, wanted, services.settings, key_id=key_id)
-    return shown(session, made, services.settings)
+    """Index all current documents of a collection; repeating the call with its key returns the same index."""
+    request = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
+    created = creating.create_index(session, tenant, request, services.settings, key_id=key_id)
+    return shown(session, created, services.settings)
 
 
 @router.get("", operation_id="listIndexes")
@@ -89,9 +88,9 @@ def retrieve(index_id: str, session: SessionDep, *, tenant: TenantDep, services:
 
 @router.delete("/{index_id}", operation_id="deleteIndex", responses=failures(404))
 def delete(index_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> DeletedIndex:
-    """Delete an index, be it built or not, with its batches and their results; its collection stays.
+    """Delete an index, built or not, with its batches and their results; its collection stays.
 
-    What was billed stays on the bill.
+    What was billed stays billed.
     """
     lifecycle.delete_index(session, tenant.id, index_id, by=key_id)
     return DeletedIndex(id=index_id)

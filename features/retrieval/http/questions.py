@@ -1,6 +1,6 @@
-"""Vectors of questions: asked of a model by a batch, waited for a while, and known after that.
+"""Vectors of questions: made by a batch, awaited for a while, and cached.
 
-Between two looks at a batch nobody holds a thread or a connection to Postgres.
+Waiting holds no thread and no connection to Postgres between polls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILENAME = "query.jsonl"
 
 
 class Asker:
-    """Asks for one tenant."""
+    """Embeds questions of one tenant."""
 
     def __init__(self, services: Services, tenant: Tenant, *, key_id: str, spending: Spending) -> None:
         self._services = services
@@ -40,9 +40,9 @@ class Asker:
         self._spending = spending
 
     async def vector(self, parts: IndexParts, query: str, *, timeout_seconds: float) -> tuple[Vector, str | None]:
-        """Return the vector of a question, and the id of the batch that made it if that was needed.
+        """Return the vector of a question, and the id of the batch that made it if one was needed.
 
-        Raises LateError where it has not come in time, UnservedError where nobody makes it, and what creating a batch
+        Raises LateError if it is not ready in time, UnservedError if no worker makes it, and what creating a batch
         raises.
         """
         async with self._services.session_slots:
@@ -52,13 +52,13 @@ class Asker:
             return known, None
         batch_id = await self._submit(parts, query)
         with anyio.move_on_after(timeout_seconds):
-            found = await self._wait(batch_id)
-            search_of(self._services).known_vectors.keep(parts, query, found)
-            return found, batch_id
+            vector = await self._wait(batch_id)
+            search_of(self._services).known_vectors.keep(parts, query, vector)
+            return vector, batch_id
         async with self._services.session_slots:
             await run_sync(self._cancel, batch_id)
         raise LateError(
-            f"The question was not embedded within {timeout_seconds:g} s: batch {batch_id!r}, which was to do it, is "
+            f"The question was not embedded within {timeout_seconds:g} s, and its batch {batch_id!r} is "
             f"cancelled. Give a longer timeout_seconds, or {questions.INSTEAD}.",
             code="query_not_embedded_in_time",
         )
@@ -86,9 +86,9 @@ class Asker:
     async def _wait(self, batch_id: str) -> Vector:
         while True:
             async with self._services.session_slots:
-                found = await run_sync(self._answer, batch_id)
-            if found is not None:
-                return found
+                vector = await run_sync(self._answer, batch_id)
+            if vector is not None:
+                return vector
             await anyio.sleep(_LOOK_SECONDS)
 
     def _require_served(self, parts: IndexParts) -> None:
@@ -115,5 +115,5 @@ class Asker:
         with transaction(self._services.sessions) as session:
             try:
                 lifecycle.cancel_batch(session, self._tenant.id, batch_id)
-            except ConflictError:  # it has ended just now, too late for whoever waited
+            except ConflictError:  # it has just ended, too late for the caller
                 return

@@ -1,4 +1,4 @@
-"""`GET /v1/indexes/{id}/search`: passages that answer a question, as many as a prompt has room for."""
+"""`GET /v1/indexes/{id}/search`: passages that answer a question, as many as fit a prompt."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from jobs.states import Scope
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
 
 _AT_ONCE = 8
-"""Searches that one tenant may have under way in one API process; most wait for vectors, or their turn."""
+"""Maximum concurrent searches of a tenant in one API process; most wait for vectors or their turn."""
 
 
 class SearchQuery(StrictModel):
     query: Annotated[Storable, Field(min_length=1, max_length=4000)]
     top_k: Annotated[int, Field(ge=1, le=200)] = 10
-    """Passages, at most."""
+    """Maximum number of passages."""
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Of all passages together, as the index counts them; a shorter one may be taken where a better one has no room."""
+    """Maximum tokens of all passages together, as the index counts; a shorter one may replace one that does not fit."""
     mode: SearchMode | None = None
-    """Without it `hybrid` where the index has vectors, else `bm25`."""
+    """Default: `hybrid` if the index has vectors, else `bm25`."""
     order: PassageOrder = PassageOrder.DOCUMENT
     timeout_seconds: Annotated[float, Field(ge=0.1, le=30)] = 10.0
-    """How long a hybrid search waits for the vector of its question."""
+    """Maximum wait of a hybrid search for the vector of its question."""
 
 
 @router.get("/{index_id}/search", operation_id="searchIndex", responses=failures(404, 409, 410, 413, 504))
@@ -58,8 +58,8 @@ async def search(
 ) -> SearchObject:
     """Find passages by words, or by words and the vector of the question.
 
-    For the vector the question becomes a batch of one line in the best class that you may have, visible and billed as
-    any other, so the key needs the scope `submit`, too; `mode=bm25` needs neither a batch nor a model.
+    For the vector the question becomes a batch of one line in your best class, visible and billed like any other, so
+    the key also needs the scope `submit`; `mode=bm25` needs neither a batch nor a model.
     """
     tenant = caller.owner()
     with services.in_flight.hold(tenant.id, "searches", allowed=_AT_ONCE):

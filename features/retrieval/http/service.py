@@ -1,4 +1,4 @@
-"""What searches share in an API process: the parts of indexes in memory, and the vectors of questions."""
+"""State shared by the searches of an API process: indexes in memory, and vectors of questions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchService:
-    """Kept by one API process."""
+    """One per API process."""
 
     searcher: Searcher
     known_vectors: KnownVectors = field(default_factory=KnownVectors)
@@ -28,7 +28,7 @@ def open_search(settings: Settings, storage: Storage) -> SearchService:
 
 
 def search_of(services: Services) -> SearchService:
-    """Return what `open_search` made for this process."""
+    """Return this process's result of `open_search`."""
     search = services.of_features["search"]
     assert isinstance(search, SearchService)
     return search

@@ -1,4 +1,4 @@
-"""`/indexes`: passages of collections by stage; `/indexes/{id}`: one of them, and what a search of it finds."""
+"""`/indexes`: indexes of collections by stage; `/indexes/{id}`: one index, with a search."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MOST = 50
 @router.get("/indexes", name="showIndexes")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_indexes(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    shown = answers.all_shown(session, page.data, services.settings)
-    return render(request, viewer, "indexes.html", indexes=shown, has_more=page.has_more, most=_MOST)
+    objects = answers.all_shown(session, page.data, services.settings)
+    return render(request, viewer, "indexes.html", indexes=objects, has_more=page.has_more, most=_MOST)
 
 
 @router.get("/indexes/{index_id}", name="showIndex")
@@ -41,7 +41,7 @@ def show_one(
         "index.html",
         index=shown,
         look=staged_look(shown),
-        collection=session.get_one(Collection, found.collection_id),  # also where it is deleted
+        collection=session.get_one(Collection, found.collection_id),  # even if deleted
         is_open=shown.ended_at is None,
     )
 

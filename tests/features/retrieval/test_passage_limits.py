@@ -91,7 +91,7 @@ def test_a_model_whose_tokenizer_nobody_kept_counts_by_bytes_unless_it_is_named(
     make_index: MakeIndex, model: str, chat: str
 ) -> None:
     assert make_index(PAPERS, embedding_model=model).tokenizer_model is None
-    with pytest.raises(ConflictError, match="No worker has kept the tokenizer of the model 'chat'") as caught:
+    with pytest.raises(ConflictError, match="No worker has stored the tokenizer of the model 'chat'") as caught:
         make_index(PAPERS, tokenizer=chat)
     assert caught.value.code == "tokenizer_unknown"
     with pytest.raises(NotFoundError, match="'nobody' does not exist"):
@@ -105,7 +105,7 @@ def test_a_passage_leaves_room_for_special_tokens_and_the_prefix(
     unsaid: dict[str, Any] = {"max_tokens": None, "overlap_tokens": None}
     assert make_index(PAPERS, embedding_model=model, **unsaid).max_tokens == 254
     assert make_index(PAPERS, embedding_model=model, document_prefix="doc: ", **unsaid).max_tokens == 249
-    with pytest.raises(InputError, match="max_tokens is 255; the model 'minilm' has room for 254, its special tokens"):
+    with pytest.raises(InputError, match="max_tokens is 255; the model 'minilm' has room for 254 besides"):
         make_index(PAPERS, embedding_model=model, max_tokens=255)
     with pytest.raises(InputError, match="document_prefix leaves the model 'minilm' room for 4 tokens"):
         make_index(PAPERS, embedding_model=model, document_prefix="x" * 250, **unsaid)
