@@ -276,9 +276,9 @@ _HEALTHY = text(
     "UPDATE webhook_endpoint SET failing_since = NULL WHERE id = :endpoint_id AND failing_since IS NOT NULL"
 )
 
-# An outage counts from its first failure while deliveries keep failing. If none waits for a retry or was given up in the
-# last two days, the outage may be over, and this failure begins another. A delivery is retried for a day, so those of
-# the last four days suffice.
+# An outage counts from its first failure while deliveries keep failing. If none waits for a retry or was given up in
+# the last two days, the outage may be over, and this failure begins another. A delivery is retried for a day, so those
+# of the last four days suffice.
 _FAILING = text("""
     UPDATE webhook_endpoint AS endpoint SET failing_since = CASE
         WHEN failing_since < now() - interval '2 days' AND NOT EXISTS (

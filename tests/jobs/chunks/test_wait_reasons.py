@@ -11,4 +11,6 @@ from jobs.tables import Batch
 def test_a_batch_that_waits_for_one_token_says_so_in_the_singular() -> None:
     batch = Batch(state=BatchState.IN_PROGRESS, priority=Priority.NORMAL, waits_for_tokens=1)
     said = waits_for(batch, Quota(limit=5, reserved=0, spent=5))
-    assert str(said).startswith("waiting_budget: the batch continues when there is room for 1 token, and 0 are available")
+    assert str(said).startswith(
+        "waiting_budget: the batch continues when there is room for 1 token, and 0 are available"
+    )
