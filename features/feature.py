@@ -80,12 +80,16 @@ class Feature:
     templates: str | None = None
     """The package whose folder `pages` contains the templates."""
     menu: tuple[MenuEntry, ...] = ()
+    tones: Mapping[str, str] = field(default_factory=dict)
+    """The colours of its own states on pages: good, warn or bad."""
     control: tuple[str, ...] = ()
     """Work of a control worker: `workers.control_work.ControlWork`."""
     purges: tuple[str, ...] = ()
     """Purges of a control worker: functions that return a sequence of `jobs.purges.Purge`."""
     meters: Mapping[str, str] = field(default_factory=dict)
     """Meters by the role that keeps them."""
+    counts: tuple[str, ...] = ()
+    """Numbers for `/metrics` that are counted with those of the queue: `jobs.hooks.QueueCount`."""
     on_event: tuple[str, ...] = ()
     """Functions of `(session, tenant_id, event type, data)`, called in the transaction that makes an event true."""
     stored_bytes: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,19 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from jobs.states import EventType
+from jobs.telemetry.meters import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCount:
+    """What `/metrics` shows of a feature's tables; it is counted now and then, by one process for all."""
+
+    name: str
+    """In the counted numbers; no other has it."""
+    query: str
+    """SQL of one value, which JSON can have."""
+    samples: Callable[[Any], Iterable[Sample]]
+    """What is shown of that value."""
 
 
 def emit(session: Session, tenant_id: str, event_type: EventType, data: Mapping[str, Any]) -> None:
@@ -29,6 +43,11 @@ def stored_bytes(session: Session, tenant_id: str) -> int:
     return sum(hook(session, tenant_id) for hook in _hooks("stored_bytes"))
 
 
+def queue_counts() -> tuple[QueueCount, ...]:
+    """Return what is counted of features with the queue."""
+    return _hooks("counts")
+
+
 @cache
-def _hooks(kind: str) -> tuple[Callable[..., Any], ...]:
+def _hooks(kind: str) -> tuple[Any, ...]:
     return tuple(import_module("features").parts(kind))

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
 from jobs.chunks.fleet import OUT_REASON, live_workers, out_reason_of
 from jobs.forecasts.outlooks import KEPT_FOR, LAST_ENDS
-from jobs.states import LIVE_BATCH_STATES, OPEN_RUN_STATES
+from jobs.hooks import queue_counts
+from jobs.states import LIVE_BATCH_STATES
 from jobs.tables.base import one_of
 from jobs.telemetry import declared
 from jobs.telemetry.meters import HistogramSample, Kind, Meter, Sample
@@ -74,8 +76,8 @@ def _seen(worker_id: str, stats: dict[str, Any]) -> WorkerSeen:
 
 
 def count_queue(session: Session) -> None:
-    """Count the batches, chunks, runs and budgets for later calls of `read_samples`."""
-    session.execute(_COUNT)
+    """Count the batches, chunks, budgets and features' numbers for later calls of `read_samples`."""
+    session.execute(_count())
 
 
 # Three reads: no one index has all four states, and the table has every chunk there ever was.
@@ -94,28 +96,27 @@ _OPEN_CHUNKS = """
 """
 
 # Budgets over all tenants: the endpoint needs no key, and a tenant's spending is private.
-_COUNT = text(f"""
-    INSERT INTO queue_count (id, counted_at, numbers)
-    SELECT 1, clock_timestamp(), jsonb_build_object(
-        'batches', (
-            SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
-                SELECT state, count(*) AS num FROM batch
-                WHERE {one_of("state", LIVE_BATCH_STATES)} GROUP BY state
-            ) AS live
-        ),
-        'chunks', (SELECT coalesce(jsonb_agg(counted), '[]') FROM ({_OPEN_CHUNKS}) AS counted),
-        'runs', (
-            SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
-                SELECT state, count(*) AS num FROM run
-                WHERE {one_of("state", OPEN_RUN_STATES)} GROUP BY state
-            ) AS open_runs
-        ),
-        'failing_schedules', (SELECT count(*) FROM schedule WHERE num_failures > 0),
-        'spent', (SELECT coalesce(sum(spent_tokens), 0) FROM budget),
-        'reserved', (SELECT coalesce(sum(reserved_tokens), 0) FROM budget)
-    )
-    ON CONFLICT (id) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
-""")
+_NUMBERS = {
+    "batches": f"""
+        SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
+            SELECT state, count(*) AS num FROM batch WHERE {one_of("state", LIVE_BATCH_STATES)} GROUP BY state
+        ) AS live
+    """,
+    "chunks": f"SELECT coalesce(jsonb_agg(counted), '[]') FROM ({_OPEN_CHUNKS}) AS counted",
+    "spent": "SELECT coalesce(sum(spent_tokens), 0) FROM budget",
+    "reserved": "SELECT coalesce(sum(reserved_tokens), 0) FROM budget",
+}
+
+
+@cache
+def _count() -> TextClause:
+    queries = _NUMBERS | {count.name: count.query for count in queue_counts()}
+    numbers = ", ".join(f"'{name}', ({query})" for name, query in queries.items())
+    return text(f"""
+        INSERT INTO queue_count (id, counted_at, numbers) SELECT 1, clock_timestamp(), jsonb_build_object({numbers})
+        ON CONFLICT (id) DO UPDATE SET counted_at = excluded.counted_at, numbers = excluded.numbers
+    """)
+
 
 _OPEN_BATCHES = text(f"""
     SELECT count(*) AS num_batches, coalesce(sum(num_requests), 0) AS num_lines,
@@ -138,9 +139,9 @@ def _queue(session: Session) -> Iterator[Sample]:
     yield from _batches(numbers["batches"])
     for counted in numbers["chunks"]:
         yield from _chunks(counted, now=float(row.now))
-    for state in OPEN_RUN_STATES:
-        yield Sample(meter=declared.RUNS, labels={"state": state.value}, value=numbers["runs"].get(state.value, 0))
-    yield Sample(meter=declared.FAILING_SCHEDULES, value=numbers["failing_schedules"])
+    for count in queue_counts():
+        if count.name in numbers:  # else an earlier release has counted, which lacks the feature
+            yield from count.samples(numbers[count.name])
     yield Sample(meter=declared.TOKENS_SPENT, value=numbers["spent"])
     yield Sample(meter=declared.TOKENS_RESERVED, value=numbers["reserved"])
     yield Sample(meter=declared.QUEUE_COUNTED, value=max(0.0, float(row.now - row.counted_at)))

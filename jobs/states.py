@@ -1,12 +1,45 @@
-"""States of batches, chunks, uploads, counts, runs and extractions, and their moves. Nobody assigns one elsewhere."""
+"""States of batches, chunks, uploads and counts, and the check of moves, which the states of features share."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 
-class BatchState(StrEnum):
+class State(StrEnum):
+    """A state with a table of moves. Nobody assigns one but the module that owns its kind, through `require_move`."""
+
+    @property
+    def following(self) -> frozenset[State]:
+        """Return the states that may come next: this one's row of the table."""
+        raise NotImplementedError
+
+
+AnyState = TypeVar("AnyState", bound=State)
+
+
+class IllegalMoveError(AssertionError):
+    """Our own invariant is broken: a move that is not in the table."""
+
+
+def require_move(before: AnyState, after: AnyState) -> None:
+    """Raise IllegalMoveError unless the table allows `before` → `after`."""
+    if after not in before.following:
+        raise IllegalMoveError(f"{type(before).__name__}: {before} → {after} is not in the table")
+
+
+def sources_of(after: State) -> list[str]:
+    """Return the states from which `after` may be reached: the WHERE of a guarded UPDATE."""
+    return [state.value for state in type(after) if after in state.following]
+
+
+CANCELLING = "cancelling"
+"""The state of runs, extractions and indexes that are to end, the same for all of them."""
+COURSE_UNDER_WAY = "in_progress"
+"""The state in which extractions and indexes begin."""
+
+
+class BatchState(State):
     """States as the wire shows them."""  # `jobs.batches.lifecycle` alone writes them, through `require_move`
 
     VALIDATING = "validating"  # its input waits to be read, or is being read
@@ -18,8 +51,12 @@ class BatchState(StrEnum):
     CANCELLING = "cancelling"  # as finalizing, on the tenant's wish
     CANCELLED = "cancelled"
 
+    @property
+    def following(self) -> frozenset[BatchState]:
+        return BATCH_MOVES[self]
 
-class ChunkState(StrEnum):
+
+class ChunkState(State):
     PLANNED = "planned"  # its batch is being validated: it exists for nobody else
     READY = "ready"  # may be hinted and claimed
     LEASED = "leased"  # one worker owns it until its lease ends
@@ -29,8 +66,12 @@ class ChunkState(StrEnum):
     SPLIT = "split"  # bisected after lost leases; its children carry on
     WITHDRAWN = "withdrawn"  # the batch was cancelled or expired
 
+    @property
+    def following(self) -> frozenset[ChunkState]:
+        return CHUNK_MOVES[self]
 
-class UploadState(StrEnum):
+
+class UploadState(State):
     """States as the wire shows them."""  # `jobs.uploads` alone writes them, through `require_move`
 
     PENDING = "pending"  # parts may be added, until it is completed
@@ -38,76 +79,21 @@ class UploadState(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # no part came for too long
 
-
-class RunState(StrEnum):
-    """States of a pipeline's run as the wire shows them."""  # `features.pipelines.lifecycle` alone writes them
-
-    QUEUED = "queued"  # waits until no other run of its pipeline is under way
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"  # every step is done, and what they put out is published
-    FAILED = "failed"  # `reason` says why; resumed, it goes on where it stopped
-    SKIPPED = "skipped"  # `reason` says why; it never began
-    CANCELLING = "cancelling"  # its batch is being cancelled
-    CANCELLED = "cancelled"
+    @property
+    def following(self) -> frozenset[UploadState]:
+        return UPLOAD_MOVES[self]
 
 
-class ExtractionState(StrEnum):
-    """States as the wire shows them."""  # `features.documents.lifecycle` alone writes them
-
-    IN_PROGRESS = "in_progress"
-    CANCELLING = "cancelling"  # the batch that it waits for is being cancelled
-    COMPLETED = "completed"  # every document has its record, a failed one, too
-    FAILED = "failed"  # `reason` says why
-    CANCELLED = "cancelled"
-
-
-class IndexState(StrEnum):
-    """States as the wire shows them."""  # `features.retrieval.lifecycle` alone writes them
-
-    IN_PROGRESS = "in_progress"
-    CANCELLING = "cancelling"  # it is deleted, and the batch that it waits for is being cancelled
-    COMPLETED = "completed"  # it can be searched; documents that could not be read are not in it
-    FAILED = "failed"  # `reason` says why
-    CANCELLED = "cancelled"
-
-
-CANCELLING = IndexState.CANCELLING.value
-"""The state of runs, extractions and indexes that are to end, the same for all of them."""
-COURSE_UNDER_WAY = IndexState.IN_PROGRESS.value
-"""The state in which extractions and indexes begin."""
-
-
-class RunKind(StrEnum):
-    """Who wanted a run."""
-
-    CRON = "cron"  # its schedule
-    MANUAL = "manual"  # somebody, now
-    BACKFILL = "backfill"  # somebody, for a time that is over
-
-
-class Overlap(StrEnum):
-    """What becomes of a schedule's run that is due while an earlier one of it has not ended."""
-
-    SKIP = "skip"
-    QUEUE_ONE = "queue_one"  # it waits, unless another does
-    QUEUE_ALL = "queue_all"
-    CANCEL_RUNNING = "cancel_running"  # in its favour
-
-
-class CatchUp(StrEnum):
-    """What becomes of runs that were due while nobody looked at the schedule."""
-
-    NONE = "none"
-    LATEST = "latest"  # the last of them is made up for
-    ALL = "all"
-
-
-class CountState(StrEnum):
+class CountState(State):
     """Of an input that workers count token by token."""  # `jobs.batches.exact_counts` alone writes them
 
     COUNTING = "counting"  # waits for a turn at a worker, or has one
     COUNTED = "counted"
     FAILED = "failed"  # its input is gone
+
+    @property
+    def following(self) -> frozenset[CountState]:
+        return COUNT_MOVES[self]
 
 
 class Priority(StrEnum):
@@ -177,14 +163,6 @@ class BudgetWindow(StrEnum):
     TOTAL = "total"  # never
 
 
-class DeliveryState(StrEnum):
-    """States of what a webhook is to be told."""
-
-    PENDING = "pending"  # to be sent, or to be sent again
-    DELIVERED = "delivered"  # an answer of 2xx came
-    FAILED = "failed"  # given up; a replay makes it pending again
-
-
 class EventType(StrEnum):
     """What a webhook may be told of; the first four are OpenAI's. What each is about is its first word."""
 
@@ -231,36 +209,6 @@ UPLOAD_MOVES: dict[UploadState, frozenset[UploadState]] = {
     _U.EXPIRED: frozenset(),
 }
 
-_R = RunState
-
-RUN_MOVES: dict[RunState, frozenset[RunState]] = {
-    _R.QUEUED: frozenset({_R.RUNNING, _R.CANCELLED}),
-    _R.RUNNING: frozenset({_R.SUCCEEDED, _R.FAILED, _R.CANCELLING}),
-    _R.CANCELLING: frozenset({_R.CANCELLED}),
-    _R.SUCCEEDED: frozenset(),
-    _R.FAILED: frozenset({_R.QUEUED}),
-    _R.SKIPPED: frozenset(),
-    _R.CANCELLED: frozenset(),
-}
-
-_E = ExtractionState
-
-EXTRACTION_MOVES: dict[ExtractionState, frozenset[ExtractionState]] = {
-    _E.IN_PROGRESS: frozenset({_E.COMPLETED, _E.FAILED, _E.CANCELLING}),
-    _E.CANCELLING: frozenset({_E.CANCELLED}),
-    _E.COMPLETED: frozenset(),
-    _E.FAILED: frozenset(),
-    _E.CANCELLED: frozenset(),
-}
-
-INDEX_MOVES: dict[IndexState, frozenset[IndexState]] = {
-    IndexState.IN_PROGRESS: frozenset({IndexState.COMPLETED, IndexState.FAILED, IndexState.CANCELLING}),
-    IndexState.CANCELLING: frozenset({IndexState.CANCELLED}),
-    IndexState.COMPLETED: frozenset(),
-    IndexState.FAILED: frozenset(),
-    IndexState.CANCELLED: frozenset(),
-}
-
 COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
     _I.COUNTING: frozenset({_I.COUNTED, _I.FAILED}),
     _I.COUNTED: frozenset(),
@@ -268,48 +216,7 @@ COUNT_MOVES: dict[CountState, frozenset[CountState]] = {
 }
 
 TERMINAL_BATCH_STATES = frozenset(state for state, moves in BATCH_MOVES.items() if not moves)
-TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
-TERMINAL_INDEX_STATES = frozenset(state for state, moves in INDEX_MOVES.items() if not moves)
-TERMINAL_EXTRACTION_STATES = frozenset(state for state, moves in EXTRACTION_MOVES.items() if not moves)
 OPEN_CHUNK_STATES = frozenset({_C.READY, _C.LEASED, _C.WAITING, _C.DEFERRED})
 
 # What has not ended, in the order in which queries and partial indexes name it.
 LIVE_BATCH_STATES = tuple(state for state in BatchState if state not in TERMINAL_BATCH_STATES)
-OPEN_RUN_STATES = tuple(state for state in RunState if state not in TERMINAL_RUN_STATES)
-RUN_UNDER_WAY_STATES = tuple(state for state in OPEN_RUN_STATES if state is not _R.QUEUED)
-OPEN_EXTRACTION_STATES = tuple(state for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES)
-OPEN_INDEX_STATES = tuple(state for state in IndexState if state not in TERMINAL_INDEX_STATES)
-
-
-class IllegalMoveError(AssertionError):
-    """Our own invariant is broken: a move that is not in the table."""
-
-
-State = TypeVar(
-    "State", bound=BatchState | ChunkState | UploadState | CountState | RunState | ExtractionState | IndexState
-)
-
-
-def require_move(before: State, after: State) -> None:
-    """Raise IllegalMoveError unless the table allows `before` → `after`."""
-    if after not in _moves_of(type(before))[before]:
-        raise IllegalMoveError(f"{type(before).__name__}: {before} → {after} is not in the table")
-
-
-def sources_of(after: State) -> list[str]:
-    """Return the states from which `after` may be reached: the WHERE of a guarded UPDATE."""
-    return [state.value for state, moves in _moves_of(type(after)).items() if after in moves]
-
-
-def _moves_of(kind: type[State]) -> dict[State, frozenset[State]]:
-    tables: dict[type, Any] = {
-        BatchState: BATCH_MOVES,
-        ChunkState: CHUNK_MOVES,
-        UploadState: UPLOAD_MOVES,
-        CountState: COUNT_MOVES,
-        RunState: RUN_MOVES,
-        ExtractionState: EXTRACTION_MOVES,
-        IndexState: INDEX_MOVES,
-    }
-    found: dict[State, frozenset[State]] = tables[kind]
-    return found

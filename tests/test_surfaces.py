@@ -50,7 +50,10 @@ def loaded_by(program: str, libraries: set[str]) -> list[str]:
     return done.stdout.split()
 
 
-KINDS = ("routers", "bodies", "lines", "pages", "control", "purges", "on_event", "stored_bytes", "on_tenant_end")
+KINDS = (
+    *("routers", "bodies", "lines", "pages"),
+    *("control", "purges", "counts", "on_event", "stored_bytes", "on_tenant_end"),
+)
 
 
 def part_names() -> list[str]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from features import FEATURES
 from jobs.lines.document_bodies import DOCUMENTS, shown_model
 from jobs.outcomes import Outcome
-from jobs.states import BatchState, RunState
+from jobs.states import BatchState
 
 NOTHING = "–"
 _JUST_NOW, _MINUTE, _HOUR, _DAY = 5, 60, 3600, 86_400
 _UNITS: tuple[tuple[int, str], ...] = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _EXACT_BELOW = 10_000
 _TONES: dict[str, str] = {
-    **dict.fromkeys((BatchState.COMPLETED, RunState.SUCCEEDED), "good"),
+    BatchState.COMPLETED: "good",
     **dict.fromkeys((BatchState.FAILED, Outcome.MOSTLY_FAILED, Outcome.ALL_FAILED), "bad"),
-    **dict.fromkeys((BatchState.EXPIRED, BatchState.CANCELLED, BatchState.CANCELLING, RunState.SKIPPED), "warn"),
+    **dict.fromkeys((BatchState.EXPIRED, BatchState.CANCELLED, BatchState.CANCELLING), "warn"),
     Outcome.SOME_FAILED: "warn",
+    **{state: tone for feature in FEATURES for state, tone in feature.tones.items()},
 }
 
 

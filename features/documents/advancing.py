@@ -17,6 +17,7 @@ from features.documents.reviewing import reviews
 from features.documents.stage_lines import ExtractionFailedError, StageLines
 from features.documents.stages import Stage, stage_of
 from features.documents.standing import Standing, look, problem_of
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionStage
 from jobs import files
 from jobs.batches import made_inputs
@@ -28,7 +29,7 @@ from jobs.errors import InputError, LimitError, OverBudgetError, RateLimitError,
 from jobs.files import NewFile
 from jobs.graphs.reasons import note_reason
 from jobs.settings import Settings
-from jobs.states import BatchState, ExtractionState
+from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import File
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
 from jobs.graphs.due import Due, due_query, find_due
-from jobs.states import ExtractionState
 
 ExtractionWork = ClaimedWork[Extraction]
 

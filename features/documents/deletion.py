@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, stages
 from features.documents.reviewing import reviews
+from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import CollectionDocument, Extraction, ExtractionStage
 from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
@@ -20,7 +21,7 @@ from jobs.errors import ConflictError
 from jobs.purges import Purge
 from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
-from jobs.states import OPEN_EXTRACTION_STATES, OPEN_INDEX_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
+from jobs.states import CANCELLING, COURSE_UNDER_WAY
 from jobs.storage import Storage
 from jobs.tables import File
 from jobs.tables.base import one_of
@@ -130,7 +131,7 @@ _DELETED = text(f"""
             AND unread.object_key IS NULL AND unread.error IS NULL AND unread.deleted_at IS NULL
     ) AND NOT EXISTS (
         SELECT FROM passage_index AS index
-        WHERE index.tenant_id = collection_document.tenant_id AND {one_of("index.state", OPEN_INDEX_STATES)}
+        WHERE index.tenant_id = collection_document.tenant_id AND index.state IN ('{COURSE_UNDER_WAY}', '{CANCELLING}')
     ) ORDER BY deleted_at LIMIT :limit
 """)
 

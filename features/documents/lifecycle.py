@@ -18,6 +18,7 @@ from features.documents.collections.corpora import FindIndex
 from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
+from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from features.pipelines.steps import require_model
 from jobs.accounts.limits import check_priority
@@ -31,7 +32,7 @@ from jobs.ids import new_id
 from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
 from jobs.settings import Settings
-from jobs.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, AskedPriority, ExtractionState
+from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from sqlalchemy.orm import Session
 
 from features.documents.stages import Stage, stage_of, stages_of
+from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from jobs import files
 from jobs.errors import ConflictError, GoneError, InputError
 from jobs.settings import MIB
-from jobs.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from jobs.storage import Storage
 
 _FINAL_FROM = 0

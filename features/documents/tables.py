@@ -9,7 +9,8 @@ from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, Uniqu
 from sqlalchemy.orm import Mapped, mapped_column
 
 from features.documents.extraction.scoring.verdicts import Change, Reason, Verdict
-from jobs.states import OPEN_EXTRACTION_STATES, AskedPriority, ExtractionState
+from features.documents.states import OPEN_EXTRACTION_STATES, ExtractionState
+from jobs.states import AskedPriority
 from jobs.tables.base import Base, created_at, one_of
 from jobs.tables.courses import CourseRow, StageColumns
 

@@ -16,6 +16,7 @@ from features.pipelines import lifecycle, steps, stores
 from features.pipelines.context import RunContext
 from features.pipelines.runs.claims import RUNS, RunWork
 from features.pipelines.spec import parse_definition
+from features.pipelines.states import RunState
 from features.pipelines.step_work import rows_in, rows_out
 from features.pipelines.step_work.claimed_run import ClaimedRun, OpenStore, RunFailedError
 from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
@@ -25,7 +26,7 @@ from jobs.errors import InputError, ServiceError
 from jobs.graphs.advancing import Advancer
 from jobs.graphs.reasons import batch_problem
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, BatchState, RunState
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
 from jobs.telemetry.traces import NO_TRACES, Traces

@@ -65,6 +65,9 @@ FEATURE = Feature(
     templates="features.pipelines",
     pages=("features.pipelines.pages.pipelines:router",),
     menu=(MenuEntry("/pipelines", "Pipelines"),),
+    tones={"succeeded": "good", "skipped": "warn"},
     control=("features.pipelines.work:WORK",),
     purges=("features.pipelines.runs.purging:purges",),
+    meters={"queue": "features.pipelines.meters:QUEUE"},
+    counts=("features.pipelines.meters:OPEN_RUNS", "features.pipelines.meters:FAILED_SCHEDULES"),
 )

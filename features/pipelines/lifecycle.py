@@ -16,23 +16,17 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from features.pipelines import steps
-from features.pipelines.planning import PlannedRun, Underway
 from features.pipelines.runs import events
+from features.pipelines.scheduling.planning import PlannedRun, Underway
 from features.pipelines.spec import OnError, parse_definition
+from features.pipelines.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, TERMINAL_RUN_STATES, RunKind, RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.errors import ConflictError, NotFoundError
 from jobs.graphs.reasons import note_reason
 from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.states import (
-    OPEN_RUN_STATES,
-    RUN_UNDER_WAY_STATES,
-    TERMINAL_RUN_STATES,
-    EventType,
-    RunKind,
-    RunState,
-)
+from jobs.states import EventType
 from jobs.tables.base import one_of
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, CatchUp, Overlap, RunKind, RunState
+from features.pipelines.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, CatchUp, Overlap, RunKind, RunState
 from jobs.tables.base import Base, created_at, one_of
 from jobs.tables.courses import GraphRow
 

@@ -19,6 +19,7 @@ from features.retrieval.claims import INDEXES, IndexWork
 from features.retrieval.segments import NewSegment, WrittenVectors, write_vectors
 from features.retrieval.stages import STAGES, Stage
 from features.retrieval.standing import Standing, look
+from features.retrieval.states import IndexState
 from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
 from jobs import files, served_models
 from jobs.accounts.limits import limits_of
@@ -29,7 +30,6 @@ from jobs.courses.counted_lines import CountedLines
 from jobs.errors import LimitError, RateLimitError
 from jobs.files import NewFile
 from jobs.graphs.reasons import note_reason
-from jobs.states import IndexState
 from jobs.tables import Tenant
 
 _VECTOR_BYTES = 2

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
 from jobs.graphs.due import Due, due_query, find_due
-from jobs.states import IndexState
 
 IndexWork = ClaimedWork[PassageIndex]
 

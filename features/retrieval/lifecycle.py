@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from features.retrieval.states import TERMINAL_INDEX_STATES, IndexState
 from features.retrieval.tables import PassageIndex
 from jobs import deletions
 from jobs.deletions import Deleted
 from jobs.errors import NotFoundError
 from jobs.graphs.rows import enter, lock
 from jobs.pagination import Page, read_page
-from jobs.states import TERMINAL_INDEX_STATES, IndexState
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from features.documents.extraction.retrieval.signature import Signature
+from features.retrieval.states import IndexState
 from features.retrieval.tables import IndexSegment, PassageIndex
 from jobs.errors import ConflictError
-from jobs.states import IndexState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

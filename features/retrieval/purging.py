@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.retrieval import stages
 from features.retrieval.objects import named_key, vectors_key
+from features.retrieval.states import TERMINAL_INDEX_STATES
 from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
 from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
@@ -21,7 +22,7 @@ from jobs.purges import SWEEP_AGAIN, Purge
 from jobs.retention.backups import are_objects_held
 from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
-from jobs.states import TERMINAL_BATCH_STATES, TERMINAL_INDEX_STATES, BatchState
+from jobs.states import TERMINAL_BATCH_STATES, BatchState
 from jobs.storage import Storage, StoredObject, prepared, tokenizers
 from jobs.storage.store_owner import may_sweep
 from jobs.tables import File, Tenant

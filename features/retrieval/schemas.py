@@ -14,10 +14,11 @@ from features.documents.schemas.extractions import DocumentCounts
 from features.retrieval.lifecycle import counts_of
 from features.retrieval.searching import DroppedPassage, Found, FoundPassage
 from features.retrieval.stages import STAGES, Stage
+from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex, PassageIndexStage
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
-from jobs.states import IndexState, Priority
+from jobs.states import Priority
 from jobs.tables import Batch
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import OPEN_INDEX_STATES, AskedPriority, IndexState
+from features.retrieval.states import OPEN_INDEX_STATES, IndexState
+from jobs.states import AskedPriority
 from jobs.tables.base import Base, one_of
 from jobs.tables.courses import CourseRow, StageColumns
 

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.webhooks.endpoints import disable, get_endpoint
 from features.webhooks.events import MAX_PENDING, num_pending
 from features.webhooks.sending import Answer
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.claims.claims import Claim, Claims, new_owner
 from jobs.claims.statements import ClaimColumns
@@ -27,7 +28,6 @@ from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.purges import Purge
 from jobs.settings import Settings
-from jobs.states import DeliveryState
 from jobs.storage import Storage
 
 CLAIM = timedelta(seconds=60)

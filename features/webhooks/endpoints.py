@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session
 
 from features.webhooks import signing
 from features.webhooks.addresses import check_url
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
 from jobs.errors import InputError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.settings import Settings
-from jobs.states import DeliveryState, EventType
+from jobs.states import EventType
 from jobs.tables import Tenant
 
 MAX_ENDPOINTS = 20

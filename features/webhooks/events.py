@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session
 
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookDelivery
 from jobs.ids import new_id
-from jobs.states import DeliveryState, EventType
+from jobs.states import EventType
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from typing import Any, Literal, Self
 
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from features.webhooks.signing import hint_of
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from jobs.states import DeliveryState, EventType
+from jobs.states import EventType
 
 
 class WebhookEndpointObject(ListedObject):

@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, Text, func, 
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.states import DeliveryState
+from features.webhooks.states import DeliveryState
 from jobs.tables.base import Base, created_at, one_of
 
 

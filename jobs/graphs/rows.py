@@ -8,11 +8,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.claims.statements import CLAIM_COLUMNS
-from jobs.states import ExtractionState, IndexState, RunState, require_move
+from jobs.states import State, require_move
 from jobs.tables.courses import GraphRow
 
 Graph = TypeVar("Graph", bound=GraphRow)
-State = TypeVar("State", ExtractionState, IndexState, RunState)
 
 
 def lock(session: Session, table: type[Graph], graph_id: str) -> Graph | None:

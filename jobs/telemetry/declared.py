@@ -67,12 +67,6 @@ QUEUE_END = gauge(
     "priority",
     "bound",
 )
-RUNS = gauge("runs", "Runs of pipelines that have not ended.", "state")
-FAILING_SCHEDULES = gauge(
-    "failing_schedules",
-    "Schedules whose last run failed.",
-    alert="`tokenmill_failing_schedules > 0`: `tokenmill runs list` says which, and why",
-)
 TOKENS_SPENT = gauge("tokens_spent", "Tokens billed to all tenants.")
 TOKENS_RESERVED = gauge("tokens_reserved", "Tokens reserved for live batches.")
 QUEUE_COUNTED = gauge(
@@ -99,7 +93,7 @@ WORKER_SLOTS = gauge("worker_slots", "Most chunks that the live workers keep ope
 
 QUEUE = (
     *(DATABASE_UP, STORAGE_UP, STORAGE_FULL, BATCHES, CHUNKS, CHUNK_LINES, CHUNK_TOKENS, CHUNK_OLDEST, QUEUE_END),
-    *(RUNS, FAILING_SCHEDULES, TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
+    *(TOKENS_SPENT, TOKENS_RESERVED, QUEUE_COUNTED, WORKERS, WORKERS_OUT, WORKER_SLOTS),
 )
 
 TICK_SECONDS = timer("tick", "Ticks led by this dispatcher, from the lock to the last hint.")

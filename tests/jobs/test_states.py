@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.documents.states import ExtractionState
+from features.pipelines.states import RunState
+from features.retrieval.states import IndexState
 from jobs import states
 from jobs.states import (
     BATCH_MOVES,
@@ -13,7 +16,10 @@ from jobs.states import (
     TERMINAL_BATCH_STATES,
     BatchState,
     ChunkState,
+    CountState,
     IllegalMoveError,
+    State,
+    UploadState,
     require_move,
     sources_of,
 )
@@ -32,6 +38,13 @@ def test_a_move_is_allowed_exactly_when_the_table_has_it(
     else:
         with pytest.raises(IllegalMoveError):
             require_move(before, after)
+
+
+@pytest.mark.parametrize(
+    "kind", [BatchState, ChunkState, UploadState, CountState, RunState, ExtractionState, IndexState]
+)
+def test_every_state_has_its_row_of_the_table(kind: type[State]) -> None:
+    assert {type(after) for state in kind for after in state.following} == {kind}
 
 
 @given(st.sampled_from(BatchState), st.randoms(use_true_random=False))

@@ -8,7 +8,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from features.documents.collections import documents
+from features.documents.states import TERMINAL_EXTRACTION_STATES
 from features.documents.tables import Collection, Extraction
+from features.retrieval.states import TERMINAL_INDEX_STATES
 from features.retrieval.tables import PassageIndex
 from jobs import deletions
 from jobs.batches.submission import check_metadata
@@ -18,7 +20,6 @@ from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.settings import Settings
-from jobs.states import TERMINAL_EXTRACTION_STATES, TERMINAL_INDEX_STATES
 
 
 def create_collection(

@@ -17,11 +17,11 @@ from features.documents.claims import ExtractionWork
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.reviews import reviewable
 from features.documents.lifecycle import get_extraction
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, Review
 from jobs.claims.statements import ClaimSql
 from jobs.errors import ConflictError
 from jobs.ids import new_id
-from jobs.states import ExtractionState
 
 _WRITTEN_AT_ONCE = 500
 

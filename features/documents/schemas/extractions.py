@@ -11,10 +11,11 @@ from pydantic import ConfigDict, Field
 from api.schemas.stages import CourseStage
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from features.documents.stages import Stage, stage_of
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionStage
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
-from jobs.states import ExtractionState, Priority
+from jobs.states import Priority
 from jobs.tables import Batch
 
 

@@ -17,8 +17,8 @@ from features.pipelines.http.answers import all_shown, shown
 from features.pipelines.runs import purging
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import DeletedRun, RunObject, RunPage
+from features.pipelines.states import RunState
 from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
-from jobs.states import RunState
 
 router = APIRouter(prefix="/v1/runs", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 

@@ -19,8 +19,8 @@ from features.pipelines.scheduling import schedules
 from features.pipelines.scheduling.cron import Tick
 from features.pipelines.scheduling.schedules import ScheduleWish
 from features.pipelines.schemas.pipelines import BackfillObject, DeletedSchedule, ScheduleObject, SchedulePage
+from features.pipelines.states import CatchUp, Overlap
 from features.pipelines.tables import Schedule
-from jobs.states import CatchUp, Overlap
 
 _NUM_NEXT = 5
 

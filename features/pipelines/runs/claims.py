@@ -8,12 +8,12 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from features.pipelines.lifecycle import lock_run
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run, Schedule
 from jobs.chunks.used_caps import CAP_IS_REACHED
 from jobs.claims.claims import Claims
 from jobs.claims.work import ClaimedWork
 from jobs.graphs.due import Due, due_query, find_due
-from jobs.states import RunState
 
 RunWork = ClaimedWork[Run]
 

@@ -14,12 +14,12 @@ from sqlalchemy import delete, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import lifecycle
+from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import Run, RunStep
 from jobs.database import transaction
 from jobs.errors import ConflictError
 from jobs.purges import Purge
 from jobs.settings import Settings
-from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import Storage
 
 _RUNS = 50

@@ -14,14 +14,14 @@ from sqlalchemy import ColumnElement, Row, and_, func, select
 from sqlalchemy.orm import Session
 
 from features.pipelines import lifecycle
-from features.pipelines.planning import Plan, Timetable, plan
 from features.pipelines.runs import events
 from features.pipelines.scheduling.cron import Cron
+from features.pipelines.scheduling.planning import Plan, Timetable, plan
 from features.pipelines.scheduling.watch import watched_since
+from features.pipelines.states import CatchUp, Overlap, RunKind
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts.windows import zone_of
 from jobs.errors import InputError
-from jobs.states import CatchUp, Overlap, RunKind
 from jobs.tables import Tenant
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from features.pipelines import lifecycle
 from features.pipelines.definitions import get_pipeline
 from features.pipelines.named import get_named, hold_name, hold_room, lock_named, of_tenant
 from features.pipelines.names import check_name
-from features.pipelines.planning import PlannedRun
 from features.pipelines.scheduling.cron import Cron, Tick
 from features.pipelines.scheduling.due import set_next, timetable_of
+from features.pipelines.scheduling.planning import PlannedRun
+from features.pipelines.states import CatchUp, Overlap, RunKind, RunState
 from features.pipelines.tables import Run, Schedule
 from jobs.accounts.windows import zone_of
 from jobs.database import advisory_lock
@@ -25,7 +26,6 @@ from jobs.errors import ConflictError, InputError, LimitError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.settings import Settings
-from jobs.states import CatchUp, Overlap, RunKind, RunState
 
 MAX_JITTER_SECONDS = 3600
 MAX_CATCH_UP_SECONDS = 7 * 86_400

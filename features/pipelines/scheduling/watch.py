@@ -1,6 +1,6 @@
 """Records since when dispatchers check schedules without a pause; a run due before that may have been missed.
 
-`features.pipelines.planning` decides on missed runs.
+`features.pipelines.scheduling.planning` decides on missed runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from features.pipelines.planning import LATE
+from features.pipelines.scheduling.planning import LATE
 
 _NOTED_EVERY = timedelta(seconds=10)
 """Minimum interval of records: dispatchers check every two seconds, and an idle stack should write little."""

@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from features.pipelines.preview import Preview
 from features.pipelines.scheduling.cron import Tick
+from features.pipelines.states import CatchUp, Overlap, RunKind, RunState
 from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
 from jobs.accounts.money import in_currency, rounded_micros
 from jobs.accounts.prices import Prices
 from jobs.counted import counted
-from jobs.states import CatchUp, Overlap, RunKind, RunState
 
 
 class PipelineObject(ListedObject):

@@ -7,7 +7,6 @@ from typing import Any
 
 from features.pipelines import definitions, output_columns, steps
 from features.pipelines.context import RunContext
-from features.pipelines.groups import groups
 from features.pipelines.output_columns import RowTypes
 from features.pipelines.preparing import Preparation, SourceRow
 from features.pipelines.rows.outputs.answers import TEXT_COLUMN
@@ -18,6 +17,7 @@ from features.pipelines.sources.store_files import TakenFiles, take_files
 from features.pipelines.spec import Step
 from features.pipelines.step_work.answers import answer_to, columns_of, text_of
 from features.pipelines.step_work.claimed_run import ClaimedRun
+from features.pipelines.step_work.groups import groups
 from features.pipelines.tables import RunStep
 from jobs.batches import queue_limits
 from jobs.tables import Tenant

@@ -14,6 +14,7 @@ from features.documents import lifecycle, stages
 from features.documents.advancing import Extractions
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.lifecycle import CreateExtraction
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from features.retrieval.corpora import asked_index
 from features.retrieval.tables import PassageIndex
@@ -24,7 +25,6 @@ from jobs.batches.retrieval.asking import Embedder
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
 from jobs.settings import Settings
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, BatchStage, File, Tenant
 from tests.features.documents.answering import FLAKY, Answering

@@ -13,9 +13,9 @@ from features.documents.advancing import Extractions
 from features.documents.collections import documents
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import stages_for
+from features.documents.states import ExtractionState
 from features.documents.tables import CollectionDocument, Extraction
 from jobs.chunks import fleet
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 from tests.features.documents.answering import FLAKY, Answering

@@ -13,10 +13,10 @@ from features.documents import lifecycle, outputs, records, stages
 from features.documents.advancing import Extractions
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import STAGES, Stage
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs import files
 from jobs.errors import ConflictError, InputError
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 from tests.database_roles import as_superuser_do

@@ -20,6 +20,7 @@ from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.verdicts import Reason, Verdict
 from features.documents.reviewing.deciding import DecideReview, decide
 from features.documents.stages import Stage
+from features.documents.states import ExtractionState
 from features.documents.tables import CollectionDocument, Extraction, Review
 from jobs import files
 from jobs.accounts import tenants
@@ -27,7 +28,6 @@ from jobs.chunks import fleet
 from jobs.claims.work import ClaimedWork
 from jobs.database import transaction
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from tests.features.documents.answering import FLAKY, Answering
 from tests.features.documents.builders import embedded_records, records_of

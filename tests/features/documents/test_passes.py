@@ -16,10 +16,10 @@ from features.documents.advancing import Extractions
 from features.documents.asking import require_askable
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import STAGES, Stage
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.errors import TooLargeError
 from jobs.settings import Settings
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch
 from tests.features.documents.answering import ENDLESS, FLAKY, Answering

@@ -13,10 +13,10 @@ from features.documents.advancing import Extractions
 from features.documents.extraction.course.document import NO_ROOM
 from features.documents.extraction.course.job import Passes
 from features.documents.extraction.scoring.records import UNANSWERED
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.lines.document_bodies import GROUND_ENDPOINT
 from jobs.settings import Settings
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Batch, File
 from tests.features.documents.answering import ENDLESS, Answering

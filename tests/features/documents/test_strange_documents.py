@@ -13,8 +13,8 @@ from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.errors import DocumentCode, DocumentError
+from features.documents.states import ExtractionState
 from features.documents.tables import CollectionDocument, Extraction
-from jobs.states import ExtractionState
 from tests.features.documents import answering
 from tests.features.documents.papers import GOOD
 

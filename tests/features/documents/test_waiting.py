@@ -11,9 +11,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from features.documents.advancing import Extractions
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.accounts.limits import set_limits
-from jobs.states import ExtractionState
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.features.documents.answering import Answering

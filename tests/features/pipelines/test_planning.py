@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from features.pipelines import planning
-from features.pipelines.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway
+from features.pipelines.scheduling import planning
 from features.pipelines.scheduling.cron import Cron
-from jobs.states import CatchUp, Overlap
+from features.pipelines.scheduling.planning import MAX_QUEUED, MAX_TICKS, Plan, Timetable, Underway
+from features.pipelines.states import CatchUp, Overlap
 
 TEN = datetime(2026, 11, 2, 10, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,11 +12,12 @@ from features.webhooks.deliveries import PAUSES, ClaimedDelivery
 from features.webhooks.endpoints import EndpointChange
 from features.webhooks.events import emit
 from features.webhooks.sending import Answer
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, FencedOutError, NotFoundError
 from jobs.settings import Settings
-from jobs.states import DeliveryState, EventType
+from jobs.states import EventType
 from jobs.tables import Tenant
 from tests.database_roles import as_superuser_do
 from tests.features.webhooks.builders import URL, add_endpoint

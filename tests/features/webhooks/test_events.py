@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.webhooks import events
 from features.webhooks.events import emit
+from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
 from jobs.batches import deletion, lifecycle
 from jobs.chunks import leasing
-from jobs.states import BatchState, DeliveryState, EventType
+from jobs.states import BatchState, EventType
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.features.webhooks.builders import add_endpoint

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run
+from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex
 from jobs.graphs.rows import enter
-from jobs.states import CANCELLING, COURSE_UNDER_WAY, ExtractionState, IllegalMoveError, IndexState, RunState
+from jobs.states import CANCELLING, COURSE_UNDER_WAY, IllegalMoveError
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def sections() -> dict[str, Sequence[Meter]]:
     """Return what each part of the page shows."""
     return {
         "API": (*API, *meters_of("api")),
-        "Queue": QUEUE,
+        "Queue": (*QUEUE, *meters_of("queue")),
         "Dispatcher": DISPATCHER,
         "Control worker": (*CONTROL, *meters_of("control")),
         "GPU worker": WORKER,

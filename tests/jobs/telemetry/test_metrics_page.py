@@ -73,7 +73,8 @@ def test_a_worker_exposes_its_engine_as_the_page_says() -> None:
 
 
 def test_the_queue_on_the_page_is_what_is_declared() -> None:
-    assert documented("Queue") == {(meter.name, meter.kind.value, frozenset(meter.labels)) for meter in declared.QUEUE}
+    meters = (*declared.QUEUE, *meters_of("queue"))
+    assert documented("Queue") == {(meter.name, meter.kind.value, frozenset(meter.labels)) for meter in meters}
 
 
 def all_meters() -> Iterator[Meter]:

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import lifecycle
 from features.pipelines.runs.events import tell_of_late_runs
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run, Schedule
 from features.webhooks.tables import WebhookDelivery
-from jobs.states import RunState
 from jobs.tables import Tenant
 from tests.features.pipelines.making import make_due
 from tests.features.webhooks.builders import add_endpoint

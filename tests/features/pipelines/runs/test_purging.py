@@ -14,11 +14,11 @@ from features.pipelines import lifecycle, steps
 from features.pipelines.external.store import Found
 from features.pipelines.runs.purging import delete_run, purge_runs
 from features.pipelines.scheduling import schedules
+from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import DatasetFile, Pipeline, Run, RunStep
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
 from jobs.settings import Settings
-from jobs.states import TERMINAL_RUN_STATES, RunState
 
 AGE = timedelta(days=90)
 MakeRun = Callable[..., str]

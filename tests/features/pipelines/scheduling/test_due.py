@@ -13,10 +13,10 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines.scheduling.due import timetable_of
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run, Schedule
 from jobs.accounts.tenants import set_disabled
 from jobs.database import connect, sessions
-from jobs.states import RunState
 from jobs.tables import ScheduleWatch, Tenant
 from tests.features.pipelines.making import make_due
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.pipelines.planning import LATE
 from features.pipelines.scheduling.due import DueSchedule
 from features.pipelines.scheduling.due_turns import AT_ONCE, BUSY_SECONDS, FAILED_SECONDS, DueTurns, next_in_turn
+from features.pipelines.scheduling.planning import LATE
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts import tenants
 from jobs.database import connect, sessions

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.pipelines import lifecycle
 from features.pipelines.scheduling import schedules
 from features.pipelines.scheduling.schedules import ScheduleWish
+from features.pipelines.states import RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts.tenants import create_tenant
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.settings import Settings
-from jobs.states import IllegalMoveError, RunState
+from jobs.states import IllegalMoveError
 from jobs.tables import Tenant
 
 MakeSchedule = Callable[..., Schedule]

@@ -17,6 +17,7 @@ from features.pipelines import definitions, lifecycle, stores
 from features.pipelines.advancing import Runs
 from features.pipelines.external.store import ExternalStore, Found
 from features.pipelines.scheduling import schedules
+from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import Run
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -26,7 +27,6 @@ from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
 from jobs.settings import Settings
-from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch
 

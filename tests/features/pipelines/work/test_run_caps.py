@@ -8,10 +8,10 @@ from sqlalchemy import select
 
 from features.pipelines import definitions, lifecycle, steps
 from features.pipelines.runs import claims
+from features.pipelines.states import RunState
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.batches import retrying
-from jobs.states import RunState
 from jobs.tables import Batch, Tenant
 from tests.features.pipelines.work.run_builders import House, step
 

@@ -16,8 +16,8 @@ from sqlalchemy import select
 from features.pipelines import lifecycle, publishing, stores
 from features.pipelines.external import folder
 from features.pipelines.external.opening import open_store
+from features.pipelines.states import RunState
 from jobs.errors import StoreAwayError
-from jobs.states import RunState
 from jobs.tables import Batch
 from lab.s3_server import Mood, S3Server
 from tests.features.pipelines.work.run_builders import House, step

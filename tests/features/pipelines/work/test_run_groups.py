@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from features.pipelines.rows.lines import grouping
-from jobs.states import RunState
+from features.pipelines.states import RunState
 from tests.features.pipelines.work.run_builders import House, step
 
 

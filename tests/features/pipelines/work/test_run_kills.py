@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import select, text
 
 from features.pipelines import lifecycle
+from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import RunStep
 from features.pipelines.work import run_turns
 from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
-from jobs.states import TERMINAL_RUN_STATES, RunState
 from jobs.tables import Batch
 from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
 from tests.features.webhooks.builders import add_endpoint

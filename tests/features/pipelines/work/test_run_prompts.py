@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from features.pipelines import lifecycle
 from features.pipelines.rows.templates.process import RenderingProcess
+from features.pipelines.states import RunState
 from features.pipelines.tables import RunStep
-from jobs.states import RunState
 from jobs.tables import Batch
 from tests.features.pipelines.work.run_builders import House, step
 

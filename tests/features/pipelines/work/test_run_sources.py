@@ -11,11 +11,11 @@ from sqlalchemy import text
 
 from features.pipelines import definitions, lifecycle, stores
 from features.pipelines.spec import parse_definition
+from features.pipelines.states import RunState
 from jobs.accounts import tenants
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, NotFoundError
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
-from jobs.states import RunState
 from tests.features.pipelines.work.run_builders import House, step
 
 ASK = "{{ previous.json.length }} {{ custom_id }} {{ answer }} {{ previous.text }}"

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, text
 
 from features.pipelines import lifecycle
-from jobs.states import RunState
+from features.pipelines.states import RunState
 from jobs.tables import Batch
 from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
 

@@ -14,11 +14,11 @@ from sqlalchemy.exc import IntegrityError
 
 from features.pipelines import definitions, lifecycle
 from features.pipelines.external.store import ExternalStore
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run, RunStep
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.errors import InputError, StoreAwayError
-from jobs.states import RunState
 from jobs.tables import Batch, File
 from tests.features.pipelines.work.run_builders import House, step
 

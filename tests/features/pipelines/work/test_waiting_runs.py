@@ -11,9 +11,9 @@ from sqlalchemy import text
 from features.pipelines import lifecycle, stores
 from features.pipelines.advancing import Runs
 from features.pipelines.external.store import ExternalStore
+from features.pipelines.states import RunState
 from features.pipelines.tables import Run
 from jobs.accounts.limits import set_limits
-from jobs.states import RunState
 from tests.features.pipelines.work.run_builders import Effects, House, WatchedStore
 
 

@@ -19,10 +19,11 @@ from features.webhooks import deliveries
 from features.webhooks.endpoints import EndpointChange, create_endpoint
 from features.webhooks.events import emit
 from features.webhooks.meters import CONTROL
+from features.webhooks.states import DeliveryState
 from features.webhooks.work import MAX_OF_A_TENANT, WebhookSender
 from jobs.accounts.tenants import create_tenant
 from jobs.settings import Settings
-from jobs.states import DeliveryState, EventType
+from jobs.states import EventType
 from jobs.tables import Tenant
 from jobs.telemetry.meters import Meters
 from tests.webhook_receiver import LOCAL, Receiver, receiving

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from features.pipelines.scheduling.cron import Cron
-from jobs.states import CatchUp, Overlap
+from features.pipelines.states import CatchUp, Overlap
 
 LATE = timedelta(minutes=1)
 """A run is late if no dispatcher checked its schedule for longer than this after it was due; the schedule decides
