@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.call_limits import MAX_IDEMPOTENCY_KEY, parse_window
 from jobs.errors import InputError
 
 
@@ -14,8 +15,6 @@ def _checked_key(given: str | None) -> str | None:
     """Return a key that a header can hold. Raises InputError."""
     if given is None:
         return None
-    from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
-
     if not 0 < len(given) <= MAX_IDEMPOTENCY_KEY:
         found = f"has {len(given)} characters"
     elif not given.isascii() or not given.isprintable() or given != given.strip():
@@ -48,8 +47,6 @@ WaitForServer = Annotated[
 
 def duration(given: str, *, option: str) -> timedelta:
     """Read a time as --window takes it. Raises InputError that names the option."""
-    from jobs.batches.submission import parse_window
-
     try:
         return parse_window(given)
     except InputError:

@@ -151,7 +151,7 @@ FLOORS = {
     ],
     "jobs": [
         ["counted", "errors", "ids", "states"],
-        ["database", "settings", "tables", "telemetry"],
+        ["call_limits", "database", "settings", "tables", "telemetry"],
         [
             "access",
             "chores",

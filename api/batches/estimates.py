@@ -29,7 +29,8 @@ from jobs.accounts.money import PICOS_A_MICRO
 from jobs.batches import estimating, exact_counts
 from jobs.batches.estimating import Checked
 from jobs.batches.exact_counts import NewCount
-from jobs.batches.submission import CreateBatch, check_file, parse_window
+from jobs.batches.submission import CreateBatch, check_file
+from jobs.call_limits import parse_window
 from jobs.chunks import fleet
 from jobs.counted import counted
 from jobs.database import transaction

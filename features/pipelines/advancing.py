@@ -21,7 +21,7 @@ from features.pipelines.step_work import rows_in, rows_out
 from features.pipelines.step_work.claimed_run import ClaimedRun, OpenStore, RunFailedError
 from features.pipelines.tables import Pipeline, Run, RunStep, Schedule
 from jobs.accounts.windows import zone_of
-from jobs.batches.submission import parse_window
+from jobs.call_limits import parse_window
 from jobs.errors import InputError, ServiceError
 from jobs.graphs.advancing import Advancer
 from jobs.graphs.reasons import batch_problem

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from jobs import decisions
 from jobs.accounts.limits import allowed_priorities, check_priority
 from jobs.batches.lifecycle import get_batch, lock_batch
-from jobs.batches.submission import parse_window
+from jobs.call_limits import parse_window
 from jobs.chunks import fairshare, queue_marks
 from jobs.decisions import Kind
 from jobs.errors import ConflictError, InputError

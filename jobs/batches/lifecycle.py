@@ -17,7 +17,8 @@ from jobs.accounts import budgets
 from jobs.accounts.limits import Limits, check_priority, limits_of
 from jobs.batches import queue_limits
 from jobs.batches.retrieval.stages import open_stages
-from jobs.batches.submission import CreateBatch, check_file, check_request, parse_window
+from jobs.batches.submission import CreateBatch, check_file, check_request
+from jobs.call_limits import parse_window
 from jobs.chunks import leasing
 from jobs.claims.statements import CLAIM_COLUMNS
 from jobs.database import advisory_lock

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import Any
 
 import orjson
 
+from jobs.call_limits import MAX_IDEMPOTENCY_KEY, parse_window
 from jobs.errors import InputError, TooLargeError
 from jobs.files import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, Purpose
 from jobs.lines.endpoints import require_endpoint
@@ -18,16 +17,11 @@ from jobs.settings import Settings
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
 from jobs.tables import File
 
-MIN_WINDOW = timedelta(minutes=1)
-MAX_WINDOW = timedelta(days=30)
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
-MAX_IDEMPOTENCY_KEY = 255
 
-_WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])", re.ASCII)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-# The attempt's transport, what `made_from` covers, the run, and what the run has left.
+# How this attempt reached us, not what it asks for; what `made_from` says; its run, and what that has left.
 _NOT_IN_FINGERPRINT = frozenset(
     {
         *("idempotency_key", "retry_count", "made_from", "retry_of", "run_id", "cap_tokens", "cap_picos"),
@@ -81,25 +75,11 @@ class CreateBatch:
         return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def parse_window(text: str) -> timedelta:
-    """Parse a completion window such as 24h, 30m or 7d. Raises InputError with the allowed forms and range."""
-    match = _WINDOW.fullmatch(text)
-    window = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else None
-    if window is None or not MIN_WINDOW <= window <= MAX_WINDOW:
-        raise InputError(
-            f"Invalid completion_window: {text[:40]!r}. Give minutes, hours or days such as '30m', '24h' or '7d', "
-            "from 1m to 30d.",
-            param="completion_window",
-            code="invalid_value",
-        )
-    return window
-
-
-def check_request(request: CreateBatch) -> None:
-    """Raise InputError where a field of the call is not allowed; `check_file` checks the file."""
-    parse_window(request.completion_window)
-    require_endpoint(request.endpoint, is_ours=request.is_ours)
-    seconds = request.output_expires_after_seconds
+def check_request(wanted: CreateBatch) -> None:
+    """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
+    parse_window(wanted.completion_window)
+    require_endpoint(wanted.endpoint, is_ours=wanted.is_ours)
+    seconds = wanted.output_expires_after_seconds
     if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(
             f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",

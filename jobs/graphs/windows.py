@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs.batches.submission import MAX_WINDOW
+from jobs.call_limits import MAX_WINDOW
 
 
 def window_left(session: Session, expires_at: datetime, *, least_minutes: int = 1) -> str:

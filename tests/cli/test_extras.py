@@ -66,7 +66,19 @@ def test_a_missing_module_of_no_extra_is_not_explained_away() -> None:
     assert what_to_install(None) is None
 
 
-@pytest.mark.parametrize("command", [["batch", "list"], ["files", "list"], ["batch", "create", "pyproject.toml"]])
+CREATE = ["batch", "create", "pyproject.toml"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["batch", "list"],
+        ["files", "list"],
+        CREATE,
+        [*CREATE, "--idempotency-key", "one"],
+        [*CREATE, "--wait", "--wait-for-server", "30m"],
+    ],
+)
 def test_the_clients_commands_need_no_extra(command: list[str]) -> None:
     outcome = run_without_extras(*command)
     assert outcome.returncode == 1

@@ -22,7 +22,8 @@ from jobs.batches.retrieval.asking import Asking, EmbedderOf, NewStage
 from jobs.batches.retrieval.filling import Filling
 from jobs.batches.retrieval.results import StageResults
 from jobs.batches.retrieval.stages import Stage
-from jobs.batches.submission import MAX_WINDOW, CreateBatch
+from jobs.batches.submission import CreateBatch
+from jobs.call_limits import MAX_WINDOW
 from jobs.errors import OverBudgetError, TooLargeError
 from jobs.files import NewFile
 from jobs.settings import Settings
