@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from cli import roles
 from cli.disk.download import OutputError
 from cli.extras import what_to_install
 from cli.overview import Interrupted, Overview
@@ -80,7 +79,7 @@ def run() -> None:
 
 
 def _fail(message: str, *, status: int) -> None:
-    if roles.wants_json_log() and logs.is_json():
+    if logs.is_json():
         logging.getLogger(__name__).error("command failed", extra={"fields": {"reason": message}})
     else:
         print(f"tokenmill: {message}", file=sys.stderr)

@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from cli.client import client_from_environment, server_errors_as_sentences
+from cli.served_model import choose_model
 from cli.transactions import DataDirOption, admin_transaction
 from jobs.counted import counted
 from jobs.errors import InputError
@@ -45,7 +47,6 @@ def throughput(context: typer.Context) -> None:
     `tokenmill bench throughput --help` lists its options.
     """
     from benchmarks.throughput.__main__ import parse, run
-    from cli.served_model import choose_model
 
     arguments = parse(context.args)
     if not arguments.workload.is_file():
@@ -146,7 +147,6 @@ def service(context: typer.Context) -> None:
     `tokenmill bench service --help` lists its options.
     """
     from benchmarks.service import parse, run
-    from cli.client import client_from_environment, server_errors_as_sentences
 
     arguments = parse(context.args)
     client = client_from_environment()

@@ -105,3 +105,11 @@ def write_secret(path: Path, secret: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
+
+
+def default_data_dir() -> Path:
+    """Return TOKENMILL_DATA_DIR, or the place the XDG base directory specification names for a user's data."""
+    given = os.environ.get("TOKENMILL_DATA_DIR")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "tokenmill"

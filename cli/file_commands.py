@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.client import client_from_environment, server_errors_as_sentences
+from cli.data_dir import default_data_dir
+from cli.disk.download import download as fetch
+from cli.disk.input_file import plain, raw
+from cli.disk.output_path import require_replaceable
+from cli.disk.upload import upload as send
 from cli.ids import FileId
 from cli.options import AsJson, Newest
+from cli.table import print_table, when
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -23,8 +30,6 @@ def upload(
     path: Annotated[Path, typer.Argument()], purpose: Annotated[str, typer.Option(help="Of the file.")] = "batch"
 ) -> None:
     """Upload a file and print its id; a large one goes on where it was, if it was killed within the hour."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         print(upload_file(client, path, purpose=purpose).id)
@@ -35,10 +40,6 @@ def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
 
     A large one goes in parts: killed, the same command sends those that have not come.
     """
-    from cli.disk.input_file import plain, raw
-    from cli.disk.upload import upload as send
-    from cli.up_command import default_data_dir
-
     with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as (name, content):
         notes = default_data_dir().expanduser() / "uploads"
         return send(client, name, content, purpose=purpose, path=path, notes=notes)
@@ -52,9 +53,6 @@ def list_(
 ) -> None:
     """List the newest files."""
     from openai import omit
-
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import print_table, when
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -75,10 +73,6 @@ def download(
     file_id: FileId, output: Annotated[Path, typer.Option("--output", "-o", help="Replaced when complete.")]
 ) -> None:
     """Write a file's content to disk."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.disk.download import download as fetch
-    from cli.disk.output_path import require_replaceable
-
     require_replaceable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -88,8 +82,6 @@ def download(
 @app.command()
 def delete(file_id: FileId) -> None:
     """Delete a file."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         client.files.delete(file_id)

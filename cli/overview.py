@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from cli.loading import without_collections
 from features import FEATURES
 from features.feature import Command, Section, resolve
 
@@ -72,7 +73,9 @@ class Overview(TyperGroup):
 
 
 def _load(command: Command) -> Any:
-    parent, part = typer.Typer(rich_markup_mode=None), resolve(command.part)
+    with without_collections():
+        part = resolve(command.part)
+    parent = typer.Typer(rich_markup_mode=None)
     if isinstance(part, typer.Typer):
         parent.add_typer(part, name=command.name)
     else:

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from api import logs as api_logs
+from cli.embedded.note import running_stack_of
 from cli.loading import without_collections
+from cli.sigterm import ends_by_sigterm
+from engine.config import EngineConfig
+from engine.errors import InvalidConfigError
 from jobs.errors import InputError, ServiceError
+from jobs.telemetry.collector import start_traces
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -44,11 +50,9 @@ def api(
     start_file: StartFile = None,
 ) -> None:
     """Serve the HTTP API."""
-    from api.logs import configure
-    from cli.sigterm import ends_by_sigterm
     from cli.stack import require_free_port
 
-    configure(is_json=wants_json_log())
+    api_logs.configure(is_json=wants_json_log())
     require_free_port(host, port)
     with ends_by_sigterm():
         _load_and_wait("api.app", "api.server", start_file=start_file)
@@ -56,7 +60,6 @@ def api(
 
         from api.app import create_app
         from api.server import serve
-        from jobs.telemetry.collector import start_traces
 
         traces = start_traces(settings.traces_url, role="api", share_of_lines=settings.traces_lines)
         app = create_app(settings, traces=traces)
@@ -131,8 +134,6 @@ def worker(
     start_file: StartFile = None,
 ) -> None:
     """Run one model's engine and work off its chunks."""
-    from engine.config import EngineConfig
-    from engine.errors import InvalidConfigError
     from workers.logs import configure
 
     configure(f"worker[{model}]", is_json=wants_json_log())
@@ -274,8 +275,6 @@ def _warn_of_login(maker: sessionmaker[Session]) -> None:
 
 
 def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:
-    from cli.embedded.note import running_stack_of
-
     note = running_stack_of(data_dir)
     if note is None:
         raise InputError(

@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.data_dir import default_data_dir
+from cli.disk.input_scan import scan_input
+from cli.disk.output_path import require_replaceable
+from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.options import FailOnErrors, IdempotencyKey
+from cli.places.options import say
+from cli.places.place import ThisMachine
+from cli.places.run_folder import RunFolder
+from cli.places.session import session_at
+from cli.places.stage import ResultFiles, Stage
+from cli.served_model import DEMO_NAME, choose_model
+from cli.watching.watch import average_rate
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
     from cli.disk.input_scan import InputScan
-    from cli.line_tally import LineTally
-    from cli.places.stage import ResultFiles, Stage
     from cli.served_model import ServedModel
 
 
@@ -39,14 +48,6 @@ def run(
     OUT.errors.jsonl; exit status 1 if every line failed. Interrupted, even by kill -9, the same command goes on where
     it was. With another --idempotency-key it is another run, which computes the same file again.
     """
-    from cli.disk.input_scan import scan_input
-    from cli.disk.output_path import require_replaceable
-    from cli.places.options import say
-    from cli.places.place import ThisMachine
-    from cli.places.session import session_at
-    from cli.places.stage import ResultFiles
-    from cli.up_command import default_data_dir
-
     results = ResultFiles(answers=output)
     require_replaceable(output)
     _require_errors_replaceable(results)  # now, and not after hours of work
@@ -76,9 +77,6 @@ def stage_of(
     input_path: Path, results: ResultFiles, *, scan: InputScan, model: str, data_dir: Path, key: str | None = None
 ) -> Stage:
     """Return the one batch of the run that computes this input with this model into this output, for this key."""
-    from cli.places.run_folder import RunFolder
-    from cli.places.stage import Stage
-
     identity = "\n".join((scan.sha256, model, str(results.answers.absolute()), *([] if key is None else [key])))
     key = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:24]
     return Stage(run=RunFolder.below(data_dir, key), lines=input_path, results=results, endpoint=scan.endpoint)
@@ -86,8 +84,6 @@ def stage_of(
 
 def _served_model(given: str | None, scan: InputScan) -> ServedModel:
     """Serve the model under the name the file uses; without --model, take that name as the model."""
-    from cli.served_model import DEMO_NAME, choose_model
-
     name = scan.models[0] if scan.models else None
     if given is not None or name is None or name == DEMO_NAME:
         return choose_model(given, name=name)
@@ -118,7 +114,6 @@ def telling_where_answers_are(stage: Stage) -> Iterator[None]:
 
 
 def _tally(results: ResultFiles) -> LineTally:
-    from cli.line_tally import LineTally
 
     tally = LineTally()
     for path in results.paths:
@@ -130,9 +125,6 @@ def _tally(results: ResultFiles) -> LineTally:
 
 def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
     """Say what is done, and what the last batch took for it; None where none was needed."""
-    from cli.places.options import say
-    from cli.watching.watch import average_rate
-
     told = [f"{tally.num_completed:,} of {counted(tally.num_completed + tally.num_failed, 'line')} completed"]
     if batch is not None:
         rate = average_rate(batch)
@@ -143,9 +135,6 @@ def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
 
 def _end(tally: LineTally, results: ResultFiles, *, fail_on_errors: bool) -> None:
     """Say which lines failed and which answers were truncated, and exit as that asks."""
-    from cli.line_tally import SOME_LINES_FAILED, by_code, truncated
-    from cli.places.options import say
-
     if tally.num_failed:
         say(f"{counted(tally.num_failed, 'line')} failed, see {results.errors}: {by_code(tally.codes)}")
     if cut := truncated(tally.num_truncated):
@@ -157,7 +146,6 @@ def _end(tally: LineTally, results: ResultFiles, *, fail_on_errors: bool) -> Non
 
 
 def _require_errors_replaceable(results: ResultFiles) -> None:
-    from cli.disk.output_path import require_replaceable
 
     try:
         require_replaceable(results.errors)

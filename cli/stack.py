@@ -20,7 +20,10 @@ from cli.embedded.note import StackNote, forget_note, write_note
 from cli.embedded.servers import URLS, Servers, chosen_environment, plan_servers
 from cli.served_model import ServedModel
 from cli.supervisor import Supervisor
-from jobs.errors import InputError, NotFoundError
+from jobs.access import arrange
+from jobs.database import connect, sessions, transaction, upgrade
+from jobs.errors import AuthenticationError, InputError, NotFoundError
+from jobs.states import AskedPriority
 from tokenmill.processes import command_of
 
 FIRST_TENANT = "default"
@@ -142,9 +145,6 @@ def require_free_port(host: str, port: int) -> None:
 
 def _make_schema(servers: Servers, *, say: Callable[[str], None]) -> None:
     """Bring the schema up to date, and the database's roles; say why where they cannot be made."""
-    from jobs.access import arrange
-    from jobs.database import upgrade
-
     upgrade(servers.owner_url)
     logins = [url for name, url in servers.environment.items() if name in URLS and url.startswith("postgres")]
     refusal = arrange(servers.owner_url, logins=logins)
@@ -163,8 +163,6 @@ def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, 
     from jobs.accounts.tenants import find_tenant
     from jobs.admin_log import Actor, Admin
     from jobs.batches import lost_leases
-    from jobs.database import connect, sessions, transaction
-    from jobs.states import AskedPriority
 
     engine = connect(database_url)
     try:
@@ -191,7 +189,6 @@ def _known_key(data_dir: DataDir) -> str | None:
 
 
 def _opens(secret: str, check: Callable[[str], bool]) -> bool:
-    from jobs.errors import AuthenticationError
 
     try:
         return check(secret)

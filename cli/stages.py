@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cli.calls import server
+from cli.table import print_table
 from cli.watching.patience import ask_patiently
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ class Listing:
 
     def print(self, *, collection: str | None, limit: int, as_json: bool) -> None:
         """Print the newest of all collections, or of one."""
-        from cli.calls import server
-        from cli.table import print_table
-
         with server() as calls:
             found = calls.pages(self.path, limit=limit, collection_id=collection)
         if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -13,22 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.data_dir import DataDir
+from cli.data_dir import default_data_dir
 from cli.roles import wants_json_log
-from jobs.errors import InputError
+from cli.served_model import choose_model
+from cli.status.life import shown_life
+from cli.supervisor import StopRequestedError
 from jobs.telemetry import logs
 
 if TYPE_CHECKING:
     from cli.stack import RunningStack
     from jobs.metrics import Overview
-
-
-def default_data_dir() -> Path:
-    """Return TOKENMILL_DATA_DIR, or the place the XDG base directory specification names for a user's data."""
-    given = os.environ.get("TOKENMILL_DATA_DIR")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "tokenmill"
 
 
 def up(
@@ -65,9 +58,7 @@ def up(
     ] = False,
 ) -> None:
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
-    from cli.served_model import choose_model
     from cli.stack import StackOptions, running_stack
-    from cli.supervisor import StopRequestedError
 
     if wants_json_log():
         logs.configure("up", is_json=True)
@@ -106,8 +97,6 @@ def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:
 @contextmanager
 def _life_of(stack: RunningStack) -> Iterator[None]:
     """Show who works on what, where a person may be looking."""
-    from cli.status.life import shown_life
-
     if logs.is_json():
         yield
         return
@@ -138,38 +127,3 @@ def _say(message: str) -> None:
         logging.getLogger(__name__).info("stack", extra={"fields": {"text": message}})
     else:
         print(f"tokenmill: {message}", file=sys.stderr, flush=True)
-
-
-def owner_database_url(data_dir: Path | None) -> str:
-    """Return where a database is changed as a whole: as its owner where that is known, else as everything else."""
-    given = os.environ.get("TOKENMILL_DATABASE_OWNER_URL") or given_database_url()
-    if given and data_dir is None:
-        return given
-    noted = DataDir(root=data_dir or default_data_dir()).owner_url
-    return noted.read_text().strip() if noted.exists() else running_database_url(data_dir)
-
-
-def given_database_url() -> str | None:
-    """Return the database that the environment names: for services, or else for its owner, who may do their work."""
-    return os.environ.get("TOKENMILL_DATABASE_URL") or os.environ.get("TOKENMILL_DATABASE_OWNER_URL")
-
-
-def given_logins(data_dir: Path | None) -> list[str]:
-    """Return the URLs of the environment, whose roles of the database are to have their passwords."""
-    names = [f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")]
-    return [url for name in names if (url := os.environ.get(name))] if data_dir is None else []
-
-
-def running_database_url(data_dir: Path | None) -> str:
-    """Return TOKENMILL_DATABASE_URL, or the database of the stack that runs on `data_dir`. Raises InputError."""
-    given = given_database_url()
-    if given and data_dir is None:
-        return given
-    folder = data_dir or default_data_dir()
-    noted = DataDir(root=folder).database_url
-    if not noted.exists():
-        raise InputError(
-            f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {folder}. "
-            "Set the one, or name the other with --data-dir."
-        )
-    return noted.read_text().strip()

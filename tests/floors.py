@@ -12,7 +12,6 @@ OURS = {
     "features",
     "jobs",
     "kernels",
-    "lab",
     "migrations",
     "protocol",
     "tokenmill",
@@ -22,6 +21,13 @@ WEB = {"fastapi", "starlette", "uvicorn"}
 SQL = {"sqlalchemy", "psycopg", "alembic"}
 QUEUE = {"celery", "kombu", "redis"}
 TENSORS = {"torch", "transformers", "triton"}
+LATE = {
+    *(WEB | SQL | QUEUE | TENSORS | {"benchmarks"}),  # of an extra, or of a checkout
+    *("huggingface_hub", "jsonschema_rs", "minijinja", "numpy", "obstore", "rapidfuzz"),
+    *("httpx", "httpx2", "openai", "prometheus_client", "pydantic_settings", "rich", "yaml"),  # 10 to 400 ms each
+    "importlib",
+}
+"""What a command may import inside a function: it is not in every installation, or help texts would wait for it."""
 
 FORBIDDEN = {
     "protocol": (OURS - {"protocol"}) | WEB | SQL | QUEUE | TENSORS,
@@ -34,8 +40,7 @@ FORBIDDEN = {
     "jobs": (OURS - {"jobs", "migrations", "protocol", "tokenmill"}) | WEB | QUEUE | TENSORS,
     "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
-    "benchmarks": {"api", "cli", "lab", "workers", "typer", "click"} | WEB | QUEUE,
-    "lab": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
+    "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
     "tokenmill": (OURS - {"tokenmill"}) | WEB | SQL | QUEUE | TENSORS,
     "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
 }
@@ -70,22 +75,19 @@ FLOORS = {
         ["errors", "interrupts", "stats"],
         ["outputs", "structured", "gguf", "detokenizer"],
         ["config", "params", "tokenizer"],
-        ["prompts", "text", "scheduling"],
+        ["intake", "prompts", "text", "scheduling"],
         ["models", "child_output"],
-        ["device", "pooling", "speculation"],
-        ["grammars"],
+        ["device", "pooling", "speculation", "work"],
+        ["grammars", "step_loop"],
         ["sampling"],
-        ["loop"],
-        ["build"],
-        ["llm", "process"],
-        ["__init__"],
-    ],
-    "engine.loop": [
-        ["batch", "intake", "step_loop", "work"],
+        ["batch"],
         ["pending", "warm_up"],
         ["recorder", "runner"],
         ["compute"],
         ["core"],
+        ["build"],
+        ["llm", "process"],
+        ["__init__"],
     ],
     "features": [
         ["feature"],

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.floors import (
     EXTRAS,
     FLOORS,
     FORBIDDEN,
+    LATE,
     LIBRARIES,
     MOST_MODULES,
     OURS,
@@ -33,11 +35,16 @@ ROOT = Path(__file__).resolve().parent.parent
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the full name and line of every import in a file: of `from a import b`, both `a` and `a.b`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module, node.lineno
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+        yield from ((name, getattr(node, "lineno", 0)) for name in names_in(node))
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Yield the full names that an import names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def packages_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -97,6 +104,37 @@ def is_borrowed(node: ast.Import | ast.ImportFrom) -> bool:
     """Tell whether an import takes something out of a test module or a conftest, relatively too."""
     names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
     return any(re.fullmatch(r"test_\w+|conftest", part) for name in names for part in name.split("."))
+
+
+def late_imports(path: Path) -> Iterator[tuple[list[str], int]]:
+    """Yield the names and the line of every import inside a function of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    nodes = {
+        node for function in functions for node in ast.walk(function) if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    yield from ((list(names_in(node)), node.lineno) for node in nodes)
+
+
+def file_of(module: str) -> Path | None:
+    """Return the file of one of our modules."""
+    place = ROOT.joinpath(*module.split("."))
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+@cache
+def libraries_of(module: str) -> frozenset[str]:
+    """Return the top-level names of the libraries that a module loads at once, and what it imports at its top."""
+    seen, found, waiting = set[str](), set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        top = name.partition(".")[0]
+        if top not in OURS or top == "benchmarks":
+            found.add(top)
+        elif name not in seen and (path := file_of(name)) is not None:
+            seen.add(name)
+            waiting += [each for node in ast.parse(path.read_text(encoding="utf-8")).body for each in names_in(node)]
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("package", sorted(FORBIDDEN))
@@ -200,6 +238,20 @@ def surface_of(path: Path) -> str:
     """Return which surface of its feature a file is for: `http`, `schemas`, `pages`, `commands`, or another name."""
     _, *rest = path.relative_to(ROOT / "features").parts
     return rest[0].removesuffix(".py") if rest else ""
+
+
+def test_a_command_imports_late_only_what_is_slow_or_not_installed_everywhere() -> None:
+    """Other imports stand at the top of a module: `tokenmill --help` loads no module of a command."""
+    features = ROOT / "features"
+    files = {*(ROOT / "cli").rglob("*.py"), *features.glob("*/commands.py"), *features.glob("*/commands/**/*.py")}
+    files.remove(ROOT / "cli" / "main.py")  # handles Ctrl-C before it loads anything
+    quick = [
+        f"{path.relative_to(ROOT)}:{line} imports {names[-1]}"
+        for path in sorted(files)
+        for names, line in late_imports(path)
+        if not any(LATE & libraries_of(name) for name in names)
+    ]
+    assert quick == []
 
 
 def test_scheduling_knows_no_tensors() -> None:

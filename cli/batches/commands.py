@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from cli.batches import creating, fetching
+from cli.batches.fields import batch_fields
 from cli.batches.following import follow
+from cli.batches.table import print_batches
+from cli.client import client_from_environment, server_errors_as_sentences
 from cli.ids import BatchId
 from cli.options import AsJson, FailOnErrors, IdempotencyKey, Newest, WaitForServer
+from cli.table import print_fields, print_table, when
+from cli.watching.watch import describe_errors
 from jobs.states import AskedPriority
 
 app = typer.Typer(help="Create, follow and read batches on a running server.", no_args_is_help=True)
@@ -21,11 +27,6 @@ app.command()(creating.check)
 @app.command("list")
 def list_(limit: Newest = 20, as_json: AsJson = False) -> None:
     """List the newest batches."""
-    from itertools import islice
-
-    from cli.batches.table import print_batches
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         batches = list(islice(client.batches.list(limit=min(limit, 100)), limit))
@@ -38,11 +39,6 @@ def list_(limit: Newest = 20, as_json: AsJson = False) -> None:
 @app.command()
 def show(batch_id: BatchId, as_json: AsJson = False) -> None:
     """Show one batch."""
-    from cli.batches.fields import batch_fields
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import print_fields
-    from cli.watching.watch import describe_errors
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         batch = client.batches.retrieve(batch_id)
@@ -57,8 +53,6 @@ def show(batch_id: BatchId, as_json: AsJson = False) -> None:
 @app.command()
 def watch(batch_id: BatchId, *, fail_on_errors: FailOnErrors = False, wait_for_server: WaitForServer = None) -> None:
     """Follow a batch until it ends; exit status 1 if it does not complete or every line fails."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         follow(client, batch_id, fail_on_errors=fail_on_errors, wait_for_server=wait_for_server)
@@ -67,8 +61,6 @@ def watch(batch_id: BatchId, *, fail_on_errors: FailOnErrors = False, wait_for_s
 @app.command()
 def cancel(batch_id: BatchId) -> None:
     """Cancel a batch; finished lines are kept."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         print(client.batches.cancel(batch_id).status)
@@ -84,9 +76,6 @@ def change(
     """Change the class or the window of a batch that has not ended."""
     from openai.types import Batch
 
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import when
-
     wanted = {"priority": priority and priority.value, "completion_window": window}
     body = {name: value for name, value in wanted.items() if value is not None}
     client = client_from_environment()
@@ -99,9 +88,6 @@ def change(
 @app.command()
 def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
     """Show what was decided about a batch within the last day, and by whom."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import print_table, when
-
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         found = client.get(f"/batches/{batch_id}/decisions", cast_to=dict[str, Any])["data"]
@@ -121,8 +107,6 @@ def retry(
 ) -> None:
     """Submit the failed lines of a batch again, as a batch of their own; print its id."""
     from openai.types import Batch
-
-    from cli.client import client_from_environment, server_errors_as_sentences
 
     body = {} if window is None else {"completion_window": window}
     client = client_from_environment()

@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
+from cli.batches.fields import estimate_fields
 from cli.batches.following import follow
+from cli.client import client_from_environment, server_errors_as_sentences
+from cli.disk.input_check import AnyModel, check_file
+from cli.disk.input_file import opened, sha256_of
+from cli.file_commands import upload_file
 from cli.line_tally import SOME_LINES_FAILED
 from cli.options import AsJson, FailOnErrors, IdempotencyKey, WaitForServer, duration
+from cli.table import print_fields
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 from jobs.states import AskedPriority, InvalidLines, UncoveredLines
@@ -63,10 +70,6 @@ def create(
     A file without requests is refused. With --wait, exit status 1 if it does not complete or every line fails. With
     --dry-run, exit status 2 where it would be refused or fail, and 3 where lines would be skipped.
     """
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.disk.input_file import sha256_of
-    from cli.file_commands import upload_file
-
     pairs = _pairs(metadata or [])
     if exact and not dry_run:
         raise InputError("--exact is for --dry-run. Give both, or none of them.")
@@ -122,8 +125,6 @@ def create(
 
 def _require_requests(path: Path) -> None:
     """Raise InputError of a file whose batch could only fail; one that can be read only once the server judges."""
-    from cli.disk.input_file import opened
-
     if path.is_file():
         with opened(path, give="a JSONL file or a file id") as file:
             if not any(line.strip() for line in file):
@@ -147,8 +148,6 @@ def check(
     model: Annotated[str | None, typer.Option(help="The name that every line must give [default: any one]")] = None,
 ) -> None:
     """Check an input file as the server will, without one: every bad line is listed, and exit status 2 says so."""
-    from cli.disk.input_check import AnyModel, check_file
-
     endpoint = endpoint or _first_url(path) or "/v1/chat/completions"
     scan = check_file(path, endpoint=endpoint, models=AnyModel() if model is None else {model})
     tokens = counted(sum(chunk.estimated_tokens for chunk in scan.planner.finish()), "token")
@@ -170,9 +169,6 @@ def estimate(client: OpenAI, call: Mapping[str, Any], *, quiet_seconds: float = 
 
 def _show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what a batch would take, and exit with the status of what would become of it."""
-    from cli.batches.fields import estimate_fields
-    from cli.table import print_fields
-
     if as_json:
         print(json.dumps(found, indent=2))
     else:
@@ -209,10 +205,6 @@ def _pairs(given: list[str]) -> dict[str, str] | None:
 
 def _first_url(path: Path) -> str | None:
     """Return the url of the first line that has one; the server judges all of them."""
-    import orjson
-
-    from cli.disk.input_file import opened
-
     with opened(path, give="a JSONL file or a file id") as file:
         if not file.seekable():
             raise InputError(f"{path} can be read only once; give --endpoint, which its first line would have told")

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.client import client_from_environment, server_errors_as_sentences
+from cli.disk.download import replacing
+from cli.disk.output_path import require_writable
 from cli.ids import BatchId
+from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
 from cli.options import FailOnErrors
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-    from cli.line_tally import LineTally
 
 _PAGE = 1000
 
@@ -28,11 +31,6 @@ def results(
     fail_on_errors: FailOnErrors = False,
 ) -> None:
     """Write the finished lines, failed ones included; those so far while the batch still runs."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.disk.download import replacing
-    from cli.disk.output_path import require_writable
-    from cli.line_tally import SOME_LINES_FAILED, LineTally
-
     if output is not None:
         require_writable(output)
     client = client_from_environment()
@@ -52,8 +50,6 @@ def results(
 
 def _report(tally: LineTally, output: Path | None) -> None:
     """Say on standard error what the lines are that were written; good ones on standard output need no words."""
-    from cli.line_tally import by_code, truncated
-
     if output is not None:
         print(f"{tally.num_completed:,} done, {tally.num_failed:,} failed, written to {output}", file=sys.stderr)
     if tally.codes:

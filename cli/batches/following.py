@@ -9,6 +9,7 @@ import typer
 
 from cli.options import duration
 from cli.watching.patience import DEFAULT, Patience
+from cli.watching.watch import describe_end, error_codes, exit_status, watch_batch
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 def follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool, wait_for_server: str | None) -> None:
     """Show how far a batch is; exit with a status where it does not complete, or is no longer watched."""
-    from cli.watching.watch import describe_end, error_codes, exit_status, watch_batch
-
     patience = Patience(
         most=DEFAULT if wait_for_server is None else duration(wait_for_server, option="--wait-for-server"),
         goes_on=f"{batch_id} goes on at the server. Watch it again: tokenmill batch watch {batch_id}",

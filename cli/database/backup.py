@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.transactions import DataDirOption, storage_url
+from cli.embedded.binaries import find_postgres
+from cli.transactions import DataDirOption, given_logins, owner_database_url, storage_url
 from jobs.counted import counted
 from jobs.errors import InputError, ServiceError
 
@@ -73,7 +74,6 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
 
     Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
     """
-    from cli.up_command import given_logins
     from jobs.access import arrange
     from jobs.retention import backups
 
@@ -111,7 +111,6 @@ def _is_copied(name: str) -> bool:
 
 @contextmanager
 def _database(data_dir: Path | None) -> Iterator[tuple[str, sessionmaker[Session]]]:
-    from cli.up_command import owner_database_url
     from jobs.database import connect, sessions
 
     url = owner_database_url(data_dir)
@@ -203,7 +202,6 @@ def _program(name: str, major: int) -> Path:
 
 
 def _candidates(name: str) -> Iterator[Path]:
-    from cli.embedded.binaries import find_postgres
 
     if on_path := shutil.which(name):
         yield Path(on_path)

@@ -8,7 +8,14 @@ import typer
 
 from cli.database import backup as backup_commands
 from cli.database import move as move_command
-from cli.transactions import DataDirOption, administration, database_sessions, storage_url
+from cli.transactions import (
+    DataDirOption,
+    administration,
+    database_sessions,
+    given_logins,
+    owner_database_url,
+    storage_url,
+)
 from jobs.counted import counted
 from jobs.errors import InputError
 
@@ -18,7 +25,6 @@ app = typer.Typer(help="The database: its schema, and its object store.", no_arg
 @app.command("upgrade")
 def db_upgrade(data_dir: DataDirOption = None) -> None:
     """Bring the schema to this version, and the database's roles and their rights; harmless to repeat."""
-    from cli.up_command import given_logins, owner_database_url
     from jobs.access import SERVICE, arrange
     from jobs.database import upgrade
     from jobs.storage import Storage, store_marker

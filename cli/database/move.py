@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.data_dir import DataDir, default_data_dir, locked
+from cli.embedded.binaries import find_postgres, find_programs
+from cli.embedded.moved_cluster import moved_place, put_in_place
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
-    from cli.data_dir import DataDir
     from cli.embedded.binaries import PostgresBinaries
 
 DataDirOption = Annotated[
@@ -34,10 +36,6 @@ def db_move(
 
     The old data is only read, and kept beside the new. Killed at any time, run it again.
     """
-    from cli.data_dir import DataDir, locked
-    from cli.embedded.moved_cluster import moved_place
-    from cli.up_command import default_data_dir
-
     root = data_dir or default_data_dir()
     folder = DataDir(root=root).postgres
     if not folder.exists() and not moved_place(folder).exists():
@@ -47,8 +45,6 @@ def db_move(
 
 
 def _move(data_dir: DataDir, programs: Path | None) -> None:
-    from cli.embedded.binaries import find_postgres
-    from cli.embedded.moved_cluster import put_in_place
     from cli.embedded.moving import move_cluster
     from cli.embedded.postgres import major_of
 
@@ -69,6 +65,5 @@ def _move(data_dir: DataDir, programs: Path | None) -> None:
 
 
 def _programs_of(major: int, programs: Path | None) -> PostgresBinaries:
-    from cli.embedded.binaries import find_postgres, find_programs
 
     return find_postgres(major=major) if programs is None else find_programs(major, programs)

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from cli.disk.input_file import opened
+from cli.watching.watch import describe_listed
 from jobs.errors import InputError
+from jobs.lines.endpoints import require_endpoint
+from jobs.lines.reading import iter_lines
 
 if TYPE_CHECKING:
     from jobs.batches.scan import Scan
@@ -65,8 +68,6 @@ class FoundProblems:
         """Return the lines that are to be shown, and where all of them are."""
         from openai.types import BatchError
 
-        from cli.watching.watch import describe_listed
-
         listed = describe_listed([BatchError(**problem) for problem in self.shown], most=MAX_SHOWN)
         if self.file is None:
             return listed
@@ -81,8 +82,6 @@ def require_valid(path: Path, *, endpoint: str, model: str) -> None:
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
     """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
     from jobs.batches.scan import Scan
-    from jobs.lines.endpoints import require_endpoint
-    from jobs.lines.reading import iter_lines
     from jobs.settings import load_settings
 
     require_endpoint(endpoint)

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from jobs.chunks.ready_queues import is_any_ready
+from jobs.database import KeptSession, connect, sessions
 from jobs.errors import ServiceError
+from jobs.lines.document_bodies import PREPARE_MODEL
 
 LOOK_SECONDS = 1.0
 
@@ -41,10 +44,6 @@ def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterato
 @contextmanager
 def documents_wait(database_url: str) -> Iterator[Callable[[], bool]]:
     """As `noticed`, of documents in the queue of prepare workers."""
-    from jobs.chunks.ready_queues import is_any_ready
-    from jobs.database import KeptSession, connect, sessions
-    from jobs.lines.document_bodies import PREPARE_MODEL
-
     engine = connect(database_url, connections=1)
     looks = KeptSession(sessions(engine))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.places.options import BaseUrl, Model, Param, Window, say
+from cli.data_dir import default_data_dir
+from cli.disk.output_path import require_apart, require_replaceable
+from cli.extracting.sources import documents_of, require_outside
+from cli.places.options import BaseUrl, Model, Param, Window, json_params, say, text_of
+from cli.places.place import place_of
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
-    from cli.extracting.outputs import Outputs
-    from cli.extracting.running import Tally
-    from cli.extracting.work import ExtractFolder
-    from cli.places.session import Place
-    from features.documents.extraction.course.job import ExtractJob
+    pass
 
 
 def extract(
@@ -84,13 +83,12 @@ def extract(
     place of DOCS a server asks one of its indexes for the fields: `tokenmill extract --index --help`.
     """
     from cli.extracting.known import read_examples
+    from cli.extracting.one_run import run, show
     from cli.extracting.outputs import Outputs
     from cli.extracting.prepared import ParseCache
     from cli.extracting.running import check_schemas, written_before
-    from cli.extracting.sources import documents_of, require_outside
+    from cli.extracting.screen import end
     from cli.extracting.work import folder_of
-    from cli.places.options import json_params, place_of, text_of
-    from cli.up_command import default_data_dir
     from features.documents.extraction.course.job import Passes
     from features.documents.plans import plan, read_calibration
     from features.documents.record_table import require_table
@@ -118,78 +116,17 @@ def extract(
     job = replace(job, model=place.model, passes=passes)
     check_schemas(job, place)
     if dry_run:
-        _show(job, place, files)
+        show(job, place, files)
         return
     folder = folder_of(job, files, place=place.name, base=base, outputs=outputs.paths)
     with folder.run.held():
         tally = written_before(folder, outputs.paths)
         if tally is None:
-            tally = _run(job, place, folder, files, outputs=outputs)
+            tally = run(job, place, folder, files, outputs=outputs)
         else:
             folder.free_disk()  # where the start that wrote it was killed
             say(f"{output} is already complete. Remove it to run again.")
     end(tally, fail_on_errors=fail_on_errors)
-
-
-def _run(job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path], *, outputs: Outputs) -> Tally:
-    from cli.extracting.outputs import MostDoubtful, write_outputs, write_report
-    from cli.extracting.running import Tally, records, run_batches
-    from cli.extracting.screen import noting, print_examples, reading_progress
-    from cli.places.session import session_at
-
-    with reading_progress(len(files)) as on_each:
-        folder.prepare(files, on_each=on_each)
-    job = _with_window(job, place, folder)
-    with session_at(place, folder.run, say=say) as session:
-        run_batches(job, folder, session)
-    tally, doubtful = Tally(), MostDoubtful()
-    shown: list[dict[str, Any]] = []
-    passing = doubtful.passing(noting(tally.passing(records(job, folder)), shown))
-    write_outputs(passing, outputs, schema=job.schema)
-    if outputs.report is not None:
-        write_report(doubtful, outputs.report, cache=folder.cache)
-    folder.finish(outputs.paths, num_done=tally.num_done, failed=tally.codes)
-    print_examples(shown)
-    say(f"written to {' and '.join(map(str, outputs.paths))}")
-    return tally
-
-
-def end(tally: Tally, *, fail_on_errors: bool) -> None:
-    """Say what became of the documents, and leave with the status that says it too."""
-    from cli.extracting.screen import summary
-    from cli.line_tally import SOME_LINES_FAILED
-
-    for line in summary(tally):
-        say(line)
-    if tally.codes and fail_on_errors:
-        raise typer.Exit(SOME_LINES_FAILED)
-    if tally.codes and not tally.num_done:
-        raise typer.Exit(1)
-
-
-def _with_window(job: ExtractJob, place: Place, folder: ExtractFolder) -> ExtractJob:
-    from cli.extracting.windows import context_of, window_of
-
-    max_tokens = folder.context(lambda: context_of(place))
-    return replace(job, window=window_of(place, max_tokens=max_tokens))
-
-
-def _show(job: ExtractJob, place: Place, files: list[Path]) -> None:
-    """Print what the first document that can be read is asked, and what all of them would take."""
-    from cli.extracting.foretelling import foretold
-    from cli.extracting.running import write_first
-    from cli.extracting.screen import print_prompt
-    from cli.extracting.work import folder_of
-    from cli.table import print_fields
-
-    with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
-        folder = folder_of(job, files, place=place.name, base=Path(base), outputs=[])
-        folder.prepare(files, on_each=lambda: None)
-        job = _with_window(job, place, folder)
-        if not write_first(job, folder):
-            raise InputError(f"no document could be read; the first says: {next(folder.prepared())[1].error}")
-        print_prompt(folder.first.lines)
-        print_fields({"documents": f"{len(files):,}"} | foretold(job, place, folder))
 
 
 def _require_free(params: Mapping[str, Any]) -> None:
@@ -200,8 +137,6 @@ def _require_free(params: Mapping[str, Any]) -> None:
 
 def _require_apart(outputs: list[Path], files: list[Path], *, given: dict[Path, str]) -> None:
     """Raise InputError where an output cannot be written, or would replace what is read or another output."""
-    from cli.disk.output_path import require_apart, require_replaceable
-
     for path in outputs:
         require_replaceable(path)
     require_apart(outputs, dict.fromkeys(files, "one of the documents") | given)

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from cli.disk.download import replacing
+from cli.disk.output_path import require_apart, require_replaceable
 from cli.options import AsJson
 from cli.places.options import say, text_of
+from cli.table import print_fields, print_table
+from features.documents.extraction.errors import ExtractionError
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +43,6 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Tell how much of the records is right, for each field, and whether the scores mean what they say."""
-    from cli.table import print_fields, print_table
     from features.documents.extraction.evaluation.evaluate import evaluate as measured
 
     if report is not None:
@@ -74,7 +77,6 @@ def calibrate(
     ] = 0.99,
 ) -> None:
     """Learn from documents whose fields are known what the scores of others mean, and which need a person's look."""
-    from cli.disk.download import replacing
     from features.documents.extraction.evaluation.evaluate import judged
     from features.documents.extraction.scoring.calibration import fit
 
@@ -114,7 +116,6 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_output(output: Path, records: Path, *, gold: Path, schema: Path) -> None:
-    from cli.disk.output_path import require_apart, require_replaceable
 
     require_replaceable(output)
     require_apart([output], {records: "the records", gold: "the gold", schema: "the schema"})
@@ -123,8 +124,6 @@ def _require_output(output: Path, records: Path, *, gold: Path, schema: Path) ->
 @contextmanager
 def _refused(records: Path) -> Iterator[None]:
     """Say of which file it is that records cannot be compared."""
-    from features.documents.extraction.errors import ExtractionError
-
     try:
         yield
     except ExtractionError as error:
@@ -133,7 +132,6 @@ def _refused(records: Path) -> Iterator[None]:
 
 def _read(schema: Path, gold: Path) -> tuple[FieldSchema, dict[str, GoldDocument]]:
     from cli.extracting.known import read_known
-    from features.documents.extraction.errors import ExtractionError
     from features.documents.extraction.fields.schema import FieldSchema
 
     try:
@@ -169,7 +167,6 @@ def _scores(found: Evaluation) -> Mapping[str, str]:
 
 
 def _write_report(path: Path, found: Evaluation) -> None:
-    from cli.disk.download import replacing
     from features.documents.extraction.report.page import report as page
 
     with replacing(path) as file:

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.calls import named, server
+from cli.disk.output_path import require_apart, require_replaceable
 from cli.ids import given
-from cli.places.options import Window, say
+from cli.places.options import Window, say, text_of
+from cli.places.place import place_of
+from cli.stages import until_ended
+from features.documents.commands import pages
 from jobs.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,11 +63,8 @@ def extract_of_index(
     each value comes with its document and its place there. Interrupted, the server goes on, and the same command comes
     back to it.
     """
-    from cli.calls import server
-    from cli.disk.output_path import require_apart, require_replaceable
-    from cli.extracting.command import end
     from cli.extracting.outputs import Outputs
-    from cli.places.options import place_of, text_of
+    from cli.extracting.screen import end
     from features.documents.plans import plan
     from features.documents.record_table import require_table
 
@@ -87,11 +89,9 @@ def extract_of_index(
 
 def _ask(calls: Calls, body: Mapping[str, Any], outputs: Outputs) -> Tally:
     """Have the server ask, or go on where an earlier call was, and write the record. Raises InputError."""
-    from cli.calls import named
     from cli.extracting.outputs import write_outputs
     from cli.extracting.running import Tally
     from cli.extracting.screen import noting, print_examples
-    from cli.stages import until_ended
     from features.documents.extraction.fields.schema import FieldSchema
 
     extraction = _begun(calls, body)
@@ -121,7 +121,6 @@ def _begun(calls: Calls, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _records(extraction_id: str) -> Iterator[dict[str, Any]]:
-    from features.documents.commands import pages
 
     for page in pages(extraction_id):
         yield from map(json.loads, page.splitlines())
@@ -136,7 +135,6 @@ def _require_server(base_url: str | None) -> None:
 
 
 def _json_of(path: Path) -> Any:
-    from cli.places.options import text_of
 
     try:
         return json.loads(text_of(path))

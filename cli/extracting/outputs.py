@@ -14,6 +14,7 @@ import orjson
 from cli.disk.download import replacing
 from cli.extracting.prepared import ParseCache
 from features.documents.extraction.fields.schema import FieldSchema
+from features.documents.extraction.report.page import report
 from features.documents.record_table import open_parquet, row_of, table_columns
 from features.pipelines.rows.outputs.tables import TableWriter
 
@@ -69,8 +70,6 @@ class MostDoubtful:
 
 def write_report(doubtful: MostDoubtful, path: Path, *, cache: ParseCache) -> None:
     """Write a page of documents with their values marked."""
-    from features.documents.extraction.report.page import report
-
     kept = doubtful.records()
     texts = {one["document"]: cache.load(one["sha256"]).text for one in kept if one["error"] is None}
     title = "Extraction"

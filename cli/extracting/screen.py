@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
-from cli.line_tally import by_code
+from cli.line_tally import SOME_LINES_FAILED, by_code
+from cli.places.options import say
 from features.documents.extraction.passes.withholding import NOT_IN_DOCUMENT
 from jobs.counted import counted
 
@@ -27,9 +32,6 @@ def reading_progress(total: int) -> Iterator[Callable[[], None]]:
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("reading"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("reading", total=total)
@@ -55,9 +57,6 @@ def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
     """Print the fields of the first documents; nothing into a pipe."""
     if not sys.stdout.isatty():
         return
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table("document", "field", "value", "score", "where", box=None, pad_edge=False, collapse_padding=True)
     for record in records:
         for number, each in enumerate(record["evidence"]):
@@ -117,3 +116,14 @@ def where(evidence: Mapping[str, Any]) -> str:
     document = f"{span['document']}," if "document" in span else ""  # of an index
     page = "" if span["page"] is None else f"page {span['page'] + 1},"
     return " ".join(filter(None, [_MARKS[evidence["grounding"]], document, page, f"character {span['start']:,}"]))
+
+
+def end(tally: Tally, *, fail_on_errors: bool) -> None:
+    """Say what became of the documents, and leave with the status that says it too."""
+
+    for line in summary(tally):
+        say(line)
+    if tally.codes and fail_on_errors:
+        raise typer.Exit(SOME_LINES_FAILED)
+    if tally.codes and not tally.num_done:
+        raise typer.Exit(1)

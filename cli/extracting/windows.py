@@ -9,8 +9,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cli.client import server_errors_as_sentences
 from cli.places.place import Server, ThisMachine
 from cli.places.session import Place
+from engine.errors import EngineError
+from engine.models.config import load_model_config
+from engine.models.paths import resolve_model_path
+from engine.tokenizer import load_tokenizer
 from features.documents.extraction.passes.excerpts import Window, likely_tokens
 
 if TYPE_CHECKING:
@@ -35,7 +40,6 @@ def context_of(place: Place) -> int | None:
 
 
 def _at_server(client: OpenAI, model: str) -> int | None:
-    from cli.client import server_errors_as_sentences
 
     with server_errors_as_sentences(client):
         told: Any = client.models.retrieve(model)
@@ -44,8 +48,6 @@ def _at_server(client: OpenAI, model: str) -> int | None:
 
 
 def _here(path: str) -> int | None:
-    from engine.errors import EngineError
-    from engine.models.config import load_model_config
 
     try:
         return load_model_config(path).max_model_len
@@ -64,7 +66,5 @@ class _Counting:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from engine.models.paths import resolve_model_path
-        from engine.tokenizer import load_tokenizer
 
         return load_tokenizer(resolve_model_path(self._path)).backend_tokenizer

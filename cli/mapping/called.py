@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from cli.client import client_for
+from cli.data_dir import default_data_dir
 from cli.extras import what_to_install
 from cli.mapping.carried import source_of, write_added
 from cli.mapping.job import Wanted, plan
@@ -17,7 +18,6 @@ from cli.mapping.running import check_schema, compute, folder_of
 from cli.places import place
 from cli.places.options import say
 from cli.places.session import Place
-from cli.up_command import default_data_dir
 from jobs.errors import TokenmillError
 from tokenmill.mapping import ADDED, INTERRUPTED, TABLE, note_error
 

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.places.options import BaseUrl, Model, Param, Window, say
+from cli.data_dir import default_data_dir
+from cli.disk.output_path import require_apart, require_replaceable
+from cli.line_tally import SOME_LINES_FAILED, by_code
+from cli.mapping.job import Wanted, plan
+from cli.mapping.running import check_schema, compute, folder_of, write_output, written_before
+from cli.places.estimate import estimated
+from cli.places.options import BaseUrl, Model, Param, Window, json_params, say, text_of
+from cli.places.place import place_of
+from cli.table import print_fields
+from features.pipelines.rows.lines.requests import UnrenderedRow
+from features.pipelines.rows.outputs.tables import output_format
+from features.pipelines.rows.sources.files import Format, reads
+from features.pipelines.rows.sources.reading import open_source
 from jobs.counted import counted
 from jobs.errors import InputError
 
@@ -20,7 +32,7 @@ if TYPE_CHECKING:
     from cli.mapping.job import MapJob
     from cli.mapping.running import Tally
     from cli.places.session import Place
-    from features.pipelines.rows.lines.requests import RequestLine, UnrenderedRow
+    from features.pipelines.rows.lines.requests import RequestLine
 
 
 def map_(
@@ -55,14 +67,6 @@ def map_(
     A row that fails keeps its place, and its column `error` says why; exit status 1 if every row failed. Interrupted,
     even by kill -9, the same command goes on where it was.
     """
-    from cli.disk.output_path import require_apart, require_replaceable
-    from cli.mapping.job import Wanted, plan
-    from cli.places.options import json_params, place_of, text_of
-    from cli.up_command import default_data_dir
-    from features.pipelines.rows.outputs.tables import output_format
-    from features.pipelines.rows.sources.files import Format, reads
-    from features.pipelines.rows.sources.reading import open_source
-
     if output is None and not dry_run:
         raise InputError("no output was given. Say with -o where the table goes, or look first with --dry-run.")
     form = Format.JSONL if output is None else output_format(output.name)
@@ -94,7 +98,6 @@ def map_(
 
 
 def _run(job: MapJob, place: Place, output: Path, *, base: Path, fail_on_errors: bool) -> None:
-    from cli.mapping.running import check_schema, compute, folder_of, write_output, written_before
 
     check_schema(job, place)
     folder = folder_of(job, place, base=base, output=str(output.absolute()))
@@ -112,8 +115,6 @@ def _run(job: MapJob, place: Place, output: Path, *, base: Path, fail_on_errors:
 
 def _end(tally: Tally, *, fail_on_errors: bool) -> None:
     """Say how many rows failed, and exit as that asks."""
-    from cli.line_tally import SOME_LINES_FAILED, by_code
-
     num_failed = tally.codes.total()
     if num_failed:
         say(f"{num_failed:,} failed, see the column error: {by_code(tally.codes)}")
@@ -125,10 +126,6 @@ def _end(tally: Tally, *, fail_on_errors: bool) -> None:
 
 def _show(job: MapJob, place: Place) -> None:
     """Print the first prompts as a model would get them, and what all of them would take."""
-    from cli.mapping.running import check_schema, folder_of
-    from cli.places.estimate import estimated
-    from cli.table import print_fields
-
     check_schema(job, place)
     shown: list[RequestLine | UnrenderedRow] = []
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
@@ -142,7 +139,6 @@ def _show(job: MapJob, place: Place) -> None:
 
 
 def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
-    from features.pipelines.rows.lines.requests import UnrenderedRow
 
     if isinstance(one, UnrenderedRow):
         return f"--- row {one.index}: no prompt: {one.error}\n"
@@ -151,7 +147,6 @@ def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
 
 
 def _json_file(path: Path) -> Any:
-    from cli.places.options import text_of
 
     text = text_of(path)
     try:

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.data_dir import default_data_dir
+from cli.models.pulling import SMOLLM2, pull_smollm2
+from cli.models.repriced import print_repriced
+from cli.served_model import is_readable_here
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
+from engine.pooling.purposes import Purpose, purpose_of
+from jobs.accounts.money import PRICED_TOKENS, from_currency, in_currency
 from jobs.counted import counted
 from jobs.errors import InputError
+from jobs.lines.endpoints import LineKind, paths_of
 
 if TYPE_CHECKING:
-    from jobs.lines.endpoints import LineKind
     from jobs.served_models import NewPrices
     from jobs.tables import Model
 
@@ -55,7 +62,6 @@ def add(
 
     Batches may name it at once where its files are on this machine and can be read, else once a worker has loaded it.
     """
-    from cli.served_model import is_readable_here
     from features.administration import models
 
     is_offered = is_readable_here(path) or unchecked
@@ -67,9 +73,6 @@ def add(
 
 def _kind_of(path: str) -> LineKind:
     """Return what a model answers, as far as its files say it here; a worker that loads it knows better."""
-    from engine.pooling.purposes import Purpose, purpose_of
-    from jobs.lines.endpoints import LineKind
-
     kinds = {Purpose.EMBED: LineKind.POOL, Purpose.RERANK: LineKind.RERANK, None: LineKind.GENERATE}
     return kinds[purpose_of(Path(path).expanduser())]
 
@@ -119,7 +122,6 @@ def reprice(
 
     What is not given is as the model has it now. The last 30 days of UTC unless told otherwise.
     """
-    from cli.models.repriced import print_repriced
     from jobs import served_models
     from jobs.accounts import repricing, tenants
     from jobs.accounts.usage import period
@@ -144,8 +146,6 @@ def pull(
 
     Models of the hub go to its cache (HF_HOME), where workers look for them; no code is fetched with them.
     """
-    from cli.models.pulling import SMOLLM2, parse_hub_model, pull_from_hub, pull_smollm2
-    from cli.up_command import default_data_dir
 
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
@@ -154,6 +154,8 @@ def pull(
         path = pull_smollm2((data_dir or default_data_dir()).expanduser().absolute() / "models", say=say)
         model = str(path)
     else:
+        from cli.models.hub import parse_hub_model, pull_from_hub
+
         wanted = parse_hub_model(what, revision)
         path = pull_from_hub(wanted, say=say)
         model = wanted.name if wanted.file is None else str(path)
@@ -177,10 +179,8 @@ def list_(data_dir: DataDirOption = None) -> None:
 
     The prices are those of class normal; the factors are those of the other classes.
     """
-    from cli.table import print_table
     from jobs import served_models
     from jobs.chunks import fleet
-    from jobs.lines.endpoints import LineKind, paths_of
 
     currency = _currency()
     with admin_transaction(data_dir) as session:
@@ -236,7 +236,6 @@ def _factor(option: str, given: str | None) -> int | None:
 
 
 def _amount(option: str, given: str | None, *, digits: int, meaning: str) -> int | None:
-    from jobs.accounts.money import from_currency
 
     if given is None:
         return None
@@ -252,7 +251,6 @@ _PRICE_HEADER = ("input", "cached input", "output", "urgent ×", "bulk ×")
 
 
 def _shown_prices(model: Model) -> tuple[str, ...]:
-    from jobs.accounts.money import PRICED_TOKENS, in_currency
 
     cached = model.cached_input_price_picos
     picos = (

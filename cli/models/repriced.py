@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cli.table import print_table
+from jobs.accounts.money import in_currency
 
 if TYPE_CHECKING:
     from jobs.accounts.repricing import Repriced
@@ -31,7 +32,6 @@ def print_repriced(found: Sequence[Repriced], asked: Period, *, currency: str) -
 
 
 def _shown(part: Repriced) -> list[str]:
-    from jobs.accounts.money import in_currency
 
     counts = (part.num_results, part.input_tokens, part.cached_tokens, part.output_tokens)
     amounts = (part.billed_picos, part.repriced_picos, part.repriced_picos - part.billed_picos)

@@ -11,15 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.disk.input_file import opened
 from cli.places.estimate import Counted
+from engine.errors import EngineError
+from engine.models.config import load_model_config
+from engine.models.paths import HUB_FILES
+from engine.tokenizer import load_tokenizer
 from jobs.counted import counted
-
-if TYPE_CHECKING:
-    from jobs.lines.reading import InputLine
-    from workers.prompts import PromptMaker
+from jobs.lines.bodies import parse_body
+from jobs.lines.body_checks import BodyError
+from jobs.lines.identical import IdenticalLines
+from jobs.lines.input_estimate import InputEstimator
+from jobs.lines.reading import InputLine, iter_lines, parse_line
+from jobs.settings import load_settings
+from workers.prompts import PromptMaker
 
 _READ_BYTES = 1 << 20
 _SAY_SECONDS = 10.0
@@ -29,11 +35,6 @@ _EXACTLY = "prompts exactly, by the model's tokenizer and chat template"
 
 def prompts_of(path: str) -> PromptMaker | None:
     """Return what makes a model's prompts; None where its files are not on this machine, or say too little."""
-    from engine.errors import EngineError
-    from engine.models.config import load_model_config
-    from engine.tokenizer import load_tokenizer
-    from workers.prompts import PromptMaker
-
     folder = _files_here(path)
     if folder is None:
         return None
@@ -50,8 +51,6 @@ def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
     """Count valid lines. One that has no room in the context fails by itself, and one that has the answer of an earlier
     one is not run: these take nothing.
     """
-    from jobs.lines.body_checks import BodyError
-
     num_lines = num_failing = num_copies = input_tokens = output_tokens = 0
     say_at = time.monotonic() + _SAY_SECONDS
     measure = _measure(prompts, endpoint=endpoint)
@@ -83,8 +82,6 @@ def _said(found: Mapping[str, int]) -> dict[str, str]:
 
 
 def _measure(prompts: PromptMaker, *, endpoint: str) -> Callable[[InputLine], tuple[int, int]]:
-    from jobs.settings import load_settings
-
     most = load_settings().default_max_tokens
     return partial(
         prompts.measure, endpoint=endpoint, default_max_tokens=most, is_wanted=lambda: True, room=nullcontext
@@ -93,11 +90,6 @@ def _measure(prompts: PromptMaker, *, endpoint: str) -> Callable[[InputLine], tu
 
 def _valid_lines(lines: Path, *, endpoint: str) -> Iterator[tuple[InputLine, bool]]:
     """Yield lines, and whether each is the same as an earlier one."""
-    from jobs.lines.bodies import parse_body
-    from jobs.lines.identical import IdenticalLines
-    from jobs.lines.reading import iter_lines, parse_line
-    from jobs.settings import load_settings
-
     identical = IdenticalLines()
     with opened(lines) as file:
         read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
@@ -109,9 +101,6 @@ def _valid_lines(lines: Path, *, endpoint: str) -> Iterator[tuple[InputLine, boo
 
 def count_bytes(lines: Path) -> Counted:
     """Count by bytes, as a submit reserves tokens."""
-    from jobs.lines.input_estimate import InputEstimator
-    from jobs.settings import load_settings
-
     estimator = InputEstimator(default_max_tokens=load_settings().default_max_tokens)
     with opened(lines) as file:
         while piece := file.read(_READ_BYTES):
@@ -127,8 +116,6 @@ def count_bytes(lines: Path) -> Counted:
 
 def _files_here(path: str) -> Path | None:
     """Return where a model's files are; None for one of a hub that was not fetched yet."""
-    from engine.models.paths import HUB_FILES
-
     if Path(path).exists():
         return Path(path)
     from huggingface_hub import snapshot_download

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from jobs.errors import InputError
-
-if TYPE_CHECKING:
-    from cli.places.session import Place
 
 Model = Annotated[str | None, typer.Option(help="As for `tokenmill run`; on a server the name of one that it serves")]
 BaseUrl = Annotated[
@@ -23,18 +19,6 @@ Param = Annotated[
     list[str] | None, typer.Option(metavar="NAME=JSON", help="Another field of the requests; may be given again.")
 ]
 Window = Annotated[str, typer.Option(help="On a server: time to finish in, such as 30m, 24h or 7d.")]
-
-
-def place_of(model: str | None, *, base_url: str | None, window: str) -> Place:
-    """Return a server where one is named, and else this machine."""
-    from cli.client import client_from_environment
-    from cli.places.place import server, this_machine
-
-    if base_url is not None:
-        os.environ["TOKENMILL_BASE_URL"] = base_url
-    if not os.environ.get("TOKENMILL_BASE_URL"):
-        return this_machine(model, say=say)
-    return server(client_from_environment(), model, window=window, say=say)
 
 
 def text_of(path: Path) -> str:

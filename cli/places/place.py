@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.places.counting import count_bytes, count_lines, prompts_of
+from cli.batches.creating import estimate
+from cli.batches.fields import estimate_fields
+from cli.client import client_from_environment, make_client, server_errors_as_sentences
+from cli.disk.input_check import check_file, require_valid
+from cli.embedded.sockets import free_port
+from cli.file_commands import upload_file
 from cli.places.estimate import Counted
+from cli.places.options import say
 from cli.places.run_folder import RunFolder
-from cli.places.session import Connection
+from cli.places.session import Connection, Place
 from cli.places.stage import Stage
+from cli.places.submission import Submitting
+from cli.served_model import DEMO_NAME, choose_model
+from cli.watching.progress import Waiting
 from features.pipelines.rows.lines.requests import ENDPOINT
 from jobs.errors import InputError
+from jobs.lines.body_checks import BodyError
+from jobs.lines.body_structure import Structure
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -44,8 +56,6 @@ class ThisMachine:
         return self.served.name
 
     def check_schema(self, schema: Any) -> None:
-        from jobs.lines.body_checks import BodyError
-        from jobs.lines.body_structure import Structure
         from workers.structure import Asker, structured_output
 
         try:
@@ -54,12 +64,12 @@ class ThisMachine:
             raise InputError(f"the schema cannot be kept: {error}", param="schema", code="invalid_schema") from None
 
     def require_valid(self, stage: Stage) -> None:
-        from cli.disk.input_check import require_valid
 
         require_valid(stage.lines, endpoint=stage.endpoint, model=self.model)
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
-        from cli.disk.input_check import check_file
+
+        from cli.places.counting import count_bytes, count_lines, prompts_of
 
         scan = check_file(lines, endpoint=endpoint, models={self.model})
         prompts = prompts_of(self.served.path)
@@ -68,11 +78,7 @@ class ThisMachine:
         return replace(found, fields=fields | dict(found.fields))
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
-        from cli.client import make_client
-        from cli.embedded.sockets import free_port
-        from cli.places.submission import Submitting
         from cli.stack import StackOptions, running_stack
-        from cli.watching.progress import Waiting
 
         self.say(f"starting a database and a worker for this run, and loading {self.served.path}")
         options = StackOptions(
@@ -114,10 +120,6 @@ class Server:
         """Leave it to the server, which has bounds of its own."""
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
-        from cli.batches.creating import estimate
-        from cli.batches.fields import estimate_fields
-        from cli.client import server_errors_as_sentences
-        from cli.file_commands import upload_file
 
         call: dict[str, Any] = {"completion_window": self.window, "endpoint": endpoint, "invalid_lines": "fail"}
         with server_errors_as_sentences(self.client):
@@ -141,7 +143,6 @@ class Server:
         )
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
-        from cli.places.submission import Submitting
 
         return Submitting(client=self.client, window=self.window, say=self.say)
 
@@ -154,15 +155,11 @@ def _why(found: Mapping[str, Any]) -> str:
 
 def this_machine(model: str | None, *, say: Callable[[str], None]) -> ThisMachine:
     """Return this machine with a folder, a file, an id of Hugging Face or `demo`. Raises InputError."""
-    from cli.served_model import DEMO_NAME, choose_model
-
     return ThisMachine(served=choose_model(None if model == DEMO_NAME else model), say=say)
 
 
 def server(client: OpenAI, model: str | None, *, window: str, say: Callable[[str], None]) -> Server:
     """Return a server that serves `model`; without one, its only one. Raises InputError that lists what it serves."""
-    from cli.client import server_errors_as_sentences
-
     with server_errors_as_sentences(client):
         names = [one.id for one in client.models.list()]
     if model is None and len(names) == 1:
@@ -176,3 +173,12 @@ def server(client: OpenAI, model: str | None, *, window: str, say: Callable[[str
             param="model",
         )
     return Server(client=client, model=model, window=window, say=say)
+
+
+def place_of(model: str | None, *, base_url: str | None, window: str) -> Place:
+    """Return a server where one is named, and else this machine."""
+    if base_url is not None:
+        os.environ["TOKENMILL_BASE_URL"] = base_url
+    if not os.environ.get("TOKENMILL_BASE_URL"):
+        return this_machine(model, say=say)
+    return server(client_from_environment(), model, window=window, say=say)

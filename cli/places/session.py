@@ -14,6 +14,7 @@ import typer
 from cli.places.estimate import Counting
 from cli.places.run_folder import RunFolder
 from cli.places.stage import Stage
+from cli.supervisor import StopRequestedError
 
 
 class Connection(Protocol):
@@ -73,8 +74,6 @@ class Session:
 @contextmanager
 def session_at(place: Place, run: RunFolder, *, say: Callable[[str], None]) -> Iterator[Session]:
     """Open a session that ends with the block; a person may stop it."""
-    from cli.supervisor import StopRequestedError
-
     try:
         with ExitStack() as closing:
             yield Session(place, run, closing)

@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cli.client import server_errors_as_sentences
 from cli.disk.download import download
+from cli.disk.input_file import plain
 from cli.places.kept_results import merge, write_rest
 from cli.places.stage import ResultFiles, Stage
+from cli.watching.patience import Patience
 from cli.watching.progress import ENDED
+from cli.watching.watch import describe_errors, watch_batch
 from jobs.counted import counted
 from jobs.errors import ServiceError
 
@@ -35,8 +39,6 @@ class Submitting:
     """Runs where a batch has failed validation: nothing of it is worth going on with."""
 
     def run(self, stage: Stage) -> Any:
-        from cli.client import server_errors_as_sentences
-        from cli.watching.watch import describe_errors
 
         with server_errors_as_sentences(self.client):
             batch = self._begun(stage) or self._submit(stage)
@@ -83,7 +85,6 @@ class Submitting:
         return self._create(stage, lines)
 
     def _create(self, stage: Stage, lines: Path) -> Any:
-        from cli.disk.input_file import plain
 
         state = stage.run.read()
         if state.file_id is None:
@@ -103,8 +104,6 @@ class Submitting:
         return batch
 
     def _watch(self, batch_id: str) -> Any:
-        from cli.watching.patience import Patience
-        from cli.watching.watch import watch_batch
 
         patience = Patience(goes_on=f"{batch_id} is kept; the same command waits for it again")
         try:

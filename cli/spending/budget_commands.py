@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
+from jobs.accounts.money import from_currency, in_currency
 from jobs.errors import InputError
 from jobs.states import BudgetUnit, BudgetWindow
 
@@ -79,7 +81,6 @@ def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_
 
 
 def _limit(tokens: int | None, money: str | None) -> tuple[BudgetUnit, int]:
-    from jobs.accounts.money import from_currency
 
     if (tokens is None) == (money is None):
         raise InputError("give either --tokens N or --money AMOUNT; a tenant may have a budget of each")
@@ -101,7 +102,6 @@ def _percent(given: str) -> int | None:
 
 
 def _print(found: list[tuple[str, Allowance]]) -> None:
-    from cli.table import print_table
 
     numbers = ("limit", "spent", "reserved", "left", "warns at %")
     print_table(
@@ -112,7 +112,6 @@ def _print(found: list[tuple[str, Allowance]]) -> None:
 
 
 def _amounts(own: Allowance) -> tuple[object, ...]:
-    from jobs.accounts.money import in_currency
 
     shown = [
         in_currency(value) if own.unit is BudgetUnit.MONEY else value

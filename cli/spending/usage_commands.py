@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import typer
 
+from cli.calls import Calls, server
 from cli.options import AsJson
-
-if TYPE_CHECKING:
-    from openai import OpenAI
+from cli.table import print_table, when
+from jobs.accounts.money import PICOS_A_UNIT, in_currency
 
 _PAGE = 1000
 _COUNTS = ("lines", "input_tokens", "cached_tokens", "output_tokens")
@@ -35,14 +35,11 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show tokens, cost and GPU-seconds by day, model, key and batch: the last 30 days of UTC unless told otherwise."""
-    from cli.client import client_from_environment, server_errors_as_sentences
-
     query = {"group_by": by} | {
         name: f"{day:%Y-%m-%d}" for name, day in (("since", since), ("until", until)) if day is not None
     }
-    client = client_from_environment()
-    with client, server_errors_as_sentences(client):
-        pages = list(_pages(client, query))
+    with server() as calls:
+        pages = list(_pages(calls, query))
     rows = [row for page in pages for row in page["data"]]
     if as_json:
         print(json.dumps(rows, indent=2))
@@ -54,14 +51,8 @@ def usage(
 
 def quota(as_json: AsJson = False) -> None:
     """Show budgets and limits: what is used of them, what is left, and when there is more."""
-    import httpx
-
-    from cli.client import client_from_environment, server_errors_as_sentences
-    from cli.table import print_table
-
-    client = client_from_environment()
-    with client, server_errors_as_sentences(client):
-        found = client.get("/quota", cast_to=httpx.Response).json()
+    with server() as calls:
+        found = calls.get("/quota")
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -82,7 +73,6 @@ def quota(as_json: AsJson = False) -> None:
 
 
 def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
-    from cli.table import when
 
     shown = _money if budget["unit"] == "micros" else _number
     amounts = [shown(budget[name]) for name in ("limit", "spent", "reserved", "left")]
@@ -101,7 +91,6 @@ def _budget_name(budget: dict[str, Any], currency: str) -> str:
 
 
 def _money(micros: int | None) -> str:
-    from jobs.accounts.money import in_currency
 
     return "" if micros is None else in_currency(micros * 1_000_000)
 
@@ -114,12 +103,10 @@ def _number(value: int | None) -> str:
     return "" if value is None else f"{value:,}" if sys.stdout.isatty() else str(value)
 
 
-def _pages(client: OpenAI, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    import httpx
-
+def _pages(calls: Calls, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     asked = {**query, "limit": _PAGE}
     while True:
-        answer: dict[str, Any] = client.get("/usage", cast_to=httpx.Response, options={"params": asked}).json()
+        answer = calls.get("/usage", **asked)
         yield answer
         if not answer["has_more"]:
             return
@@ -149,7 +136,6 @@ def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
 
 
 def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any]) -> None:
-    from cli.table import print_table
 
     groups = [field for name in by.split(",") for field in _GROUPS[name.strip()]]
     amounts = [_Amounts.of(row) for row in rows]
@@ -208,8 +194,6 @@ class _Amounts:
 
     def shown(self) -> list[str]:
         """Return the numbers as people read them in a terminal, and as programs do elsewhere; costs are exact."""
-        from jobs.accounts.money import PICOS_A_UNIT, in_currency
-
         counts = map(_number, (*self.counts, self.truncated))
         cost, steps = in_currency(int(self.cost * PICOS_A_UNIT)), _number(self.document_steps)
         if not sys.stdout.isatty():

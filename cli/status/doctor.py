@@ -13,14 +13,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from jobs.errors import TokenmillError
+from redis import Redis
+from redis.exceptions import RedisError
 
-if TYPE_CHECKING:
-    from jobs.overview.diagnosis import DatabaseLook
-    from jobs.settings import Settings
+from features.documents.extraction.documents.process.isolation import Isolation
+from features.documents.extraction.errors import ExtractionError
+from jobs.access import PREPARE
+from jobs.database import connect, head_revision
+from jobs.errors import TokenmillError
+from jobs.overview.diagnosis import DatabaseLook, look
+from jobs.settings import Settings
+from jobs.storage import Storage, prepared
 
 _CLOCK_SECONDS = 5.0
 """S3 refuses requests of clocks that differ by 15 minutes; logs of several machines are hard to read long before."""
@@ -92,9 +97,6 @@ def _version(package: str) -> str | None:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    from jobs.database import connect
-    from jobs.overview.diagnosis import look
-
     engine = connect(settings.database_url)
     try:
         found = look(engine)
@@ -116,8 +118,6 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 
 def _schema(found: DatabaseLook) -> Finding:
-    from jobs.database import head_revision
-
     own = head_revision()
     if found.revision == own:
         return Finding(check="schema", verdict=Verdict.OK, said=f"revision {own}")
@@ -167,9 +167,6 @@ def _documents() -> Finding:
 
 
 def _broker(settings: Settings) -> Iterator[Finding]:
-    from redis import Redis
-    from redis.exceptions import RedisError
-
     where = settings.redis_url.rpartition("@")[2]  # without a password
     try:
         with Redis.from_url(settings.redis_client_url, socket_timeout=_WAIT, socket_connect_timeout=_WAIT) as client:
@@ -184,8 +181,6 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
-    from jobs.storage import Storage, prepared
-
     folder, advice = _local_folder(settings), "Mount it, or set TOKENMILL_STORAGE_URL, if it is wrong."
     if folder is not None and not folder.exists():
         said = f"{folder} is not there: it is not mounted, or the first start is to make it"
@@ -202,8 +197,6 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 def _is_of_prepare(settings: Settings) -> bool:
     """Tell whether the settings are those of a prepare worker, who may write what it prepares alone."""
-    from jobs.access import PREPARE
-
     return urlsplit(settings.database_url).username == PREPARE
 
 
@@ -226,8 +219,6 @@ def _local_folder(settings: Settings) -> Path | None:
 
 
 def _readers(settings: Settings) -> Iterator[Finding]:
-    from features.documents.extraction.documents.process.isolation import Isolation
-    from features.documents.extraction.errors import ExtractionError
 
     try:
         found = Isolation.probe()

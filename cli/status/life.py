@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from cli.watching.progress import clock
 from jobs.counted import counted
+from jobs.errors import TokenmillError
 
 if TYPE_CHECKING:
     from jobs.metrics import Overview
@@ -60,8 +61,6 @@ class Life:
 
     def look(self) -> None:
         """Look once; what cannot be looked at is not known."""
-        from jobs.errors import TokenmillError
-
         try:
             self._overview = self._look()
         except TokenmillError:  # Postgres is away: the supervisor says so

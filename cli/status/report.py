@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from cli.client import client_from_environment, server_errors_as_sentences
+from cli.data_dir import default_data_dir
 from cli.embedded.note import StackNote, running_stack_of
 from cli.embedded.processes import RoleProcess, role_processes
-from cli.up_command import default_data_dir
+from cli.watching.progress import clock
 from jobs.errors import InputError, ServiceError
 from jobs.lines.document_bodies import shown_model
 
@@ -113,8 +116,6 @@ def _report_of_server() -> ServiceReport:
 
 
 def _api_problems(base_url: str) -> list[str]:
-    import httpx
-
     url = base_url.removesuffix("/v1") + "/readyz"
     try:
         answer = httpx.get(url, timeout=_TIMEOUT_SECONDS, trust_env=False)
@@ -132,7 +133,6 @@ def _api_problems(base_url: str) -> list[str]:
 
 def _metrics_of(base_url: str) -> list[Sample] | None:
     """Return the server's metrics, None where it does not show them."""
-    import httpx
     from prometheus_client.parser import text_string_to_metric_families
 
     key = os.environ.get("TOKENMILL_API_OPERATOR_KEY")
@@ -196,8 +196,6 @@ def _queue_table(samples: Iterable[Sample]) -> Section:
 
 def _ends_in(seconds: Mapping[str, float]) -> str:
     """Return such as `0:09:00 to 0:20:00`, nothing where nobody knows."""
-    from cli.watching.progress import clock
-
     return f"{clock(seconds['earliest'])} to {clock(seconds['latest'])}" if len(seconds) == 3 else ""
 
 
@@ -227,6 +225,5 @@ def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, flo
 
 
 def _ago(unix_seconds: float) -> str:
-    from cli.watching.progress import clock
 
     return clock(max(0.0, time.time() - unix_seconds))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from cli.client import cause
 from jobs.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def spelled(time_left: timedelta) -> str:
 
 
 def _why_away(client: OpenAI, error: Exception) -> str:
-    from cli.client import cause
 
     return f"{client.base_url} does not answer ({cause(error)})"
 

@@ -1,24 +1,16 @@
-"""Shows how a batch goes on: a live bar in a terminal, a plain line now and then in a pipe or a log."""
+"""The progress of a batch in numbers: its rate, what it waits for, when it ends."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
-
-from jobs.outcomes import standing
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from typing import Any
 
 _HALF_LIFE_SECONDS = 30.0
 """Lines end in bursts, a chunk's at about the same time: over a shorter time the rate would follow each of them."""
 _SHORTEST_LOOK_SECONDS = 5.0  # before it nothing is guessed: the first lines to end are the short ones
-_LINE_EVERY_SECONDS = 10.0
 _SHORTEST_AVERAGE_SECONDS = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -138,99 +130,6 @@ class Waiting:
         return sentence if is_new else None
 
 
-class Display(Protocol):
-    def show(self, progress: BatchProgress) -> None: ...
-
-
-@contextmanager
-def progress_display(
-    stream: TextIO | None = None,
-    *,
-    monotonic: Callable[[], float] = time.monotonic,
-    waiting: Waiting | None = None,
-) -> Iterator[Display]:
-    """Open the display that suits `stream` (standard error by default)."""
-    stream, waiting = stream or sys.stderr, waiting or Waiting()
-    if not stream.isatty():
-        yield PlainDisplay(stream, monotonic=monotonic, waiting=waiting)
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    display = LiveDisplay(monotonic=monotonic, waiting=waiting)
-    with Live(get_renderable=display.rendered, console=Console(file=stream), refresh_per_second=4):
-        yield display
-
-
-class LiveDisplay:
-    """A bar, below it what is known in numbers, and below that what the batch waits for."""
-
-    def __init__(self, *, monotonic: Callable[[], float], waiting: Waiting) -> None:
-        self._monotonic = monotonic
-        self._rate = Rate()
-        self._waiting = waiting
-        self._progress: BatchProgress | None = None
-
-    def show(self, progress: BatchProgress) -> None:
-        self._rate.add(self._monotonic(), progress)
-        self._progress = progress
-
-    def rendered(self) -> RenderableType:
-        """Return what the terminal shows now."""
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        from cli.watching.lines_bar import LinesBar
-
-        progress = self._progress
-        if progress is None:
-            return Text("starting")
-        completed = progress.done - progress.failed
-        bar: RenderableType = ProgressBar(total=None, pulse=True)
-        if progress.total:
-            bar = LinesBar(completed=completed, failed=progress.failed, total=progress.total)
-        row = Table.grid(padding=(0, 1), expand=True)
-        row.add_column(no_wrap=True)
-        row.add_column(ratio=1)
-        row.add_column(no_wrap=True, justify="right")
-        stands = standing(progress.status, completed=completed, failed=progress.failed)
-        row.add_row(stands.replace("_", " "), bar, _count(progress))
-        parts = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in figures(self._rate, progress)]
-        below = [Text("  ".join(parts), style="cyan")] if parts else []
-        if (sentence := self._waiting.sentence(progress)) is not None:
-            below.append(Text(sentence, style="yellow"))
-        return Group(row, *below)
-
-
-class PlainDisplay:
-    """Writes a line when the status changes and every ten seconds in between; the end is for the caller to tell."""
-
-    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], waiting: Waiting | None = None) -> None:
-        self._stream = stream
-        self._monotonic = monotonic
-        self._rate = Rate()
-        self._last_status: str | None = None
-        self._last_line_at = 0.0
-        self._waiting = waiting or Waiting()
-
-    def show(self, progress: BatchProgress) -> None:
-        now = self._monotonic()
-        self._rate.add(now, progress)
-        if progress.status in ENDED:
-            return
-        if (sentence := self._waiting.news(progress)) is not None:
-            print(sentence, file=self._stream, flush=True)
-        if progress.status == self._last_status and now - self._last_line_at < _LINE_EVERY_SECONDS:
-            return
-        self._last_status, self._last_line_at = progress.status, now
-        parts = [progress.status.replace("_", " ")]
-        if progress.total:
-            parts += [_count(progress), *figures(self._rate, progress)]
-        print("  ".join(parts), file=self._stream, flush=True)
-
-
 def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
     """Return such as `ETA 0:03:20 (0:02:50 to 0:04:10)`, `812 output tok/s`, `2 failed`, `tokens 3,100 in, 940 out`.
 
@@ -270,7 +169,7 @@ def _short(count: int) -> str:
     return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:,.1f}M"
 
 
-def _count(progress: BatchProgress) -> str:
+def shown_count(progress: BatchProgress) -> str:
     return f"{progress.done:,}/{progress.total:,}" if progress.total else ""
 
 

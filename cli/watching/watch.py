@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli.line_tally import SOME_LINES_FAILED, LineTally, by_code, truncated
+from cli.watching.display import progress_display
 from cli.watching.patience import Patience, ask_patiently
-from cli.watching.progress import ENDED, BatchProgress, Waiting, progress_display, shown_rate
+from cli.watching.progress import ENDED, BatchProgress, Waiting, shown_rate
 from jobs.outcomes import standing
 
 if TYPE_CHECKING:

@@ -10,9 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.calls import named, server
+from cli.disk.download import replacing
+from cli.disk.output_path import require_apart, require_replaceable
 from cli.ids import given
 from cli.options import AsJson, Newest, OfCollection
+from cli.places.options import say
 from cli.stages import Listing, stage_reached
+from cli.table import when
 from jobs.errors import InputError
 
 app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
@@ -33,8 +38,6 @@ def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: As
 @app.command()
 def show(extraction_id: ExtractionId) -> None:
     """Print an extraction as JSON: its stages, batches and files."""
-    from cli.calls import named, server
-
     with server() as calls:
         print(json.dumps(calls.get(named("extractions", extraction_id)), indent=2))
 
@@ -51,9 +54,6 @@ def results(
 
     Before its end some records may still change: then a message says so.
     """
-    from cli.disk.download import replacing
-    from cli.disk.output_path import require_apart, require_replaceable
-
     if output is None:
         if parquet is not None:
             raise InputError("--parquet is given without --output. Say with -o where the records go.")
@@ -74,14 +74,11 @@ def results(
 @app.command()
 def cancel(extraction_id: ExtractionId) -> None:
     """Stop an extraction, and the batch that it waits for."""
-    from cli.calls import named, server
-
     with server() as calls:
         print(calls.post(named("extractions", extraction_id, "/cancel"))["status"])
 
 
 def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
-    from cli.table import when
 
     counts = extraction["document_counts"]
     return (
@@ -97,7 +94,6 @@ def _row(extraction: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
-    from cli.calls import named, server
     from cli.extracting.outputs import Outputs, write_outputs
     from features.documents.extraction.fields.schema import FieldSchema
 
@@ -110,9 +106,6 @@ def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
 def pages(extraction_id: str) -> Iterator[bytes]:
     """Yield the records of an extraction as the server has them now, some at once."""
     import httpx
-
-    from cli.calls import named, server
-    from cli.places.options import say
 
     path, after, has_more, is_final = named("extractions", extraction_id, "/results"), "0", True, True
     with server() as calls:

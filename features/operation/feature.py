@@ -24,12 +24,12 @@ FEATURE = Feature(
         ),
         Command(
             "top",
-            "cli.status.commands:top",
+            "cli.status.top:top",
             Section.RUNNING,
             "Show the same as `status` again and again, with tokens per second, until Ctrl-C.",
         ),
         Command(
-            "logs", "cli.status.commands:logs", Section.RUNNING, "Show what the roles of `tokenmill up` have written."
+            "logs", "cli.status.role_logs:logs", Section.RUNNING, "Show what the roles of `tokenmill up` have written."
         ),
         Command(
             "doctor",

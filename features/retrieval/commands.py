@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from cli.calls import named, server
 from cli.ids import given
 from cli.options import AsJson, Newest, OfCollection
 from cli.stages import Listing, stage_reached, until_ended
+from cli.table import when
 from jobs.counted import counted
+from jobs.errors import InputError
 
 app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
 
@@ -57,8 +61,6 @@ def create(
     wait: Annotated[bool, typer.Option("--wait", help="Until it is built.")] = False,
 ) -> None:
     """Index all documents that a collection has now; print the index's id."""
-    from cli.calls import server
-
     body = {
         "collection_id": collection_id,
         "name": name,
@@ -87,8 +89,6 @@ def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: As
 @app.command()
 def show(index_id: IndexId) -> None:
     """Print an index as JSON: its stages, batches, sizes, and documents that are not in it."""
-    from cli.calls import named, server
-
     with server() as calls:
         print(json.dumps(calls.get(named("indexes", index_id)), indent=2))
 
@@ -106,8 +106,6 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Print the passages that answer a question, the best first."""
-    from cli.calls import named, server
-
     with server() as calls:
         found = calls.get(
             named("indexes", index_id, "/search"),
@@ -126,8 +124,6 @@ def search(
 @app.command()
 def delete(index_id: IndexId) -> None:
     """Delete an index, its batches and their results; its collection stays."""
-    from cli.calls import named, server
-
     with server() as calls:
         calls.delete(named("indexes", index_id))
     print(f"{index_id} is deleted")
@@ -135,11 +131,6 @@ def delete(index_id: IndexId) -> None:
 
 def _wait(calls: Any, index_id: str) -> None:
     """Show the stages until the index is built. Raises InputError where it is not."""
-    import sys
-
-    from cli.calls import named
-    from jobs.errors import InputError
-
     index = until_ended(calls, named("indexes", index_id))
     if index["status"] != "completed":
         raise InputError(f"index {index_id} is {index['status']}: {index['reason']}")
@@ -167,7 +158,6 @@ def _print_passages(found: dict[str, Any]) -> None:
 
 
 def _row(index: dict[str, Any]) -> tuple[object, ...]:
-    from cli.table import when
 
     counts = index["document_counts"]
     return (

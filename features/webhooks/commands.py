@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from cli.client import client_from_environment, server_errors_as_sentences
 from cli.ids import given
 from cli.options import AsJson
+from cli.table import print_fields, print_table, when
 from jobs.errors import ServiceError
 from jobs.states import EventType
 
@@ -46,8 +49,6 @@ def add(
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """List endpoints, the newest first."""
-    from cli.table import print_table, when
-
     with _client() as client:
         found = [endpoint.to_dict() for endpoint in client.webhooks.list(limit=100)]
     if as_json:
@@ -104,8 +105,6 @@ def deliveries(
     as_json: AsJson = False,
 ) -> None:
     """Show what was sent to an endpoint, what is to be sent, and what was given up."""
-    from cli.table import print_table, when
-
     with _client() as client:
         path = f"/webhook_endpoints/{endpoint_id}/deliveries?limit={limit}"
         found = client.get(path, cast_to=dict[str, Any])["data"]
@@ -146,7 +145,6 @@ def try_out(endpoint_id: EndpointId, event: Annotated[EventType, typer.Option()]
 
 @contextmanager
 def _client() -> Iterator[OpenAI]:
-    from cli.client import client_from_environment, server_errors_as_sentences
 
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
@@ -159,7 +157,6 @@ def _change(endpoint_id: str, *, enabled: bool) -> None:
 
 
 def _host(url: str) -> str:
-    from urllib.parse import urlsplit
 
     try:
         return urlsplit(url).hostname or "webhook"
@@ -168,7 +165,6 @@ def _host(url: str) -> str:
 
 
 def _print_secret(endpoint: Any, *, as_json: bool) -> None:
-    from cli.table import print_fields
 
     if as_json:
         print(endpoint.to_json())

@@ -10,17 +10,16 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from cli.watching.display import PlainDisplay, progress_display
 from cli.watching.lines_bar import LinesBar
+from cli.watching.live_display import LiveDisplay
 from cli.watching.progress import (
     BatchProgress,
-    LiveDisplay,
-    PlainDisplay,
     Rate,
     Waiting,
     clock,
     figures,
     money,
-    progress_display,
 )
 from cli.watching.watch import describe_end
 

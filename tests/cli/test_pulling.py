@@ -18,7 +18,8 @@ import pytest
 from huggingface_hub import constants
 
 from cli.models import pulling
-from cli.models.pulling import HubModel, parse_hub_model, pull_smollm2
+from cli.models.hub import HubModel, parse_hub_model
+from cli.models.pulling import pull_smollm2
 from jobs.errors import InputError, ServiceError
 from tests.cli.service import run, typed
 

@@ -85,7 +85,7 @@ def test_a_terminal_shows_the_id_of_a_process_as_other_commands_take_it(
 ) -> None:
     roles = [RoleProcess(name="api", pid=1_234_567, started_at=0.0, memory_bytes=2**30)]
     report = ServiceReport(title="here", problems=[], roles=roles)
-    monkeypatch.setattr("cli.status.report.report_of_service", lambda _: report)
+    monkeypatch.setattr("cli.status.commands.report_of_service", lambda _: report)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     status(Path())
     assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["api", "running", "1234567"]

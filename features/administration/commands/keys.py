@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 from jobs.states import Scope
@@ -51,7 +52,6 @@ def keys_create(
 @app.command("list")
 def keys_list(tenant: Owner = None, operator: Operator = False, data_dir: DataDirOption = None) -> None:
     """List a tenant's keys, or those of operators, by id and first characters; last used is to the minute."""
-    from cli.table import print_table
     from jobs.accounts.keys import list_keys
 
     with admin_transaction(data_dir) as session:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def log(
 
     `user:` is a name of this operating system's, `key:` an operator's key over HTTP.
     """
-    from cli.table import print_table
     from jobs.admin_log import entries
 
     with admin_transaction(data_dir) as session:

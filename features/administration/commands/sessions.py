@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
@@ -25,7 +26,6 @@ def sessions_list(
 
     A session ends twelve hours after its last request, and seven days after its first.
     """
-    from cli.table import print_table
     from jobs.accounts.browser_sessions import list_sessions
     from jobs.accounts.keys import find_key
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.counted import counted
 from jobs.errors import InputError
@@ -69,7 +70,6 @@ def tenants_limits(
     data_dir: DataDirOption = None,
 ) -> None:
     """Show what a tenant may have and do at once, or change it; API processes know within a request."""
-    from cli.table import print_table
     from features.administration import tenants
     from jobs.accounts import limits
     from jobs.accounts.tenants import find_tenant
@@ -223,7 +223,6 @@ def tenants_overflow(
 @app.command("list")
 def tenants_list(data_dir: DataDirOption = None) -> None:
     """List tenants with their budgets."""
-    from cli.table import print_table
     from jobs.accounts import budgets, tenants
     from jobs.accounts.refused_input import refused_input
 

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
+from jobs.lines.document_bodies import shown_model
 
 app = typer.Typer(help="Workers: who works, and who has to go.", no_args_is_help=True)
 
@@ -16,9 +18,7 @@ WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id, as `workers
 @app.command("list")
 def workers_list(data_dir: DataDirOption = None) -> None:
     """List the workers that live, oldest first."""
-    from cli.table import print_table
     from jobs.chunks.fleet import live_workers, out_reason_of
-    from jobs.lines.document_bodies import shown_model
 
     with admin_transaction(data_dir) as session:
         rows = [

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.calls import named, server
 from cli.ids import given
 
 Name = Annotated[str, typer.Argument(help="Its name or id.", callback=given)]
@@ -15,16 +16,12 @@ RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
 
 def print_object(kind: str, name: str) -> None:
     """Print an object as JSON."""
-    from cli.calls import named, server
-
     with server() as calls:
         print(json.dumps(calls.get(named(kind, name)), indent=2))
 
 
 def delete_object(kind: str, name: str) -> None:
     """Delete an object, and say so."""
-    from cli.calls import named, server
-
     with server() as calls:
         calls.delete(named(kind, name))
     print(f"deleted {name}")

@@ -8,8 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.calls import named, server
 from cli.options import AsJson, Newest
+from cli.table import print_table, when
+from features.pipelines.commands.apply import SCHEDULE_DEFAULTS, read_file
 from features.pipelines.commands.objects import Name, delete_object, print_object
+from features.pipelines.commands.shown import next_run_lines, preview_lines
 from jobs.errors import InputError
 
 app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
@@ -24,10 +28,6 @@ def apply(
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
 ) -> None:
     """Make the pipeline of a file and its schedules, or change those there are; doing it again changes nothing."""
-    from cli.calls import named, server
-    from features.pipelines.commands.apply import read_file
-    from features.pipelines.commands.shown import preview_lines
-
     if as_json and not dry_run:
         raise InputError("--json is for what --dry-run shows; give both, or neither")
     wanted = read_file(path)
@@ -52,8 +52,6 @@ def apply(
 
 def _require_own(calls: Any, pipeline_id: str | None, schedules: list[dict[str, Any]]) -> None:
     """Refuse, before anything is changed, names of schedules of another pipeline."""
-    from cli.calls import named
-
     for schedule in schedules:
         before = calls.find(named("schedules", schedule["name"]))
         if before is not None and before["pipeline_id"] != pipeline_id:
@@ -64,9 +62,6 @@ def _require_own(calls: Any, pipeline_id: str | None, schedules: list[dict[str, 
 
 
 def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
-    from cli.calls import named
-    from features.pipelines.commands.apply import SCHEDULE_DEFAULTS
-    from features.pipelines.commands.shown import next_run_lines
 
     before = calls.find(named("schedules", wanted["name"]))
     if before is None:
@@ -80,9 +75,6 @@ def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
 @app.command("list")
 def pipelines_list(limit: Newest = 100, as_json: AsJson = False) -> None:
     """List your pipelines, newest first."""
-    from cli.calls import server
-    from cli.table import print_table, when
-
     with server() as calls:
         found = calls.pages("/pipelines", limit=limit)
     if as_json:

@@ -8,8 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.calls import named, server
+from cli.line_tally import SOME_LINES_FAILED
 from cli.options import AsJson, IdempotencyKey, Newest
+from cli.table import print_table, when
 from features.pipelines.commands.objects import Name, RunId, delete_object, print_object
+from features.pipelines.commands.shown import RUN_COLUMNS, failed_rows, run_row
+from features.pipelines.commands.watching import watch_run
 
 app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 
@@ -26,8 +31,6 @@ def runs_trigger(
 
     With --wait, --json is the run as it has ended; its id and how it goes on are then on standard error.
     """
-    from cli.calls import server
-
     with server() as calls:
         found = calls.post("/runs", {"pipeline": pipeline}, key=idempotency_key)
         if as_json and not wait:
@@ -47,10 +50,6 @@ def runs_list(
     as_json: AsJson = False,
 ) -> None:
     """List the newest runs, and why those that failed or were skipped did."""
-    from cli.calls import server
-    from cli.table import print_table, when
-    from features.pipelines.commands.shown import RUN_COLUMNS, run_row
-
     with server() as calls:
         found = calls.pages("/runs", limit=limit, pipeline=pipeline, schedule=schedule, status=status)
     if as_json:
@@ -69,16 +68,11 @@ def runs_show(run_id: RunId) -> None:
 @app.command("watch")
 def runs_watch(run_id: RunId) -> None:
     """Follow a run to its end; the exit status is 1 unless it succeeds, and 3 where rows of it have no answer."""
-    from cli.calls import server
-
     with server() as calls:
         _watch(calls, run_id)
 
 
 def _watch(calls: Any, run_id: str, *, as_json: bool = False) -> None:
-    from cli.line_tally import SOME_LINES_FAILED
-    from features.pipelines.commands.shown import failed_rows
-    from features.pipelines.commands.watching import watch_run
 
     run = watch_run(calls, run_id, out=sys.stderr if as_json else None)
     if as_json:
@@ -108,7 +102,6 @@ def runs_resume(run_id: RunId) -> None:
 
 
 def _act_on_run(run_id: str, action: str) -> None:
-    from cli.calls import named, server
 
     with server() as calls:
         found = calls.post(named("runs", run_id, action))

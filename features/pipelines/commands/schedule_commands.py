@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.calls import named, server
 from cli.options import AsJson, Newest
+from cli.table import print_fields, print_table, when
 from features.pipelines.commands.objects import Name, delete_object
+from features.pipelines.commands.shown import next_run_lines
 
 app = typer.Typer(help="Schedules: when pipelines run.", no_args_is_help=True)
 
@@ -20,9 +23,6 @@ def schedules_list(
     as_json: AsJson = False,
 ) -> None:
     """List your schedules, newest first, with the next run of each."""
-    from cli.calls import server
-    from cli.table import print_table
-
     with server() as calls:
         found = calls.pages("/schedules", limit=limit, pipeline=pipeline)
     if as_json:
@@ -41,10 +41,6 @@ def _next_of(schedule: dict[str, Any]) -> str:
 @app.command("show")
 def schedules_show(name: Name, as_json: AsJson = False) -> None:
     """Show a schedule and its next five runs, in its zone and in UTC."""
-    from cli.calls import named, server
-    from cli.table import print_fields, when
-    from features.pipelines.commands.shown import next_run_lines
-
     with server() as calls:
         found = calls.get(named("schedules", name))
     if as_json:
@@ -69,8 +65,6 @@ def schedules_resume(name: Name) -> None:
 
 
 def _act_on_schedule(name: str, action: str, done: str) -> None:
-    from cli.calls import named, server
-    from features.pipelines.commands.shown import next_run_lines
 
     with server() as calls:
         found = calls.post(named("schedules", name, action))
@@ -85,8 +79,6 @@ def schedules_backfill(
     end: Annotated[str, typer.Option("--to", help="Included.")],
 ) -> None:
     """Queue a run for each time of a schedule in a range that is over, and print their ids."""
-    from cli.calls import named, server
-
     with server() as calls:
         found = calls.post(named("schedules", name, "/backfill"), {"start": start, "end": end})
     for run_id in found["runs"]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
@@ -44,7 +45,6 @@ def add(
 @app.command("list")
 def list_(tenant: Tenant, data_dir: DataDirOption = None) -> None:
     """List a tenant's stores; their options, credentials among them, are shown to nobody."""
-    from cli.table import print_table
     from features.pipelines import stores
     from jobs.accounts import tenants
 

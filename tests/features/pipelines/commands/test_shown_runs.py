@@ -12,9 +12,9 @@ import httpx2
 import pytest
 from openai import APIConnectionError
 
-from cli import calls
 from cli.calls import Calls
 from cli.line_tally import SOME_LINES_FAILED
+from features.pipelines.commands import run_commands
 from features.pipelines.commands.shown import failed_rows, preview_lines, run_row
 from features.pipelines.commands.watching import watch_run
 from tests.cli.service import run as command
@@ -97,7 +97,7 @@ def test_a_run_that_is_triggered_and_waited_for_is_json_alone_on_standard_output
     ended = run("succeeded", step("fields", failed=2, files=1))
     states = [run("queued"), run("running", step("fields")), ended]
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(calls, "server", lambda: nullcontext(Server(*states)))
+    monkeypatch.setattr(run_commands, "server", lambda: nullcontext(Server(*states)))
     done = command("runs", "trigger", "nightly", "--wait", "--json")
     assert json.loads(done.stdout) == ended
     assert done.stderr.splitlines() == [
