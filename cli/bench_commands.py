@@ -18,9 +18,7 @@ from cli.transactions import DataDirOption, admin_transaction
 from jobs.counted import counted
 from jobs.errors import InputError
 
-_LAB = Path(__file__).resolve().parent.parent / "lab"
-
-app = typer.Typer(help="Measure the engine on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks of the engine and the service.", no_args_is_help=True)
 reads_its_own_options = app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
 )

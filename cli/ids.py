@@ -1,4 +1,4 @@
-"""Arguments that name what a server keeps."""
+"""Arguments with ids of objects on a server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typer
 
 
 def given(value: str) -> str:
-    """Refuse what a script passes when it has lost the id."""
+    """Refuse an empty id, such as a script passes that has lost it."""
     if not value.strip():
-        raise typer.BadParameter("it is empty; give the id that the server answered with")
+        raise typer.BadParameter("it is empty; give the id that the server returned")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options of several commands."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jobs.call_limits import MAX_IDEMPOTENCY_KEY, parse_window
 from jobs.errors import InputError
 
 
-def _checked_key(given: str | None) -> str | None:
+def _checked_key(key: str | None) -> str | None:
     """Return a key that a header can hold. Raises InputError."""
-    if given is None:
+    if key is None:
         return None
-    if not 0 < len(given) <= MAX_IDEMPOTENCY_KEY:
-        found = f"has {len(given)} characters"
-    elif not given.isascii() or not given.isprintable() or given != given.strip():
-        found = f"is {given!r}"
+    if not 0 < len(key) <= MAX_IDEMPOTENCY_KEY:
+        problem = f"has {len(key)} characters"
+    elif not key.isascii() or not key.isprintable() or key != key.strip():
+        problem = f"is {key!r}"
     else:
-        return given
+        return key
     raise InputError(
-        f"--idempotency-key {found}; give 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters, without spaces at the "
-        "ends."
+        f"--idempotency-key {problem}; give 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters, without leading or "
+        "trailing spaces."
     )
 
 
@@ -33,23 +33,25 @@ IdempotencyKey = Annotated[
         "--idempotency-key",
         metavar="KEY",
         callback=_checked_key,
-        help="Given again with the same request, it returns what that made; with another request it is refused.",
+        help="The same request with the same key returns the first result; another request is refused.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FailOnErrors = Annotated[bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a line failed.")]
-OfCollection = Annotated[str | None, typer.Option("--collection", metavar="COLLECTION_ID", help="Of this one.")]
-Newest = Annotated[int, typer.Option(min=1, help="The newest ones, at most so many.")]
+OfCollection = Annotated[
+    str | None, typer.Option("--collection", metavar="COLLECTION_ID", help="Only of this collection.")
+]
+Newest = Annotated[int, typer.Option(min=1, help="Number of entries, newest first.")]
 WaitForServer = Annotated[
-    str | None, typer.Option(help="How long a followed batch's server may be away, such as 30m or 1d [default: 1h]")
+    str | None, typer.Option(help="How long to wait while the server is unreachable, such as 30m or 1d [default: 1h]")
 ]
 
 
-def duration(given: str, *, option: str) -> timedelta:
-    """Read a time as --window takes it. Raises InputError that names the option."""
+def duration(text: str, *, option: str) -> timedelta:
+    """Parse a duration in the format of --window. Raises InputError that names the option."""
     try:
-        return parse_window(given)
+        return parse_window(text)
     except InputError:
         raise InputError(
-            f"{option} is {given!r}. Give minutes, hours or days such as 30m, 1h or 7d, from 1m to 30d."
+            f"{option} is {text!r}. Give minutes, hours or days such as 30m, 1h or 7d, from 1m to 30d."
         ) from None

@@ -133,7 +133,7 @@ def worker(
     ready_file: ReadyFile = None,
     start_file: StartFile = None,
 ) -> None:
-    """Run one model's engine and work off its chunks."""
+    """Run the engine of one model and process its chunks."""
     from workers.logs import configure
 
     configure(f"worker[{model}]", is_json=wants_json_log())
@@ -178,7 +178,7 @@ def worker(
 
 
 def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_file: StartFile = None) -> None:
-    """Read and cut documents, find passages and ground answers (Celery, CPU only). Any number may run."""
+    """Parse and split documents, find passages and ground answers (Celery, CPU only). Any number may run."""
     from workers.logs import configure
 
     configure("prepare", is_json=wants_json_log())

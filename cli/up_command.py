@@ -57,7 +57,7 @@ def up(
         bool, typer.Option("--show-key", help="Print the API key at a later start, too: the first one does by itself.")
     ] = False,
 ) -> None:
-    """Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same data."""
+    """Run Postgres, Valkey, the API and a worker here until Ctrl-C; a restart continues with the same data."""
     from cli.stack import StackOptions, running_stack
 
     if wants_json_log():

@@ -16,7 +16,7 @@ class Section(StrEnum):
     """Headings of `tokenmill --help`, in their order there."""
 
     MACHINE = "On this machine"
-    RUNNING = "What runs"
+    RUNNING = "Status"
     SERVER = "On a server"
     ADMINISTRATION = "Administration"
     ROLES = "Roles"

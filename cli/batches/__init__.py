@@ -1,4 +1,1 @@
-"""`tokenmill batch …`: batches on a running server.
-
-Knows no SQL: everything goes through the API.
-"""
+"""`tokenmill batch …`: batches on a running server, through its API."""

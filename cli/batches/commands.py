@@ -60,7 +60,7 @@ def watch(batch_id: BatchId, *, fail_on_errors: FailOnErrors = False, wait_for_s
 
 @app.command()
 def cancel(batch_id: BatchId) -> None:
-    """Cancel a batch; finished lines are kept."""
+    """Cancel a batch; results of finished lines are kept."""
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         print(client.batches.cancel(batch_id).status)
@@ -70,14 +70,14 @@ def cancel(batch_id: BatchId) -> None:
 def change(
     batch_id: BatchId,
     *,
-    priority: Annotated[AskedPriority | None, typer.Option(help="The new class.")] = None,
-    window: Annotated[str | None, typer.Option(help="Time to finish in, from the batch's creation on.")] = None,
+    priority: Annotated[AskedPriority | None, typer.Option(help="New priority class.")] = None,
+    window: Annotated[str | None, typer.Option(help="New completion window, from the creation of the batch.")] = None,
 ) -> None:
-    """Change the class or the window of a batch that has not ended."""
+    """Change the priority class or the window of an open batch."""
     from openai.types import Batch
 
-    wanted = {"priority": priority and priority.value, "completion_window": window}
-    body = {name: value for name, value in wanted.items() if value is not None}
+    changes = {"priority": priority and priority.value, "completion_window": window}
+    body = {name: value for name, value in changes.items() if value is not None}
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         batch = client.post(f"/batches/{batch_id}", cast_to=Batch, body=body)
@@ -87,25 +87,25 @@ def change(
 
 @app.command()
 def decisions(batch_id: BatchId, as_json: AsJson = False) -> None:
-    """Show what was decided about a batch within the last day, and by whom."""
+    """Show the scheduling decisions about a batch within the last day."""
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
-        found = client.get(f"/batches/{batch_id}/decisions", cast_to=dict[str, Any])["data"]
+        log = client.get(f"/batches/{batch_id}/decisions", cast_to=dict[str, Any])["data"]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(log, indent=2))
         return
-    print_table(("last", "what"), [(when(one["last_at"]), one["message"]) for one in found])
+    print_table(("last", "what"), [(when(one["last_at"]), one["message"]) for one in log])
 
 
 @app.command()
 def retry(
     batch_id: BatchId,
     *,
-    window: Annotated[str | None, typer.Option(help="[default: that of the batch]")] = None,
+    window: Annotated[str | None, typer.Option(help="[default: the batch's window]")] = None,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit the failed lines of a batch again, as a batch of their own; print its id."""
+    """Submit the failed lines of a batch as a new batch; print its id."""
     from openai.types import Batch
 
     body = {} if window is None else {"completion_window": window}

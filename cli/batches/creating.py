@@ -1,4 +1,4 @@
-"""`tokenmill batch create` and `check`: what is submitted, what it would take, and whether a file is valid."""
+"""`tokenmill batch create` and `check`: submit a batch, estimate it, and validate a file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _VERDICTS = ("accepted", "skips_lines", "fails", "refused")
-"""The worse the later."""
+"""From best to worst."""
 _STATUSES = {"accepted": 0, "skips_lines": SOME_LINES_FAILED, "fails": 2, "refused": 2}
-"""Of a dry run, by what would become of the batch."""
+"""Exit statuses of a dry run, by verdict."""
 _NO_REQUESTS = "{} holds no requests. Give one JSON object per line."
 _IN_WORDS = {
     "skips_lines": "lines would be skipped",
@@ -46,39 +46,37 @@ def create(
     source: Annotated[str, typer.Argument(metavar="IN.jsonl|FILE_ID", help="A local file is uploaded first.")],
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
-    window: Annotated[str, typer.Option(help="Time to finish in, such as 30m, 24h or 7d.")] = "24h",
+    window: Annotated[str, typer.Option(help="Time to complete in, such as 30m, 24h or 7d.")] = "24h",
     priority: Annotated[AskedPriority, typer.Option()] = AskedPriority.NORMAL,
     invalid_lines: Annotated[
-        InvalidLines, typer.Option(help="fail: they fail the batch; skip: they fail alone.")
+        InvalidLines, typer.Option(help="fail: the batch fails; skip: only these lines fail.")
     ] = InvalidLines.FAIL,
     uncovered_lines: Annotated[
-        UncoveredLines, typer.Option(help="What lines do that the token budget does not cover.")
+        UncoveredLines, typer.Option(help="What happens to lines beyond the token budget.")
     ] = UncoveredLines.WAIT,
     metadata: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="May be given again.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "--wait", help="Follow the batch until it ends.")] = False,
     wait_for_server: WaitForServer = None,
     fail_on_errors: FailOnErrors = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would take, and submit nothing.")] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="With --dry-run: wait until a worker has counted every token.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print an estimate and submit nothing.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="With --dry-run: let a worker count every token.")] = False,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a batch and print its id.
 
     A file without requests is refused. With --wait, exit status 1 if it does not complete or every line fails. With
-    --dry-run, exit status 2 where it would be refused or fail, and 3 where lines would be skipped.
+    --dry-run, exit status 2 if it would be refused or fail, and 3 if lines would be skipped.
     """
     pairs = _pairs(metadata or [])
     if exact and not dry_run:
-        raise InputError("--exact is for --dry-run. Give both, or none of them.")
+        raise InputError("--exact needs --dry-run. Give both, or neither.")
     if idempotency_key is not None and dry_run:
-        raise InputError("--idempotency-key is for a batch that is submitted. Leave it out with --dry-run.")
+        raise InputError("--idempotency-key has no use with --dry-run, which submits nothing. Leave one of them out.")
     if wait_for_server is not None:
         if not watch:
-            raise InputError("--wait-for-server is for --wait. Give both, or none of them.")
-        duration(wait_for_server, option="--wait-for-server")  # refused before a batch is made
+            raise InputError("--wait-for-server needs --wait. Give both, or neither.")
+        duration(wait_for_server, option="--wait-for-server")  # refused before a batch is created
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         path, is_uploaded = Path(source), False
@@ -96,11 +94,11 @@ def create(
                 "invalid_lines": invalid_lines.value, "uncovered_lines": uncovered_lines.value, "metadata": pairs,
             } | ({"exact": True} if exact else {})  # fmt: skip
             try:
-                found = estimate(client, call | ({"endpoint": endpoint} if endpoint else {}))
+                result = estimate(client, call | ({"endpoint": endpoint} if endpoint else {}))
             finally:
                 if is_uploaded:
                     client.files.delete(source)
-            _show_estimate(found, as_json=as_json)
+            _show_estimate(result, as_json=as_json)
             return
         keyed = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         batch = client.batches.create(
@@ -117,14 +115,14 @@ def create(
             extra_headers=keyed,
         )
         if is_uploaded and batch.input_file_id != source:
-            client.files.delete(source)  # an earlier call made the batch, of the same content
+            client.files.delete(source)  # an earlier call created the batch, with the same content
         print(batch.to_json() if as_json else batch.id, flush=True)
         if watch:
             follow(client, batch.id, fail_on_errors=fail_on_errors, wait_for_server=wait_for_server)
 
 
 def _require_requests(path: Path) -> None:
-    """Raise InputError of a file whose batch could only fail; one that can be read only once the server judges."""
+    """Raise InputError for a file without requests; a pipe, which can be read only once, is left to the server."""
     if path.is_file():
         with opened(path, give="a JSONL file or a file id") as file:
             if not any(line.strip() for line in file):
@@ -132,7 +130,7 @@ def _require_requests(path: Path) -> None:
 
 
 def _is_empty(client: OpenAI, file_id: str) -> bool:
-    """Tell whether a file has no byte; one that is gone may be the input of an earlier call with the same key."""
+    """Return whether a file is empty; a deleted one may be the input of an earlier call with the same key."""
     from openai import NotFoundError
 
     try:
@@ -145,9 +143,11 @@ def check(
     path: Annotated[Path, typer.Argument(metavar="IN.jsonl|IN.jsonl.gz")],
     *,
     endpoint: Annotated[str | None, typer.Option(help="[default: the url of the file's first line]")] = None,
-    model: Annotated[str | None, typer.Option(help="The name that every line must give [default: any one]")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model that every line must name [default: any one model]")
+    ] = None,
 ) -> None:
-    """Check an input file as the server will, without one: every bad line is listed, and exit status 2 says so."""
+    """Validate an input file as the server does, without a server; list bad lines and exit with status 2."""
     endpoint = endpoint or _first_url(path) or "/v1/chat/completions"
     scan = check_file(path, endpoint=endpoint, models=AnyModel() if model is None else {model})
     tokens = counted(sum(chunk.estimated_tokens for chunk in scan.planner.finish()), "token")
@@ -155,59 +155,61 @@ def check(
 
 
 def estimate(client: OpenAI, call: Mapping[str, Any], *, quiet_seconds: float = 0.0) -> dict[str, Any]:
-    """Ask what a create call would take, and wait until that is counted where it is to be exact.
+    """Return the estimate of a create call; an exact one is waited for.
 
-    A wait of more than `quiet_seconds` is said on standard error.
+    After `quiet_seconds` of waiting, progress is printed to standard error.
     """
     first = client.post("/estimates", cast_to=dict[str, Any], body=call)
     if not call.get("exact"):
         return first
-    found = _when_counted(client, first, quiet_seconds=quiet_seconds)
-    worse = max(found, first, key=lambda one: _VERDICTS.index(one["verdict"]))
-    return found | {"verdict": worse["verdict"], "reason": worse["reason"]}
+    exact = _when_counted(client, first, quiet_seconds=quiet_seconds)
+    worse = max(exact, first, key=lambda one: _VERDICTS.index(one["verdict"]))
+    return exact | {"verdict": worse["verdict"], "reason": worse["reason"]}
 
 
-def _show_estimate(found: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a batch would take, and exit with the status of what would become of it."""
+def _show_estimate(result: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print an estimate, and exit with the status of its verdict."""
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(result, indent=2))
     else:
-        print_fields(estimate_fields(found))
-        for error in (found["errors"] or {"data": []})["data"]:
+        print_fields(estimate_fields(result))
+        for error in (result["errors"] or {"data": []})["data"]:
             print(f"line {error['line']}: {error['message']}")
-    if status := _STATUSES[found["verdict"]]:
-        print(f"tokenmill: {_IN_WORDS[found['verdict']]}: {found['reason']}", file=sys.stderr)
+    if status := _STATUSES[result["verdict"]]:
+        print(f"tokenmill: {_IN_WORDS[result['verdict']]}: {result['reason']}", file=sys.stderr)
         raise typer.Exit(status)
 
 
-def _when_counted(client: OpenAI, found: dict[str, Any], *, quiet_seconds: float) -> dict[str, Any]:
-    """Wait until a worker has counted an input, and say on standard error how far it is."""
-    seen, waited = None, 0.0
-    while found["status"] == "counting":
-        standing = f"counted {found['counted_lines']:,} of {counted(found['requests'], 'line')}"
-        if standing != seen and waited >= quiet_seconds:
-            print(f"{standing} ({found['basis']})" if seen is None else standing, file=sys.stderr, flush=True)
-            seen = standing
-        time.sleep(_LOOK_SECONDS)
-        waited += _LOOK_SECONDS
-        found = client.get(f"/estimates/{found['id']}", cast_to=dict[str, Any])
-    if found["status"] != "counted":
-        raise ServiceError(f"the lines could not be counted: {found['tokens_basis']}")
-    return found
+def _when_counted(client: OpenAI, result: dict[str, Any], *, quiet_seconds: float) -> dict[str, Any]:
+    """Wait until a worker has counted an input; print progress to standard error."""
+    printed, waited = None, 0.0
+    while result["status"] == "counting":
+        progress = f"counted {result['counted_lines']:,} of {counted(result['requests'], 'line')}"
+        if progress != printed and waited >= quiet_seconds:
+            print(f"{progress} ({result['basis']})" if printed is None else progress, file=sys.stderr, flush=True)
+            printed = progress
+        time.sleep(_POLL_SECONDS)
+        waited += _POLL_SECONDS
+        result = client.get(f"/estimates/{result['id']}", cast_to=dict[str, Any])
+    if result["status"] != "counted":
+        raise ServiceError(f"the lines could not be counted: {result['tokens_basis']}")
+    return result
 
 
-def _pairs(given: list[str]) -> dict[str, str] | None:
-    for pair in given:
+def _pairs(options: list[str]) -> dict[str, str] | None:
+    for pair in options:
         if "=" not in pair:
             raise InputError(f"--metadata is {pair!r}. Give it as KEY=VALUE.")
-    return dict(pair.split("=", 1) for pair in given) or None
+    return dict(pair.split("=", 1) for pair in options) or None
 
 
 def _first_url(path: Path) -> str | None:
-    """Return the url of the first line that has one; the server judges all of them."""
+    """Return the url of the first line that has one; the server checks all lines."""
     with opened(path, give="a JSONL file or a file id") as file:
         if not file.seekable():
-            raise InputError(f"{path} can be read only once; give --endpoint, which its first line would have told")
+            raise InputError(
+                f"{path} can be read only once; give --endpoint, which is otherwise taken from the first line"
+            )
         for raw in file:
             try:
                 url = orjson.loads(raw.removeprefix(b"\xef\xbb\xbf")).get("url")

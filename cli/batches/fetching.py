@@ -26,11 +26,11 @@ _PAGE = 1000
 def results(
     batch_id: BatchId,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Replaced when complete [default: standard output]")
+        Path | None, typer.Option("--output", "-o", help="File, replaced once complete [default: standard output]")
     ] = None,
     fail_on_errors: FailOnErrors = False,
 ) -> None:
-    """Write the finished lines, failed ones included; those so far while the batch still runs."""
+    """Write the finished lines, including failed ones; of a running batch, those finished so far."""
     if output is not None:
         require_writable(output)
     client = client_from_environment()
@@ -49,7 +49,7 @@ def results(
 
 
 def _report(tally: LineTally, output: Path | None) -> None:
-    """Say on standard error what the lines are that were written; good ones on standard output need no words."""
+    """Print to standard error how many lines are done and failed; nothing if standard output has good lines only."""
     if output is not None:
         print(f"{tally.num_completed:,} done, {tally.num_failed:,} failed, written to {output}", file=sys.stderr)
     if tally.codes:
@@ -59,7 +59,7 @@ def _report(tally: LineTally, output: Path | None) -> None:
 
 
 def _pages(client: OpenAI, batch_id: str) -> Iterator[bytes]:
-    """Yield the lines in the order they finished, a page at a time, at least one."""
+    """Yield the lines in the order they finished, a page at a time; at least one page."""
     import httpx
 
     after: str | None = None

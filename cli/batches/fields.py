@@ -1,7 +1,4 @@
-"""A batch, or the estimate of one, as people read it, field by field: times as dates, counts and amounts with units.
-
-No HTTP.
-"""
+"""The fields of a batch or an estimate as text: times as dates, counts and amounts with units."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ _ORDER = (
     *("created_at", "in_progress_at", "finalizing_at", "completed_at", "failed_at", "cancelling_at", "cancelled_at"),
     *("expired_at", "expires_at", "input_file_id", "output_file_id", "error_file_id"),
 )
-"""How it stands, what it is, when things happened, where its files are; then what only some servers have."""
+"""Status, identity, times, files; then fields that only some servers have."""
 
 
 def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is known of a Batch object of the wire, how it stands first; `errors` are left to the caller."""
+    """Return the fields of a Batch object as text, its status first; `errors` are left to the caller."""
     known = {name: value for name, value in batch.items() if value not in (None, {}) and name not in _NOT_SHOWN}
     ordered = {name: known[name] for name in _ORDER if name in known} | known
     currency = str(known.get("currency", ""))
@@ -36,12 +33,12 @@ def batch_fields(batch: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of one field; one that we do not know is shown as it came."""
+    """Yield the lines of one field; an unknown field is shown as is."""
     if name.endswith("_at") or name in _MOMENTS:
         yield name, when(value)
     elif name == "request_counts":
         yield "lines", f"{value['completed']:,} done, {value['failed']:,} failed of {value['total']:,}"
-        if value.get("truncated"):  # other servers do not tell
+        if value.get("truncated"):  # other servers do not have it
             yield "truncated", f"{value['truncated']:,} of the done: an answer ended by max_tokens or the context"
     elif name == "usage":
         cached = value["input_tokens_details"]["cached_tokens"]
@@ -50,27 +47,27 @@ def _shown(name: str, value: Any, *, currency: str) -> Iterator[tuple[str, str]]
     elif name == "cost":
         yield name, f"{value} {currency}".rstrip()
     elif name in ("cost_micros", "currency"):
-        pass  # the cost has both
+        pass  # part of `cost`
     elif name == "metadata":
         yield name, " ".join(f"{key}={word}" for key, word in value.items())
     else:
         yield name, str(value)
 
 
-def estimate_fields(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return an estimate of the wire; its `errors` are left to the caller."""
-    seconds, available = found["worker_seconds"], found["available_tokens"]
-    checked = "" if found["status"] == "counted" else "the first "
+def estimate_fields(estimate: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of an estimate as text; `errors` are left to the caller."""
+    seconds, available = estimate["worker_seconds"], estimate["available_tokens"]
+    checked = "" if estimate["status"] == "counted" else "the first "
     room = "no limit" if available is None else f"{counted(available, 'token')} left"
     return {
-        "model": found["model"] or "unknown",
-        "lines": f"{found['requests']:,}",
-        "invalid": f"{found['invalid_lines']:,} of {checked}{counted(found['checked_lines'], 'line')}",
-        "tokens": f"{found['input_tokens']:,} in, at most {found['output_tokens']:,} out",
-        "counted": found["tokens_basis"],
-        "cost": f"at most {money(found['cost_micros'])} {found['currency']}",
+        "model": estimate["model"] or "unknown",
+        "lines": f"{estimate['requests']:,}",
+        "invalid": f"{estimate['invalid_lines']:,} of {checked}{counted(estimate['checked_lines'], 'line')}",
+        "tokens": f"{estimate['input_tokens']:,} in, at most {estimate['output_tokens']:,} out",
+        "counted": estimate["tokens_basis"],
+        "cost": f"at most {money(estimate['cost_micros'])} {estimate['currency']}",
         "worker time": "unknown" if seconds is None else f"{seconds:,.0f} s of one worker",
-        "end": "unknown" if found["eta"] is None else f"{when(found['eta'])}, if submitted now",
-        "basis": found["basis"],
-        "budget": f"{room}: {'it fits' if found['fits_budget'] else 'it does not fit'}",
+        "end": "unknown" if estimate["eta"] is None else f"{when(estimate['eta'])}, if submitted now",
+        "basis": estimate["basis"],
+        "budget": f"{room}: {'it fits' if estimate['fits_budget'] else 'it does not fit'}",
     }

@@ -1,4 +1,4 @@
-"""A batch is followed until it ends."""
+"""Follows a batch until it ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def follow(client: OpenAI, batch_id: str, *, fail_on_errors: bool, wait_for_server: str | None) -> None:
-    """Show how far a batch is; exit with a status where it does not complete, or is no longer watched."""
+    """Show the progress of a batch; exit with a status if it does not complete, or Ctrl-C ends the watch."""
     patience = Patience(
         most=DEFAULT if wait_for_server is None else duration(wait_for_server, option="--wait-for-server"),
-        goes_on=f"{batch_id} goes on at the server. Watch it again: tokenmill batch watch {batch_id}",
+        goes_on=f"{batch_id} continues on the server. Watch it again: tokenmill batch watch {batch_id}",
     )
     try:
         batch = watch_batch(client, batch_id, patience=patience)
     except KeyboardInterrupt:
-        print(f"{batch_id} goes on. Watch it again: tokenmill batch watch {batch_id}", file=sys.stderr)
+        print(f"{batch_id} continues. Watch it again: tokenmill batch watch {batch_id}", file=sys.stderr)
         print(f"Cancel it: tokenmill batch cancel {batch_id}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(describe_end(batch, codes=error_codes(client, batch)))

@@ -1,7 +1,4 @@
-"""The table of batches: short enough for 80 columns in a terminal, every number by itself in a pipe.
-
-Knows no server: batches are what the client returned.
-"""
+"""The table of batches: at most 80 columns in a terminal, one number per column in a pipe."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ _ENDS = ("eta", "eta_earliest", "eta_latest")
 
 
 def print_batches(batches: Sequence[Any]) -> None:
-    """Print one row a batch."""
+    """Print one row per batch."""
     if sys.stdout.isatty():
         ends = [_ends(b) for b in batches]
-        has_ends = any(ends)  # else there is no such column: 80 characters are few
+        has_ends = any(ends)  # otherwise no such column: 80 characters are few
         rows = [
             (b.id, stands(b), _progress(*counts_of(b)), age(b.created_at), *([end] if has_ends else []), cost_of(b))
             for b, end in zip(batches, ends, strict=True)
@@ -34,16 +31,16 @@ def print_batches(batches: Sequence[Any]) -> None:
 
 
 def _ends(batch: Any) -> str:
-    """Return such as `3 min to 5 min`, nothing where the server does not know; other servers never do."""
+    """Return such as `3 min to 5 min`; empty where the server does not know, as other servers never do."""
     earliest, latest = (getattr(batch, name, None) for name in _ENDS[1:])
     return "" if earliest is None or latest is None else time_left(earliest, latest)
 
 
 def _end_moments(batch: Any) -> list[str]:
-    found = [getattr(batch, name, None) for name in _ENDS]
-    return ["" if moment is None else when(moment) for moment in found]
+    moments = [getattr(batch, name, None) for name in _ENDS]
+    return ["" if moment is None else when(moment) for moment in moments]
 
 
 def _progress(num_completed: int, num_failed: int, total: int) -> str:
-    """Return such as `397/400, 3 failed`; it breaks at its spaces where a terminal is narrow."""
+    """Return such as `397/400, 3 failed`; a narrow terminal breaks it at its spaces."""
     return f"{num_completed}/{total}" + (f", {num_failed} failed" if num_failed else "")

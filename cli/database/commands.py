@@ -19,7 +19,7 @@ from cli.transactions import (
 from jobs.counted import counted
 from jobs.errors import InputError
 
-app = typer.Typer(help="The database: its schema, and its object store.", no_args_is_help=True)
+app = typer.Typer(help="The database: its schema, backups and object store.", no_args_is_help=True)
 
 
 @app.command("upgrade")
@@ -62,7 +62,7 @@ def audit(
     batch: Annotated[str | None, typer.Option(help="Id of one batch [default: all, and the budgets]")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Prove that no result is missing, repeated or billed wrongly; exit status 1 with findings.
+    """Check that no result is missing, repeated or billed wrongly; exit status 1 with findings.
 
     Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
     """

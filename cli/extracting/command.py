@@ -75,7 +75,7 @@ def extract(
         bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a document failed.")
     ] = False,
 ) -> None:
-    """Find the fields of a schema in documents, and where each value stands.
+    """Extract the fields of a schema from documents, with the place of each value.
 
     A document that cannot be read has a record with its error, and the others go on; exit status 1 if every one
     failed. Interrupted, even by kill -9, the same command goes on where it was. `tokenmill extract evaluate` tells how

@@ -62,7 +62,7 @@ def map_(
         bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a row failed.")
     ] = False,
 ) -> None:
-    """Put every row of a table through a prompt, and write the rows with the answers' columns.
+    """Send every row of a table through a prompt, and write the rows with columns for the answers.
 
     A row that fails keeps its place, and its column `error` says why; exit status 1 if every row failed. Interrupted,
     even by kill -9, the same command goes on where it was.

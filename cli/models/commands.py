@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobs.served_models import NewPrices
     from jobs.tables import Model
 
-app = typer.Typer(help="Models that batches may name.", no_args_is_help=True)
+app = typer.Typer(help="Models that batches may use.", no_args_is_help=True)
 
 Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
 _PRICE_DIGITS = 6  # micro-units

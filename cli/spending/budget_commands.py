@@ -15,7 +15,7 @@ from jobs.states import BudgetUnit, BudgetWindow
 if TYPE_CHECKING:
     from jobs.accounts.allowances import Allowance
 
-app = typer.Typer(help="Budgets of days, months and keys, in tokens and in money.", no_args_is_help=True)
+app = typer.Typer(help="Budgets per day, month and key, in tokens or money.", no_args_is_help=True)
 
 
 @app.command("set")

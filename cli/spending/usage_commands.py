@@ -1,4 +1,4 @@
-"""`tokenmill usage|quota`: what the tenant of TOKENMILL_API_KEY has used, and may still use, on a running server."""
+"""`tokenmill usage | quota`: usage, budgets and limits of the tenant of TOKENMILL_API_KEY on a running server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Day = typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD")
 
 
 def usage(
-    by: Annotated[str, typer.Option(metavar="day,model,key,batch", help="What sums are made for.")] = "day",
+    by: Annotated[str, typer.Option(metavar="day,model,key,batch", help="What to group the sums by.")] = "day",
     since: Annotated[datetime | None, Day] = None,
     until: Annotated[datetime | None, Day] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, costs exact.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values with exact costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show tokens, cost and GPU-seconds by day, model, key and batch: the last 30 days of UTC unless told otherwise."""
+    """Show tokens, cost and GPU-seconds by day, model, key and batch; by default of the last 30 days (UTC)."""
     query = {"group_by": by} | {
         name: f"{day:%Y-%m-%d}" for name, day in (("since", since), ("until", until)) if day is not None
     }
@@ -50,7 +50,7 @@ def usage(
 
 
 def quota(as_json: AsJson = False) -> None:
-    """Show budgets and limits: what is used of them, what is left, and when there is more."""
+    """Show budgets and limits: what is used, what is left, and when each resets."""
     with server() as calls:
         found = calls.get("/quota")
     if as_json:
@@ -69,7 +69,7 @@ def quota(as_json: AsJson = False) -> None:
     if sys.stdout.isatty():
         for budget in found["budgets"]:
             if budget["is_warning"]:
-                print(f"{_budget_name(budget, found['currency'])}: {budget['warn_percent']} % or more are spent")
+                print(f"{_budget_name(budget, found['currency'])}: {budget['warn_percent']} % or more is spent")
 
 
 def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ def _number(value: int | None) -> str:
 
 
 def _pages(calls: Calls, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    asked = {**query, "limit": _PAGE}
+    params = {**query, "limit": _PAGE}
     while True:
-        answer = calls.get("/usage", **asked)
+        answer = calls.get("/usage", **params)
         yield answer
         if not answer["has_more"]:
             return
-        asked["page"] = answer["next_page"]
+        params["page"] = answer["next_page"]
 
 
 def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
@@ -130,9 +130,9 @@ def _print_csv(rows: Sequence[dict[str, Any]], *, currency: str) -> None:
     ]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, "currency"])
-    untold = dict.fromkeys(("truncated", _STEPS, *_READING))  # which an older server does not count
-    told = (untold | row for row in rows)
-    writer.writerows([*(row[name] for name in names), currency] for row in told)
+    missing = dict.fromkeys(("truncated", _STEPS, *_READING))  # which an older server does not count
+    full = (missing | row for row in rows)
+    writer.writerows([*(row[name] for name in names), currency] for row in full)
 
 
 def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any]) -> None:
@@ -150,21 +150,21 @@ def _print_table(rows: Sequence[dict[str, Any]], *, by: str, page: dict[str, Any
         total=("total", *[""] * (len(groups) - 1), *total.shown()[:width]) if rows else None,
     )
     if sys.stdout.isatty() and not rows:
-        print(f"nothing was used from {page['since']} to {page['until']} (UTC)")
+        print(f"no usage from {page['since']} to {page['until']} (UTC)")
 
 
 def _names(row: dict[str, Any], groups: Sequence[str]) -> list[Any]:
-    """Return what a row is of; work on documents has no model."""
+    """Return the row's values of the groups; work on documents has no model."""
     return ["documents" if name == "model" and row[name] is None else row[name] for name in groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Amounts:
-    """What stands in the columns of numbers."""
+    """The numbers of a row."""
 
     counts: tuple[int, ...] = (0,) * len(_COUNTS)
     truncated: int | None = 0
-    """None where the server does not know it of every line."""
+    """None where the server does not know it for every line."""
     cost: Decimal = Decimal(0)
     gpu_seconds: float = 0.0
     document_steps: int = 0
@@ -193,7 +193,7 @@ class _Amounts:
         )
 
     def shown(self) -> list[str]:
-        """Return the numbers as people read them in a terminal, and as programs do elsewhere; costs are exact."""
+        """Return the numbers, formatted for people in a terminal and for programs elsewhere; costs are exact."""
         counts = map(_number, (*self.counts, self.truncated))
         cost, steps = in_currency(int(self.cost * PICOS_A_UNIT)), _number(self.document_steps)
         if not sys.stdout.isatty():

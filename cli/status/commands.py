@@ -15,7 +15,7 @@ from jobs.errors import InputError
 
 
 def status(data_dir: DataDirOption = None) -> None:
-    """Show what runs here, or on the server of TOKENMILL_BASE_URL: roles, queue, workers.
+    """Show roles, queue and workers of the stack here, or of the server at TOKENMILL_BASE_URL.
 
     Exit status 1 where something of it does not work.
     """
@@ -31,7 +31,7 @@ def status(data_dir: DataDirOption = None) -> None:
 
 
 def doctor(data_dir: DataDirOption = None) -> None:
-    """Examine what the service needs: database, broker, store, clock, disk, GPU; say what is wrong and what to do.
+    """Check what the service needs: database, broker, store, clock, disk, GPU; say how to fix what is wrong.
 
     Of the stack that runs on --data-dir, else of the TOKENMILL_* variables. Exit status 1 where something is wrong.
     """

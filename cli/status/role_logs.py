@@ -23,7 +23,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many of each role.")] = 20,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show what the roles of `tokenmill up` have written."""
+    """Show the logs of the roles of `tokenmill up`."""
     folder = DataDir(root=(data_dir or default_data_dir()).expanduser().absolute()).logs
     found = {path.stem: path for path in sorted(folder.glob("*.log"))}
     if not found:

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 2.0  # as often as workers report
 
 
 def top(data_dir: DataDirOption = None) -> None:
-    """Show the same as `status` again and again, with tokens per second, until Ctrl-C."""
+    """Refresh `status` every two seconds, with tokens per second, until Ctrl-C."""
 
     if not sys.stdout.isatty():
         raise InputError("top needs a terminal. For one look, use `tokenmill status`.")

@@ -13,20 +13,19 @@ FEATURE = Feature(
             "usage",
             "cli.spending.usage_commands:usage",
             Section.SERVER,
-            "Show tokens, cost and GPU-seconds by day, model, key and batch: the last 30 days of UTC unless told "
-            "otherwise.",
+            "Show tokens, cost and GPU-seconds by day, model, key and batch; by default of the last 30 days (UTC).",
         ),
         Command(
             "quota",
             "cli.spending.usage_commands:quota",
             Section.SERVER,
-            "Show budgets and limits: what is used of them, what is left, and when there is more.",
+            "Show budgets and limits: what is used, what is left, and when each resets.",
         ),
         Command(
             "budgets",
             "cli.spending.budget_commands:app",
             Section.ADMINISTRATION,
-            "Budgets of days, months and keys, in tokens and in money.",
+            "Budgets per day, month and key, in tokens or money.",
         ),
     ),
     pages=("api.dashboard.pages.usage:router",),

@@ -20,7 +20,7 @@ from cli.stages import Listing, stage_reached
 from cli.table import when
 from jobs.errors import InputError
 
-app = typer.Typer(help="Extractions on a server: fields of collections.", no_args_is_help=True)
+app = typer.Typer(help="Extractions on a server: fields from collections of documents.", no_args_is_help=True)
 
 ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
 
@@ -30,7 +30,7 @@ _PAGE = 1000
 
 @app.command("list")
 def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
-    """List the newest extractions, the stage that each has reached, and why those that failed did."""
+    """List the newest extractions, with their stages and the reason where one failed."""
     listing = Listing(path="/extractions", columns=_COLUMNS, numbers=("documents", "failed", "to review"), row=_row)
     listing.print(collection=collection, limit=limit, as_json=as_json)
 
@@ -48,15 +48,17 @@ def results(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="[default: standard output]")
     ] = None,
-    parquet: Annotated[Path | None, typer.Option(metavar="OUT.parquet", help="The fields as a table, too.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="OUT.parquet", help="Also write the fields as a table.")
+    ] = None,
 ) -> None:
-    """Write the records of an extraction, one a document, with the values that people found right.
+    """Write the records of an extraction, one per document, with the corrections of reviewers.
 
-    Before its end some records may still change: then a message says so.
+    Before the extraction ends records may still change; a message says so.
     """
     if output is None:
         if parquet is not None:
-            raise InputError("--parquet is given without --output. Say with -o where the records go.")
+            raise InputError("--parquet needs --output. Give -o, the file for the records.")
         for page in pages(extraction_id):
             sys.stdout.write(page.decode())
         return
@@ -67,13 +69,13 @@ def results(
                 file.write(page)
         return
     require_replaceable(parquet)
-    require_apart([parquet], {output: "that of the records"})
+    require_apart([parquet], {output: "the file of the records"})
     _write_both(extraction_id, output, parquet)
 
 
 @app.command()
 def cancel(extraction_id: ExtractionId) -> None:
-    """Stop an extraction, and the batch that it waits for."""
+    """Cancel an extraction and the batch that it waits for."""
     with server() as calls:
         print(calls.post(named("extractions", extraction_id, "/cancel"))["status"])
 
@@ -104,7 +106,7 @@ def _write_both(extraction_id: str, output: Path, parquet: Path) -> None:
 
 
 def pages(extraction_id: str) -> Iterator[bytes]:
-    """Yield the records of an extraction as the server has them now, some at once."""
+    """Yield the current records of an extraction, a page at a time."""
     import httpx
 
     path, after, has_more, is_final = named("extractions", extraction_id, "/results"), "0", True, True
@@ -114,6 +116,6 @@ def pages(extraction_id: str) -> Iterator[bytes]:
             answer = calls.client.get(path, cast_to=httpx.Response, options={"params": params})
             yield answer.content
             after, has_more = answer.headers["x-next-after"], answer.headers["x-has-more"] == "true"
-            is_final = answer.headers.get("x-is-final") != "false"  # older servers have final ones alone
+            is_final = answer.headers.get("x-is-final") != "false"  # older servers have final records only
     if not is_final:
-        say("the extraction is not completed: there may be no records yet, and those that are provisional may change")
+        say("the extraction is not completed: records may be missing, and provisional ones may change")

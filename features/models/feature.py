@@ -8,7 +8,7 @@ FEATURE = Feature(
     name="models",
     routers=("api.models:router",),
     scopes=Scopes(read=("listModels", "retrieveModel")),
-    commands=(Command("models", "cli.models.commands:app", Section.ADMINISTRATION, "Models that batches may name."),),
+    commands=(Command("models", "cli.models.commands:app", Section.ADMINISTRATION, "Models that batches may use."),),
     pages=("api.dashboard.pages.models:router",),
     menu=(MenuEntry("/models", "Models & workers", for_operators=True),),
 )

@@ -13,30 +13,26 @@ FEATURE = Feature(
             "up",
             "cli.up_command:up",
             Section.MACHINE,
-            "Run Postgres, Valkey, the API and a worker here until Ctrl-C; started again, it goes on with the same "
-            "data.",
+            "Run Postgres, Valkey, the API and a worker here until Ctrl-C; a restart continues with the same data.",
         ),
         Command(
             "status",
             "cli.status.commands:status",
             Section.RUNNING,
-            "Show what runs here, or on the server of TOKENMILL_BASE_URL: roles, queue, workers.",
+            "Show roles, queue and workers of the stack here, or of the server at TOKENMILL_BASE_URL.",
         ),
         Command(
             "top",
             "cli.status.top:top",
             Section.RUNNING,
-            "Show the same as `status` again and again, with tokens per second, until Ctrl-C.",
+            "Refresh `status` every two seconds, with tokens per second, until Ctrl-C.",
         ),
-        Command(
-            "logs", "cli.status.role_logs:logs", Section.RUNNING, "Show what the roles of `tokenmill up` have written."
-        ),
+        Command("logs", "cli.status.role_logs:logs", Section.RUNNING, "Show the logs of the roles of `tokenmill up`."),
         Command(
             "doctor",
             "cli.status.commands:doctor",
             Section.RUNNING,
-            "Examine what the service needs: database, broker, store, clock, disk, GPU; say what is wrong and what to "
-            "do.",
+            "Check what the service needs: database, broker, store, clock, disk, GPU; say how to fix what is wrong.",
         ),
         Command("api", "cli.roles:api", Section.ROLES, "Serve the HTTP API."),
         Command(
@@ -52,13 +48,13 @@ FEATURE = Feature(
             Section.ROLES,
             "Pick the next work by fair share and send hints to the workers.",
         ),
-        Command("worker", "cli.roles:worker", Section.ROLES, "Run one model's engine and work off its chunks."),
+        Command("worker", "cli.roles:worker", Section.ROLES, "Run the engine of one model and process its chunks."),
         Command(
             "prepare",
             "cli.roles:prepare",
             Section.ROLES,
-            "Read and cut documents, find passages and ground answers (Celery, CPU only).",
+            "Parse and split documents, find passages and ground answers (Celery, CPU only).",
         ),
-        Command("bench", "cli.bench_commands:app", Section.MEASUREMENTS, "Measure the engine on this machine."),
+        Command("bench", "cli.bench_commands:app", Section.MEASUREMENTS, "Benchmarks of the engine and the service."),
     ),
 )

@@ -1,4 +1,4 @@
-"""`tokenmill indexes …`: build, look at, search and delete indexes of collections on a running server."""
+"""`tokenmill indexes …`: build, list, search and delete indexes of collections on a running server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cli.table import when
 from jobs.counted import counted
 from jobs.errors import InputError
 
-app = typer.Typer(help="Indexes on a server: passages of collections, found.", no_args_is_help=True)
+app = typer.Typer(help="Build and search passage indexes.", no_args_is_help=True)
 
 IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=given)]
 CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=given)]
@@ -28,7 +28,7 @@ _LINES_SHOWN = 12
 
 
 class Mode(StrEnum):
-    """By what passages are found."""
+    """How passages are searched."""
 
     HYBRID = "hybrid"
     BM25 = "bm25"
@@ -38,29 +38,29 @@ class Mode(StrEnum):
 def create(
     collection_id: CollectionId,
     *,
-    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name in lists.")] = None,
     embedding_model: Annotated[
-        str | None, typer.Option(help="One that embeds.  [default: passages are found by their words alone]")
+        str | None, typer.Option(help="Embedding model.  [default: none; search by words only]")
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Whose tokens are counted.  [default: the embedding model's; without one two bytes are one]",
+            help="Model whose tokenizer counts.  [default: the embedding model; without one, two bytes are a token]",
         ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Of a passage.  [default: 256, or what the embedding model has room for]")
+        int | None, typer.Option(help="Most tokens of a passage.  [default: 256, or the embedding model's limit]")
     ] = None,
     overlap_tokens: Annotated[
-        int | None, typer.Option(help="How much of one may begin the next.  [default: 32, or a quarter]")
+        int | None, typer.Option(help="Overlap of neighbouring passages.  [default: 32, or a quarter]")
     ] = None,
-    language: Annotated[str, typer.Option(help="Of the words: english, german …; simple: any.")] = "simple",
-    query_prefix: Annotated[str, typer.Option(help="What the model wants before a question.")] = "",
-    document_prefix: Annotated[str, typer.Option(help="And before a passage.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Until it is built.")] = False,
+    language: Annotated[str, typer.Option(help="For stemming: english, german …; simple: none.")] = "simple",
+    query_prefix: Annotated[str, typer.Option(help="Text that the model expects before a query.")] = "",
+    document_prefix: Annotated[str, typer.Option(help="Text that the model expects before a passage.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the index is built.")] = False,
 ) -> None:
-    """Index all documents that a collection has now; print the index's id."""
+    """Index the current documents of a collection; print the index's id."""
     body = {
         "collection_id": collection_id,
         "name": name,
@@ -81,14 +81,14 @@ def create(
 
 @app.command("list")
 def list_newest(collection: OfCollection = None, limit: Newest = 20, as_json: AsJson = False) -> None:
-    """List the newest indexes, the stage that each has reached, and why those that failed did."""
+    """List the newest indexes, with their stages and the reason where one failed."""
     listing = Listing(path="/indexes", columns=_COLUMNS, numbers=_NUMBERS, row=_row)
     listing.print(collection=collection, limit=limit, as_json=as_json)
 
 
 @app.command()
 def show(index_id: IndexId) -> None:
-    """Print an index as JSON: its stages, batches, sizes, and documents that are not in it."""
+    """Print an index as JSON: its stages, batches, sizes, and the documents that are missing."""
     with server() as calls:
         print(json.dumps(calls.get(named("indexes", index_id)), indent=2))
 
@@ -98,16 +98,16 @@ def search(
     index_id: IndexId,
     query: Annotated[str, typer.Argument(metavar="QUESTION")],
     *,
-    top_k: Annotated[int, typer.Option(min=1, max=200, help="Passages, at most.")] = 5,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of all of them together.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, max=200, help="Most passages to return.")] = 5,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of all passages together.")] = None,
     mode: Annotated[
-        Mode | None, typer.Option(help="[default: hybrid where the index has vectors]", show_default=False)
+        Mode | None, typer.Option(help="[default: hybrid if the index has vectors]", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the passages that answer a question, the best first."""
+    """Print the passages that match a question, best first."""
     with server() as calls:
-        found = calls.get(
+        passages = calls.get(
             named("indexes", index_id, "/search"),
             query=query,
             top_k=top_k,
@@ -116,21 +116,21 @@ def search(
             order="score",
         )
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(passages, indent=2))
         return
-    _print_passages(found)
+    _print_passages(passages)
 
 
 @app.command()
 def delete(index_id: IndexId) -> None:
-    """Delete an index, its batches and their results; its collection stays."""
+    """Delete an index, its batches and their results; its collection is kept."""
     with server() as calls:
         calls.delete(named("indexes", index_id))
-    print(f"{index_id} is deleted")
+    print(f"deleted {index_id}")
 
 
 def _wait(calls: Any, index_id: str) -> None:
-    """Show the stages until the index is built. Raises InputError where it is not."""
+    """Show the stages until the index is built. Raises InputError if it fails."""
     index = until_ended(calls, named("indexes", index_id))
     if index["status"] != "completed":
         raise InputError(f"index {index_id} is {index['status']}: {index['reason']}")
@@ -142,11 +142,11 @@ def _wait(calls: Any, index_id: str) -> None:
     )
 
 
-def _print_passages(found: dict[str, Any]) -> None:
-    if not found["data"]:
-        print("nothing was found")
+def _print_passages(passages: dict[str, Any]) -> None:
+    if not passages["data"]:
+        print("no passage matches")
         return
-    for passage in found["data"]:
+    for passage in passages["data"]:
         under = " > ".join(passage["headings"])
         place = f"{passage['document']} [{passage['start']}:{passage['end']}]"
         print(f"{passage['rank'] + 1}. {place}  {passage['score']:.4g}" + (f"  {under}" if under else ""))

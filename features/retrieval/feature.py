@@ -21,7 +21,7 @@ FEATURE = Feature(
             "indexes",
             "features.retrieval.commands:app",
             Section.SERVER,
-            "Indexes on a server: passages of collections, found.",
+            "Build and search passage indexes.",
         ),
     ),
     templates="features.retrieval",

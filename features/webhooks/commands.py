@@ -1,4 +1,4 @@
-"""`tokenmill webhooks …`: endpoints on a running server and what was sent to them, through the official client."""
+"""`tokenmill webhooks …`: endpoints on a running server and their deliveries, through the official client."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from jobs.states import EventType
 if TYPE_CHECKING:
     from openai import OpenAI
 
-app = typer.Typer(
-    help="Have URLs told when batches end or runs fail, and see what was sent to them.", no_args_is_help=True
-)
+app = typer.Typer(help="Notify URLs when batches end or runs fail, and list what was sent.", no_args_is_help=True)
 
 EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=given)]
 DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given)]
@@ -30,43 +28,43 @@ DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given
 
 @app.command()
 def add(
-    url: Annotated[str, typer.Argument(metavar="URL", help="https, on a public address.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="https, at a public address.")],
     *,
     event: Annotated[list[EventType] | None, typer.Option(help="May be given again [default: all]")] = None,
     name: Annotated[str | None, typer.Option(help="For lists [default: the URL's host]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an endpoint; print its id and its secret, which is shown only now."""
+    """Add an endpoint; print its id and its secret, which is shown only once."""
     with _client() as client:
         endpoint = client.webhooks.create(
             url=url,
             name=name or _host(url),
-            event_types=[kind.value for kind in event or EventType],  # type: ignore[misc]  # ours are more
+            event_types=[kind.value for kind in event or EventType],  # type: ignore[misc]  # we have more
         )
     _print_secret(endpoint, as_json=as_json)
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List endpoints, the newest first."""
+    """List endpoints, newest first."""
     with _client() as client:
-        found = [endpoint.to_dict() for endpoint in client.webhooks.list(limit=100)]
+        endpoints = [endpoint.to_dict() for endpoint in client.webhooks.list(limit=100)]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(endpoints, indent=2))
         return
     print_table(
         ("id", "name", "url", "events", "secret", "state"),
         [
             (*(one[field] for field in ("id", "name", "url")), " ".join(one["event_types"]),
              one["signing_secret_hint"], _state(one, when(one["failing_since"] or 0)))
-            for one in map(_known, found)
+            for one in map(_known, endpoints)
         ],
     )  # fmt: skip
 
 
 @app.command()
 def remove(endpoint_id: EndpointId) -> None:
-    """Remove an endpoint with its log; what waits for it is not sent."""
+    """Remove an endpoint and its log; pending events are not sent."""
     with _client() as client:
         client.webhooks.delete(endpoint_id)
     print(f"removed {endpoint_id}")
@@ -74,14 +72,14 @@ def remove(endpoint_id: EndpointId) -> None:
 
 @app.command()
 def enable(endpoint_id: EndpointId) -> None:
-    """Send to an endpoint again that was disabled."""
+    """Enable an endpoint that was disabled."""
     _change(endpoint_id, enabled=True)
     print(f"enabled {endpoint_id}")
 
 
 @app.command()
 def disable(endpoint_id: EndpointId) -> None:
-    """Send nothing more to an endpoint until it is enabled; what waits for it is given up."""
+    """Disable an endpoint: until it is enabled nothing is sent to it; pending events are dropped."""
     _change(endpoint_id, enabled=False)
     print(f"disabled {endpoint_id}")
 
@@ -89,10 +87,10 @@ def disable(endpoint_id: EndpointId) -> None:
 @app.command()
 def rotate(
     endpoint_id: EndpointId,
-    keep_old: Annotated[bool, typer.Option("--keep-old", help="Sign with both for 24 hours.")] = False,
+    keep_old: Annotated[bool, typer.Option("--keep-old", help="Sign with the old secret too for 24 hours.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give an endpoint a new secret, which is shown only now."""
+    """Give an endpoint a new secret, which is shown only once."""
     with _client() as client:
         endpoint = client.webhooks.rotate_secret(endpoint_id, keep_old_secret_active_for_24_hours=keep_old)
     _print_secret(endpoint, as_json=as_json)
@@ -101,15 +99,15 @@ def rotate(
 @app.command()
 def deliveries(
     endpoint_id: EndpointId,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="The newest ones, at most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of deliveries, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was sent to an endpoint, what is to be sent, and what was given up."""
+    """List deliveries of an endpoint: sent, pending and given up."""
     with _client() as client:
         path = f"/webhook_endpoints/{endpoint_id}/deliveries?limit={limit}"
-        found = client.get(path, cast_to=dict[str, Any])["data"]
+        sent = client.get(path, cast_to=dict[str, Any])["data"]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(sent, indent=2))
         return
     print_table(
         ("id", "event", "about", "at", "status", "tries", "last answer", "next"),
@@ -119,14 +117,14 @@ def deliveries(
                 one["status"], len(one["attempts"]), _last_answer(one),
                 "" if one["next_attempt_at"] is None else when(one["next_attempt_at"]),
             )
-            for one in found
+            for one in sent
         ],
     )  # fmt: skip
 
 
 @app.command()
 def replay(endpoint_id: EndpointId, delivery_id: DeliveryId) -> None:
-    """Send an event again, however it went before; the receiver knows it by its id."""
+    """Send an event again, whatever its status; the receiver recognizes it by its id."""
     with _client() as client:
         client.post(f"/webhook_endpoints/{endpoint_id}/deliveries/{delivery_id}/replay", cast_to=dict[str, Any])
     print(f"{delivery_id} is sent again; see tokenmill webhooks deliveries {endpoint_id}")
@@ -134,7 +132,7 @@ def replay(endpoint_id: EndpointId, delivery_id: DeliveryId) -> None:
 
 @app.command("test")
 def try_out(endpoint_id: EndpointId, event: Annotated[EventType, typer.Option()] = EventType.BATCH_COMPLETED) -> None:
-    """Send a sample event now, and show the answer; exit status 1 unless it is a 2xx."""
+    """Send a sample event now and show the answer; exit status 1 unless it is a 2xx."""
     with _client() as client:
         path, body = f"/webhook_endpoints/{endpoint_id}/test", {"event_type": event.value}
         status = client.post(path, body=body, cast_to=dict[str, Any])["status_code"]
@@ -170,11 +168,11 @@ def _print_secret(endpoint: Any, *, as_json: bool) -> None:
         print(endpoint.to_json())
         return
     print_fields({"id": endpoint.id, "secret": endpoint.signing_secret})
-    print("Keep the secret, it is not shown again: client.webhooks.unwrap(body, headers, secret=…) checks with it.")
+    print("Store the secret: it is not shown again. client.webhooks.unwrap(body, headers, secret=…) verifies with it.")
 
 
 def _known(endpoint: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what other servers do not tell."""
+    """Add the fields that other servers do not have."""
     return dict.fromkeys(("signing_secret_hint", "disabled_at", "disabled_reason", "failing_since")) | endpoint
 
 

@@ -21,7 +21,7 @@ FEATURE = Feature(
             "webhooks",
             "features.webhooks.commands:app",
             Section.SERVER,
-            "Have URLs told when batches end or runs fail, and see what was sent to them.",
+            "Notify URLs when batches end or runs fail, and list what was sent.",
         ),
     ),
     control=("features.webhooks.work:WORK",),

@@ -354,7 +354,7 @@ def test_an_unknown_command_names_the_usage() -> None:
 def test_an_id_that_a_script_has_lost_is_refused(command: Sequence[str]) -> None:
     status, told = tokenmill(*command, "", **SERVER)
     assert status == 2
-    assert "it is empty; give the id that the server answered with" in told
+    assert "it is empty; give the id that the server returned" in told
     assert "Traceback" not in told
 
 

@@ -92,7 +92,7 @@ def test_an_exact_dry_run_waits_until_a_worker_has_counted(
     assert "0 of 3 lines" in done.stdout
     assert "Exact: a worker of the model" in done.stdout
     assert server("files", "list").stdout == before
-    with pytest.raises(InputError, match="--exact is for --dry-run"):
+    with pytest.raises(InputError, match="--exact needs --dry-run"):
         server("batch", "create", batch_file, "--exact")
 
 

@@ -38,7 +38,7 @@ def test_a_batch_that_waits_says_for_what_and_goes_on_after_ctrl_c(service: Serv
         printed, said = process.communicate(timeout=60)
     assert first.startswith("No running worker serves the model 'tiny'.")
     assert said.splitlines()[-2:] == [
-        f"{batch_id} goes on. Watch it again: tokenmill batch watch {batch_id}",
+        f"{batch_id} continues. Watch it again: tokenmill batch watch {batch_id}",
         f"Cancel it: tokenmill batch cancel {batch_id}",
     ]
     assert (process.returncode, printed) == (130, "")

@@ -1,4 +1,4 @@
-"""Commands for whoever runs the service: schema, tenants, keys, workers, admin log, audit. They ask Postgres directly.
+"""Commands of operators: tenants, keys, sessions, workers and the admin log. They connect to Postgres.
 
-What they change, `features.administration` changes; they know no SQL.
+Changes go through `features.administration`.
 """

@@ -17,13 +17,13 @@ from jobs.states import Scope
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-app = typer.Typer(help="API keys of tenants, and of operators.", no_args_is_help=True)
+app = typer.Typer(help="API keys of tenants and operators.", no_args_is_help=True)
 
 Owner = Annotated[str | None, typer.Argument(metavar="[TENANT]", help="Name or id; not with --operator.")]
-Operator = Annotated[bool, typer.Option("--operator", help="Of no tenant, for /v1/admin.")]
+Operator = Annotated[bool, typer.Option("--operator", help="A key of an operator, for /v1/admin.")]
 Key = Annotated[str, typer.Argument(help="Id, the key itself, or its first characters.")]
-Expires = Annotated[str | None, typer.Option(metavar="DURATION", help="After which it ends, such as 90d.")]
-Overlap = Annotated[str, typer.Option(metavar="DURATION", help="For which the secret before works on; 0: it stops.")]
+Expires = Annotated[str | None, typer.Option(metavar="DURATION", help="Lifetime of the key, such as 90d.")]
+Overlap = Annotated[str, typer.Option(metavar="DURATION", help="How long the old secret still works; 0: not at all.")]
 
 
 @app.command("create")
@@ -31,14 +31,15 @@ def keys_create(
     tenant: Owner = None,
     *,
     operator: Operator = False,
-    scope: Annotated[list[Scope] | None, typer.Option(help="What it may do; again for both [default: both]")] = None,
-    name: Annotated[str | None, typer.Option(help="What lists show it as.")] = None,
+    scope: Annotated[list[Scope] | None, typer.Option(help="May be given again [default: both scopes]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name in lists.")] = None,
     expires: Expires = None,
     data_dir: DataDirOption = None,
 ) -> None:
     """Create a key and print it: it cannot be shown again.
 
-    A tenant's may `submit`, `read` or both; an operator's has scope `admin`, for /v1/admin alone.
+    The scopes of a tenant's key are `submit`, `read` or both; an operator's key has the scope `admin`, for /v1/admin
+    only.
     """
     from features.administration import keys
 
@@ -51,7 +52,7 @@ def keys_create(
 
 @app.command("list")
 def keys_list(tenant: Owner = None, operator: Operator = False, data_dir: DataDirOption = None) -> None:
-    """List a tenant's keys, or those of operators, by id and first characters; last used is to the minute."""
+    """List the keys of a tenant or of operators, by id and first characters; last use is to the minute."""
     from jobs.accounts.keys import list_keys
 
     with admin_transaction(data_dir) as session:
@@ -71,28 +72,28 @@ def keys_rotate(
     expires: Expires = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Give a key a new secret and print it: it cannot be shown again. Its budgets and its usage stay the key's.
+    """Give a key a new secret and print it: it cannot be shown again. Its budgets and usage are kept.
 
-    A secret from before the last rotation stops at once, and browsers that are signed in with the key are signed out;
-    without --expires the key ends when it did.
+    A secret from before the last rotation stops working at once, and browsers that signed in with the key are signed
+    out; without --expires the key keeps its expiry.
     """
     from features.administration import keys
     from jobs.accounts.keys import find_key
 
     lifetime = None if expires is None else _duration("--expires", expires)
     with administration(data_dir) as admin:
-        found, secret = keys.rotate(
+        rotated, secret = keys.rotate(
             admin, find_key(admin.session, key), overlap=_duration("--overlap", overlap), lifetime=lifetime
         )
-    until = found.previous_until
-    ends = "has stopped" if until is None else f"works until {until:%Y-%m-%d %H:%M} UTC"
-    print(f"{found.id}: the secret before {ends}", file=sys.stderr)
+    until = rotated.previous_until
+    ends = "no longer works" if until is None else f"works until {until:%Y-%m-%d %H:%M} UTC"
+    print(f"{rotated.id}: the old secret {ends}", file=sys.stderr)
     print(secret)
 
 
 @app.command("revoke")
 def keys_revoke(key: Key, data_dir: DataDirOption = None) -> None:
-    """Revoke a key with all its secrets, and sign out the browsers that are signed in with it."""
+    """Revoke a key with all its secrets, and sign out the browsers that signed in with it."""
     from features.administration import keys
     from jobs.accounts.keys import find_key
 
@@ -113,7 +114,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def _duration(option: str, given: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,6})([mhd])|0", given)
-    if found is None:
-        raise InputError(f"{option} is {given!r}; give a number with m, h or d behind it, such as 30m, 24h or 90d")
-    return timedelta() if given == "0" else timedelta(**{_UNITS[found[2]]: int(found[1])})
+    match = re.fullmatch(r"(\d{1,6})([mhd])|0", given)
+    if match is None:
+        raise InputError(f"{option} is {given!r}; give a number followed by m, h or d, such as 30m, 24h or 90d")
+    return timedelta() if given == "0" else timedelta(**{_UNITS[match[2]]: int(match[1])})

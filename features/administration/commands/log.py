@@ -1,4 +1,4 @@
-"""`tokenmill admin log`: who changed what."""
+"""`tokenmill admin log`: changes by operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.transactions import DataDirOption, admin_transaction
 if TYPE_CHECKING:
     from jobs.tables import AdminEntry
 
-app = typer.Typer(help="What operators changed.", no_args_is_help=True)
+app = typer.Typer(help="The log of changes by operators.", no_args_is_help=True)
 
 
 @app.callback()
@@ -24,13 +24,13 @@ def _group() -> None:
 
 @app.command("log")
 def log(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 50,
-    before: Annotated[int | None, typer.Option(metavar="ID", help="Older ones than this.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of entries.")] = 50,
+    before: Annotated[int | None, typer.Option(metavar="ID", help="Only entries older than this one.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show who changed tenants, keys, budgets, models and stores, newest first. Entries are kept for ever.
+    """Show who changed tenants, keys, budgets, models and stores, newest first. Entries are kept forever.
 
-    `user:` is a name of this operating system's, `key:` an operator's key over HTTP.
+    `user:` is a user of this operating system, `key:` an operator's key over HTTP.
     """
     from jobs.admin_log import entries
 

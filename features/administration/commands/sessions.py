@@ -1,4 +1,4 @@
-"""`tokenmill sessions …`: browsers that are signed in to the dashboard."""
+"""`tokenmill sessions …`: browser sessions of the dashboard."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
-app = typer.Typer(help="Browsers that are signed in to the dashboard.", no_args_is_help=True)
+app = typer.Typer(help="Browser sessions of the dashboard.", no_args_is_help=True)
 
-Key = Annotated[str | None, typer.Option(metavar="KEY", help="Of this key: its id, itself, or its first characters.")]
+Key = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Only of this key: its id, the key itself, or its first characters.")
+]
 
 
 @app.command("list")
 def sessions_list(
     key: Key = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 100,
-    before: Annotated[str | None, typer.Option(metavar="ID", help="Older ones than this.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of sessions.")] = 100,
+    before: Annotated[str | None, typer.Option(metavar="ID", help="Only sessions older than this one.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """List the browsers that are signed in, with which key, newest first; last seen is to five minutes.
+    """List the browsers that are signed in and their keys, newest first; last seen is to five minutes.
 
     A session ends twelve hours after its last request, and seven days after its first.
     """
@@ -32,32 +34,32 @@ def sessions_list(
     with admin_transaction(data_dir) as session:
         key_id = None if key is None else find_key(session, key).id
         rows = [
-            (found.id, of.id, of.tenant_id, found.created_at, found.last_seen_at, found.expires_at, found.user_agent)
-            for found, of in list_sessions(session, key_id=key_id, before_id=before, limit=limit)
+            (each.id, of.id, of.tenant_id, each.created_at, each.last_seen_at, each.expires_at, each.user_agent)
+            for each, of in list_sessions(session, key_id=key_id, before_id=before, limit=limit)
         ]
     print_table(("id", "key", "tenant", "created", "last seen", "expires", "browser"), rows)
 
 
 @app.command("end")
 def sessions_end(
-    session_id: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Its id.")] = None,
+    session_id: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Id of the session.")] = None,
     *,
     key: Key = None,
-    everybody: Annotated[bool, typer.Option("--all", help="Those of all keys, operators' too.")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="The sessions of all keys, also of operators.")] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """End a session, those of a key, or all: the browser has to sign in again at its next request."""
+    """End one session, those of a key, or all: the browser must sign in again at its next request."""
     from features.administration import browser_sessions
     from jobs.accounts.keys import find_key
 
     if [session_id is not None, key is not None, everybody].count(True) != 1:
-        raise InputError("give one of SESSION, --key and --all: which sessions are to end")
+        raise InputError("give one of SESSION, --key and --all")
     with administration(data_dir) as admin:
         if session_id is not None:
-            said = browser_sessions.end(admin, session_id)
+            ended = browser_sessions.end(admin, session_id)
         elif key is not None:
-            found = find_key(admin.session, key)
-            said = f"{browser_sessions.end_of_key(admin, found)} of {found.id}"
+            owner = find_key(admin.session, key)
+            ended = f"{browser_sessions.end_of_key(admin, owner)} of {owner.id}"
         else:
-            said = f"{browser_sessions.end_all(admin)}"
-    print(f"ended {said}")
+            ended = f"{browser_sessions.end_all(admin)}"
+    print(f"ended {ended}")

@@ -1,4 +1,4 @@
-"""`tokenmill tenants …`: who owns files, batches and a budget, and what they may have and do."""
+"""`tokenmill tenants …`: tenants, their budgets, limits and priorities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.counted import counted
 from jobs.errors import InputError
 from jobs.states import AskedPriority
 
-app = typer.Typer(help="Tenants: who owns files, batches and a budget.", no_args_is_help=True)
+app = typer.Typer(help="Tenants: owners of files, batches and a budget.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Name or id.")]
 
@@ -23,10 +23,10 @@ Name = Annotated[str, typer.Argument(help="Name or id.")]
 @app.command("create")
 def tenants_create(
     name: Annotated[str, typer.Argument()],
-    weight: Annotated[float, typer.Option(help="Share of the GPUs against other tenants.")] = 1.0,
+    weight: Annotated[float, typer.Option(help="Share of the GPUs relative to other tenants.")] = 1.0,
     budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Token budget [default: no limit]")] = None,
     best_priority: Annotated[
-        AskedPriority, typer.Option(help="The best class its batches may ask for.")
+        AskedPriority, typer.Option(help="The best class that its batches may ask for.")
     ] = AskedPriority.NORMAL,
     data_dir: DataDirOption = None,
 ) -> None:
@@ -41,10 +41,10 @@ def tenants_create(
 @app.command("budget")
 def tenants_budget(
     name: Name,
-    tokens: Annotated[str | None, typer.Argument(metavar="[TOKENS|none]", help="Leave out to see it.")] = None,
+    tokens: Annotated[str | None, typer.Argument(metavar="[TOKENS|none]", help="Without it, show the budget.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show or set a tenant's token budget; what was accepted keeps its reservation."""
+    """Show or set a tenant's token budget; accepted batches keep their reservation."""
     from features.administration import tenants
     from jobs.accounts import budgets
     from jobs.accounts.tenants import find_tenant
@@ -65,17 +65,17 @@ def tenants_limits(
     name: Name,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="LIMIT=N", help="May be given again; LIMIT=default goes back to the setting."),
+        typer.Option("--set", metavar="LIMIT=N", help="May be given again; LIMIT=default restores the setting."),
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show what a tenant may have and do at once, or change it; API processes know within a request."""
+    """Show or change a tenant's limits; API processes apply a change from the next request on."""
     from features.administration import tenants
     from jobs.accounts import limits
     from jobs.accounts.tenants import find_tenant
     from jobs.settings import load_settings
 
-    changes = dict(_limit_of(given) for given in change or [])
+    changes = dict(_limit_of(pair) for pair in change or [])
     with administration(data_dir) as admin:
         tenant = find_tenant(admin.session, name)
         if changes:
@@ -88,22 +88,22 @@ def tenants_limits(
     print_table(("limit", "value", "from"), rows, numbers=("value",))
 
 
-def _limit_of(given: str) -> tuple[str, int | None]:
+def _limit_of(pair: str) -> tuple[str, int | None]:
     from jobs.accounts.limits import NAMES
 
-    limit, _, value = given.partition("=")
+    limit, _, value = pair.partition("=")
     if limit not in NAMES or not (value == "default" or (value.isascii() and value.isdecimal())):
-        raise InputError(f"--set is {given!r}; give LIMIT=N or LIMIT=default, where LIMIT is one of {', '.join(NAMES)}")
+        raise InputError(f"--set is {pair!r}; give LIMIT=N or LIMIT=default, where LIMIT is one of {', '.join(NAMES)}")
     return limit, None if value == "default" else int(value)
 
 
 @app.command("retention")
 def tenants_retention(
     name: Name,
-    days: Annotated[str | None, typer.Argument(metavar="[DAYS|default]", help="Leave out to see them.")] = None,
+    days: Annotated[str | None, typer.Argument(metavar="[DAYS|default]", help="Without it, show the days.")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show or set for how many days a tenant's results can be read one by one."""
+    """Show or set for how many days a tenant's results are kept readable line by line."""
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
@@ -113,29 +113,29 @@ def tenants_retention(
             kept = _whole_number(days, name="DAYS", unset="default", meaning="TOKENMILL_RETENTION_DAYS")
             tenants.change(admin, tenant, retention_days=kept)
         kept = tenant.retention_days
-    print("as TOKENMILL_RETENTION_DAYS says" if kept is None else counted(kept, "day"))
+    print("as set by TOKENMILL_RETENTION_DAYS" if kept is None else counted(kept, "day"))
 
 
-def _whole_number(given: str, *, name: str, unset: str, meaning: str) -> int | None:
-    """Return the number that was given, None for the word that unsets it."""
-    if given == unset:
+def _whole_number(text: str, *, name: str, unset: str, meaning: str) -> int | None:
+    """Return the number, or None for the word that unsets it. Raises InputError."""
+    if text == unset:
         return None
     try:
-        return int(given)
+        return int(text)
     except ValueError:
-        message = f"{name} is {given!r}; give a whole number, or `{unset}` for {meaning}"
+        message = f"{name} is {text!r}; give a whole number, or `{unset}` for {meaning}"
         raise InputError(message, param=name.lower()) from None
 
 
 @app.command("delete")
 def tenants_delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Revoke a tenant's keys, cancel its batches and delete its batches, results and files; its bills stay.
+    """Revoke a tenant's keys, cancel its batches, and delete its batches, results and files; its bills are kept.
 
-    A running service deletes them within a minute, and what still runs as it ends.
+    A running service deletes them within a minute, and a batch that still runs when it ends.
     """
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
@@ -143,7 +143,7 @@ def tenants_delete(
     with admin_transaction(data_dir) as session:
         tenant_id = find_tenant(session, name).id
     if not yes:
-        typer.confirm(f"Delete tenant {name} ({tenant_id}) with all of its batches and files?", abort=True)
+        typer.confirm(f"Delete tenant {name} ({tenant_id}) with all its batches and files?", abort=True)
     with administration(data_dir) as admin:
         tenants.delete(admin, find_tenant(admin.session, tenant_id))
     print(f"deleted {tenant_id}")
@@ -152,10 +152,10 @@ def tenants_delete(
 @app.command("disable")
 def tenants_disable(
     name: Name,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel its open batches, too.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Also cancel its open batches.")] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Accept nothing more of a tenant: it may read what it has, and what was accepted runs on. Its schedules rest."""
+    """Accept nothing more from a tenant: it may still read, accepted batches run on, and its schedules pause."""
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
@@ -164,7 +164,7 @@ def tenants_disable(
         tenant_id = tenant.id
         tenants.disable(admin, tenant)
     if not cancel:
-        print(f"disabled {name}; what was accepted runs on")
+        print(f"disabled {name}; accepted batches run on")
         return
     num_cancelled = tenants.cancel_batches(partial(administration, data_dir), tenant_id)
     print(f"disabled {name} and cancelled {counted(num_cancelled, 'batch', 'batches')}")
@@ -172,7 +172,7 @@ def tenants_disable(
 
 @app.command("enable")
 def tenants_enable(name: Name, data_dir: DataDirOption = None) -> None:
-    """Accept what a tenant submits again; its schedules go on as each of them says about missed runs."""
+    """Accept work from a tenant again; each schedule resumes by its own rule for missed runs."""
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
@@ -184,10 +184,10 @@ def tenants_enable(name: Name, data_dir: DataDirOption = None) -> None:
 @app.command("priority")
 def tenants_priority(
     name: Name,
-    best: Annotated[AskedPriority, typer.Argument(help="The best class its batches may ask for.")],
+    best: Annotated[AskedPriority, typer.Argument(help="The best class that its batches may ask for.")],
     data_dir: DataDirOption = None,
 ) -> None:
-    """Set how urgent a tenant's coming batches may be; accepted ones keep their class."""
+    """Set the best class that a tenant's new batches may ask for; accepted ones keep their class."""
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
@@ -204,17 +204,17 @@ class Overflow(StrEnum):
 @app.command("overflow")
 def tenants_overflow(
     name: Name,
-    wanted: Annotated[Overflow, typer.Argument(metavar="on|off")],
+    state: Annotated[Overflow, typer.Argument(metavar="on|off")],
     data_dir: DataDirOption = None,
 ) -> None:
-    """Let batches that a tenant's token budget does not cover run on spare capacity, in class overflow, or refuse them.
+    """Run batches that a tenant's token budget does not cover on spare capacity, in class overflow, or refuse them.
 
-    What they use does not count against the budget; accepted batches stay as they are.
+    Their usage does not count against the budget; accepted batches stay as they are.
     """
     from features.administration import tenants
     from jobs.accounts.tenants import find_tenant
 
-    is_allowed = wanted is Overflow.ON
+    is_allowed = state is Overflow.ON
     with administration(data_dir) as admin:
         tenants.change(admin, find_tenant(admin.session, name), may_overflow=is_allowed)
     print(f"batches of {name} beyond its token budget {'run on spare capacity' if is_allowed else 'are refused'}")

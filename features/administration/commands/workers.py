@@ -1,4 +1,4 @@
-"""`tokenmill workers …`: who works, and to have one finish what it has and begin nothing more."""
+"""`tokenmill workers …`: list the workers, drain and resume them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.lines.document_bodies import shown_model
 
-app = typer.Typer(help="Workers: who works, and who has to go.", no_args_is_help=True)
+app = typer.Typer(help="Workers: list, drain and resume.", no_args_is_help=True)
 
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id, as `workers list` shows it.")]
 
 
 @app.command("list")
 def workers_list(data_dir: DataDirOption = None) -> None:
-    """List the workers that live, oldest first."""
+    """List the live workers, oldest first."""
     from jobs.chunks.fleet import live_workers, out_reason_of
 
     with admin_transaction(data_dir) as session:
@@ -36,17 +36,17 @@ def workers_list(data_dir: DataDirOption = None) -> None:
 
 @app.command("drain")
 def workers_drain(worker: WorkerId, data_dir: DataDirOption = None) -> None:
-    """Have a worker claim nothing more from its next heartbeat on; what it has it finishes, and it stays up."""
+    """Stop a worker from claiming chunks, from its next heartbeat on; it finishes what it has and stays up."""
     from features.administration import workers
 
     with administration(data_dir) as admin:
         workers.drain(admin, worker)
-    print(f"{worker} finishes what it has; `tokenmill workers resume {worker}` undoes it")
+    print(f"{worker} finishes what it has and claims nothing more; `tokenmill workers resume {worker}` undoes it")
 
 
 @app.command("resume")
 def workers_resume(worker: WorkerId, data_dir: DataDirOption = None) -> None:
-    """Have it claim again."""
+    """Let a worker claim chunks again."""
     from features.administration import workers
 
     with administration(data_dir) as admin:

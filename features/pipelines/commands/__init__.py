@@ -1,4 +1,4 @@
 """`tokenmill pipelines`, `schedules`, `runs` and `stores`.
 
-Knows no SQL but for the operator's stores: the rest goes through the API.
+The operator's stores are changed in Postgres, all else through the API.
 """

@@ -1,4 +1,4 @@
-"""What the commands of pipelines, schedules and runs share: their arguments, and objects by kind and name."""
+"""Arguments of the commands of pipelines, schedules and runs, and objects by kind and name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from cli.calls import named, server
 from cli.ids import given
 
-Name = Annotated[str, typer.Argument(help="Its name or id.", callback=given)]
+Name = Annotated[str, typer.Argument(help="Name or id.", callback=given)]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
 
 
@@ -21,7 +21,7 @@ def print_object(kind: str, name: str) -> None:
 
 
 def delete_object(kind: str, name: str) -> None:
-    """Delete an object, and say so."""
+    """Delete an object, and print that."""
     with server() as calls:
         calls.delete(named(kind, name))
     print(f"deleted {name}")

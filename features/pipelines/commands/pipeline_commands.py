@@ -1,4 +1,4 @@
-"""`tokenmill pipelines …`: apply a file, look at pipelines, delete them."""
+"""`tokenmill pipelines …`: apply a file, list, show and delete pipelines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from features.pipelines.commands.objects import Name, delete_object, print_objec
 from features.pipelines.commands.shown import next_run_lines, preview_lines
 from jobs.errors import InputError
 
-app = typer.Typer(help="Pipelines: rows through prompts, in steps.", no_args_is_help=True)
+app = typer.Typer(help="Pipelines: steps that send rows through prompts.", no_args_is_help=True)
 
 
 @app.command()
@@ -27,61 +27,61 @@ def apply(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
 ) -> None:
-    """Make the pipeline of a file and its schedules, or change those there are; doing it again changes nothing."""
+    """Create or change the pipeline of a file and its schedules; applying the same file again changes nothing."""
     if as_json and not dry_run:
-        raise InputError("--json is for what --dry-run shows; give both, or neither")
-    wanted = read_file(path)
+        raise InputError("--json needs --dry-run; give both, or neither")
+    file = read_file(path)
     with server() as calls:
         if dry_run:
-            preview = calls.post("/pipelines/preview", {"name": wanted.name, **wanted.definition})
+            preview = calls.post("/pipelines/preview", {"name": file.name, **file.definition})
             print(json.dumps(preview, indent=2) if as_json else "\n".join(preview_lines(preview)))
             return
-        before = calls.find(named("pipelines", wanted.name))
-        _require_own(calls, None if before is None else before["id"], wanted.schedules)
+        before = calls.find(named("pipelines", file.name))
+        _require_own(calls, None if before is None else before["id"], file.schedules)
         if before is None:
-            made = calls.post("/pipelines", {"name": wanted.name, **wanted.definition})
+            made = calls.post("/pipelines", {"name": file.name, **file.definition})
         else:
             caps = {"max_tokens": None, "max_cost": None}
-            made = calls.patch(named("pipelines", wanted.name), caps | wanted.definition)
+            made = calls.patch(named("pipelines", file.name), caps | file.definition)
         is_changed = before is None or before["version"] != made["version"]
-        what = "made" if before is None else "changed" if is_changed else "as it was"
+        what = "created" if before is None else "changed" if is_changed else "unchanged"
         print(f"pipeline {made['name']} version {made['version']}: {what}")
-        for schedule in wanted.schedules:
-            _apply_schedule(calls, wanted.name, schedule)
+        for schedule in file.schedules:
+            _apply_schedule(calls, file.name, schedule)
 
 
 def _require_own(calls: Any, pipeline_id: str | None, schedules: list[dict[str, Any]]) -> None:
-    """Refuse, before anything is changed, names of schedules of another pipeline."""
+    """Raise InputError, before anything is changed, where a schedule of that name belongs to another pipeline."""
     for schedule in schedules:
         before = calls.find(named("schedules", schedule["name"]))
         if before is not None and before["pipeline_id"] != pipeline_id:
             raise InputError(
-                f"schedule {schedule['name']!r} is there and belongs to another pipeline, {before['pipeline_id']}; "
+                f"schedule {schedule['name']!r} exists and belongs to another pipeline, {before['pipeline_id']}; "
                 "give the file's schedule another name, or delete that one first"
             )
 
 
-def _apply_schedule(calls: Any, pipeline: str, wanted: dict[str, Any]) -> None:
+def _apply_schedule(calls: Any, pipeline: str, schedule: dict[str, Any]) -> None:
 
-    before = calls.find(named("schedules", wanted["name"]))
+    before = calls.find(named("schedules", schedule["name"]))
     if before is None:
-        found = calls.post("/schedules", {"pipeline": pipeline, **wanted})
+        applied = calls.post("/schedules", {"pipeline": pipeline, **schedule})
     else:
-        found = calls.patch(named("schedules", wanted["name"]), {**SCHEDULE_DEFAULTS, **wanted})
-    print(f"schedule {found['name']}: {'made' if before is None else 'applied'}")
-    print(*next_run_lines(found), sep="\n")
+        applied = calls.patch(named("schedules", schedule["name"]), {**SCHEDULE_DEFAULTS, **schedule})
+    print(f"schedule {applied['name']}: {'created' if before is None else 'applied'}")
+    print(*next_run_lines(applied), sep="\n")
 
 
 @app.command("list")
 def pipelines_list(limit: Newest = 100, as_json: AsJson = False) -> None:
     """List your pipelines, newest first."""
     with server() as calls:
-        found = calls.pages("/pipelines", limit=limit)
+        pipelines = calls.pages("/pipelines", limit=limit)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(pipelines, indent=2))
         return
     header = ("name", "version", "steps", "changed")
-    print_table(header, [(p["name"], p["version"], len(p["steps"]), when(p["updated_at"])) for p in found])
+    print_table(header, [(p["name"], p["version"], len(p["steps"]), when(p["updated_at"])) for p in pipelines])
 
 
 @app.command("show")
@@ -92,5 +92,5 @@ def pipelines_show(name: Name) -> None:
 
 @app.command("delete")
 def pipelines_delete(name: Name) -> None:
-    """Delete a pipeline and its schedules; its runs stay to be seen."""
+    """Delete a pipeline and its schedules; its runs are kept."""
     delete_object("pipelines", name)

@@ -1,4 +1,4 @@
-"""`tokenmill runs …`: make runs, follow and stop them."""
+"""`tokenmill runs …`: trigger, follow and stop runs."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ app = typer.Typer(help="Runs of pipelines.", no_args_is_help=True)
 def runs_trigger(
     pipeline: Name,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, as watch does.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the run until it ends, as `runs watch` does.")] = False,
     idempotency_key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline now, and print the run's id.
 
-    With --wait, --json is the run as it has ended; its id and how it goes on are then on standard error.
+    With --wait, --json prints the run once it has ended; its id and progress go to standard error.
     """
     with server() as calls:
-        found = calls.post("/runs", {"pipeline": pipeline}, key=idempotency_key)
+        created = calls.post("/runs", {"pipeline": pipeline}, key=idempotency_key)
         if as_json and not wait:
-            print(json.dumps(found, indent=2))
+            print(json.dumps(created, indent=2))
             return
-        print(found["id"], file=sys.stderr if as_json else sys.stdout, flush=True)
+        print(created["id"], file=sys.stderr if as_json else sys.stdout, flush=True)
         if wait:
-            _watch(calls, found["id"], as_json=as_json)
+            _watch(calls, created["id"], as_json=as_json)
 
 
 @app.command("list")
 def runs_list(
-    pipeline: Annotated[str | None, typer.Option(help="Of this pipeline.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Of this schedule.")] = None,
-    status: Annotated[str | None, typer.Option(help="Such as failed or skipped.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Only runs of this pipeline.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Only runs of this schedule.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only runs with this status, such as failed.")] = None,
     limit: Newest = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs, and why those that failed or were skipped did."""
+    """List the newest runs, with the reason where one failed or was skipped."""
     with server() as calls:
-        found = calls.pages("/runs", limit=limit, pipeline=pipeline, schedule=schedule, status=status)
+        runs = calls.pages("/runs", limit=limit, pipeline=pipeline, schedule=schedule, status=status)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(runs, indent=2))
         return
-    rows = [run_row(run, when(run["scheduled_for"])) for run in found]
+    rows = [run_row(run, when(run["scheduled_for"])) for run in runs]
     print_table(RUN_COLUMNS, rows, numbers=("rows", "failed"), below="reason")
 
 
@@ -67,7 +67,7 @@ def runs_show(run_id: RunId) -> None:
 
 @app.command("watch")
 def runs_watch(run_id: RunId) -> None:
-    """Follow a run to its end; the exit status is 1 unless it succeeds, and 3 where rows of it have no answer."""
+    """Follow a run until it ends; exit status 1 unless it succeeds, 3 if rows have no answer."""
     with server() as calls:
         _watch(calls, run_id)
 
@@ -85,24 +85,24 @@ def _watch(calls: Any, run_id: str, *, as_json: bool = False) -> None:
 
 @app.command("cancel")
 def runs_cancel(run_id: RunId) -> None:
-    """Stop a run, and the batch that it waits for."""
+    """Cancel a run and the batch that it waits for."""
     _act_on_run(run_id, "/cancel")
 
 
 @app.command("delete")
 def runs_delete(run_id: RunId) -> None:
-    """Forget a run that has ended; what it published stays, and its batches."""
+    """Delete a run that has ended; its outputs and batches are kept."""
     delete_object("runs", run_id)
 
 
 @app.command("resume")
 def runs_resume(run_id: RunId) -> None:
-    """Let a failed run go on where it stopped."""
+    """Resume a failed run where it stopped."""
     _act_on_run(run_id, "/resume")
 
 
 def _act_on_run(run_id: str, action: str) -> None:
 
     with server() as calls:
-        found = calls.post(named("runs", run_id, action))
-    print(f"{found['id']} {found['status']}")
+        run = calls.post(named("runs", run_id, action))
+    print(f"{run['id']} {run['status']}")

@@ -1,4 +1,4 @@
-"""What a preview, a schedule and a run look like to people: objects of the API in, lines of text out. Asks nobody."""
+"""Previews, schedules and runs as lines of text, from the objects of the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDED = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 
 
 def preview_lines(preview: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the conversations that a pipeline's first lines hold, then what it would take."""
+    """Yield the messages of a pipeline's first lines, then the estimate."""
     for line in preview["lines"]:
         yield line["custom_id"]
         for message in line["body"]["messages"]:
@@ -28,11 +28,11 @@ def next_run_lines(schedule: Mapping[str, Any]) -> Iterator[str]:
         note = f"  ({tick['note']})" if tick["note"] else ""
         yield f"  {tick['local']}  {tick['utc']}{note}"
     if not schedule["next_runs"]:
-        yield "  paused" if schedule["paused_at"] is not None else "  it runs no more"
+        yield "  paused" if schedule["paused_at"] is not None else "  no more runs"
 
 
 def run_row(run: Mapping[str, Any], scheduled_for: str) -> tuple[object, ...]:
-    """Return a run's row of a list: what it is, how many rows it read, and how many of any step have no answer."""
+    """Return the row of a run in a list, with the rows that it read and the failed ones of all steps."""
     steps = run["steps"]
     rows = steps[0]["rows"] if steps else ""
     return (run["id"], run["kind"], scheduled_for, run["status"], rows, failed_rows(run), run["reason"])
@@ -46,9 +46,9 @@ def failed_rows(run: Mapping[str, Any]) -> int:
 
 
 def progress_lines(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what there is to say of a run as it is; what was said once stays as it was until its step is done anew."""
+    """Yield the lines that describe a run; each stays the same until its step is done again."""
     if run["status"] == "queued":
-        yield "queued: it begins in a moment, or once the pipeline's run before it has ended"
+        yield "queued: it starts in a moment, or when the pipeline's previous run has ended"
     for step in run["steps"]:
         yield f"{step['name']}: {counted(step['rows'], 'row')}"
         if step["status"] == "done":

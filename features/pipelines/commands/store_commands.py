@@ -1,4 +1,4 @@
-"""`tokenmill stores …`: which folders and buckets an operator opens to a tenant's pipelines. Talks to Postgres."""
+"""`tokenmill stores …`: folders and buckets that a tenant's pipelines may use. Connects to Postgres."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cli.table import print_table
 from cli.transactions import DataDirOption, admin_transaction, administration
 from jobs.errors import InputError
 
-app = typer.Typer(help="Stores that operators register for a tenant's pipelines.", no_args_is_help=True)
+app = typer.Typer(help="Stores: folders and buckets that a tenant's pipelines may use.", no_args_is_help=True)
 
 Tenant = Annotated[str, typer.Argument(help="Name or id.")]
 
@@ -18,20 +18,20 @@ Tenant = Annotated[str, typer.Argument(help="Name or id.")]
 @app.command("add")
 def add(
     tenant: Tenant,
-    name: Annotated[str, typer.Argument(help="By which its pipelines name it.")],
+    name: Annotated[str, typer.Argument(help="Name of the store in pipelines.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="file:///absolute/folder or s3://bucket/prefix.")],
     *,
-    writable: Annotated[bool, typer.Option("--writable", help="Outputs may be written to it.")] = False,
+    writable: Annotated[bool, typer.Option("--writable", help="Allow pipelines to write outputs to it.")] = False,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Of a bucket, such as access_key_id=env:NIGHTLY_KEY_ID: env: takes it from the control workers.",
+            help="Such as access_key_id=env:NIGHTLY_KEY_ID for a bucket; env: reads it on the control workers.",
         ),
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Open a folder or bucket to a tenant's pipelines; they reach no other."""
+    """Allow a tenant's pipelines to use a folder or bucket; they can use no other."""
     from features.pipelines import registered_stores as stores
     from jobs.accounts import tenants
 
@@ -44,19 +44,19 @@ def add(
 
 @app.command("list")
 def list_(tenant: Tenant, data_dir: DataDirOption = None) -> None:
-    """List a tenant's stores; their options, credentials among them, are shown to nobody."""
+    """List a tenant's stores, with the names of their options; values such as credentials are never shown."""
     from features.pipelines import stores
     from jobs.accounts import tenants
 
     with admin_transaction(data_dir) as session:
-        found = stores.list_stores(session, tenants.find_tenant(session, tenant).id)
-        rows = [(each.name, each.url, "yes" if each.is_writable else "no", ", ".join(each.options)) for each in found]
+        listed = stores.list_stores(session, tenants.find_tenant(session, tenant).id)
+        rows = [(each.name, each.url, "yes" if each.is_writable else "no", ", ".join(each.options)) for each in listed]
     print_table(("name", "url", "writable", "options"), rows)
 
 
 @app.command("remove")
 def remove(tenant: Tenant, name: Annotated[str, typer.Argument()], data_dir: DataDirOption = None) -> None:
-    """Take a store from a tenant: its runs that need it fail. What is in it stays."""
+    """Remove a store from a tenant: runs that need it fail. Its content is kept."""
     from features.pipelines import registered_stores as stores
     from jobs.accounts import tenants
 
@@ -65,8 +65,8 @@ def remove(tenant: Tenant, name: Annotated[str, typer.Argument()], data_dir: Dat
     print(f"removed {name}")
 
 
-def _pair(given: str) -> tuple[str, str]:
-    key, separator, value = given.partition("=")
+def _pair(option: str) -> tuple[str, str]:
+    key, separator, value = option.partition("=")
     if not separator or not key:
-        raise InputError(f"--option is {given!r}; give KEY=VALUE, such as region=eu-central-1")
+        raise InputError(f"--option is {option!r}; give KEY=VALUE, such as region=eu-central-1")
     return key, value

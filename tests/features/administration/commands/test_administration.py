@@ -52,9 +52,9 @@ def test_a_key_has_a_name_scopes_and_an_end_and_is_rotated_and_revoked(tokenmill
     assert (listed["last used"], listed["revoked"]) == ("", "")
     rotated = tokenmill("keys", "rotate", first, "--overlap", "12h")
     assert rotated.stdout.startswith("tm-")
-    assert rotated.stderr.startswith(f"{listed['id']}: the secret before works until 20")
+    assert rotated.stderr.startswith(f"{listed['id']}: the old secret works until 20")
     at_once = tokenmill("keys", "rotate", listed["id"], "--overlap", "0")
-    assert at_once.stderr == f"{listed['id']}: the secret before has stopped\n"
+    assert at_once.stderr == f"{listed['id']}: the old secret no longer works\n"
     assert tokenmill("keys", "revoke", listed["id"]).stdout == f"revoked {listed['id']}\n"
     with pytest.raises(ConflictError, match="was revoked"):
         tokenmill("keys", "rotate", listed["id"])
@@ -118,7 +118,7 @@ def test_a_wrong_key_command_says_what_is_allowed(
 
 
 def test_a_tenant_is_disabled_and_enabled(tokenmill: Tokenmill) -> None:
-    assert tokenmill("tenants", "disable", "acme").stdout == "disabled acme; what was accepted runs on\n"
+    assert tokenmill("tenants", "disable", "acme").stdout == "disabled acme; accepted batches run on\n"
     (listed,) = table(tokenmill("tenants", "list"))
     assert listed["disabled"].startswith("20")
     assert tokenmill("tenants", "disable", "acme", "--cancel").stdout == "disabled acme and cancelled 0 batches\n"
@@ -180,7 +180,10 @@ def test_a_worker_is_listed_drained_and_resumed(tokenmill: Tokenmill, database_u
     assert (listed["id"], listed["model"], listed["draining since"]) == ("worker_a", "demo", "")
     assert listed["out, because"] == ""
     drained = tokenmill("workers", "drain", "worker_a").stdout
-    assert drained == "worker_a finishes what it has; `tokenmill workers resume worker_a` undoes it\n"
+    assert (
+        drained
+        == "worker_a finishes what it has and claims nothing more; `tokenmill workers resume worker_a` undoes it\n"
+    )
     (drained_one,) = table(tokenmill("workers", "list"))
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", drained_one["draining since"])
     assert tokenmill("workers", "resume", "worker_a").stdout == "worker_a claims again\n"

@@ -53,7 +53,7 @@ def test_an_extraction_is_listed_shown_and_read(service: Service, tmp_path: Path
     service.run("extractions", "results", extraction_id, "-o", output)
     assert json.loads(output.read_text())["fields"] == {"vendor": "Ash Ltd"}
     assert service.run("extractions", "results", extraction_id).stdout == output.read_text()
-    with pytest.raises(InputError, match="without --output"):
+    with pytest.raises(InputError, match="--parquet needs --output"):
         service.run("extractions", "results", extraction_id, "--parquet", tmp_path / "fields.parquet")
 
 

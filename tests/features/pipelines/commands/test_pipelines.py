@@ -45,11 +45,11 @@ def test_a_file_is_applied_again_and_again_and_its_runs_are_followed(service: Se
     assert as_json["lines"][0]["body"]["messages"] == [{"role": "user", "content": "Read one"}]
     assert service.run("pipelines", "list", "--json").stdout.strip() == "[]", "a dry run changes nothing"
     first = service.run("pipelines", "apply", path).stdout
-    assert "pipeline nightly version 1: made" in first
-    assert "schedule nightly: made" in first
+    assert "pipeline nightly version 1: created" in first
+    assert "schedule nightly: created" in first
     assert first.count("T02:30:00+0") == 5
-    assert "pipeline nightly version 1: as it was" in service.run("pipelines", "apply", path).stdout
-    with pytest.raises(InputError, match="--json is for what --dry-run shows"):
+    assert "pipeline nightly version 1: unchanged" in service.run("pipelines", "apply", path).stdout
+    with pytest.raises(InputError, match="--json needs --dry-run"):
         service.run("pipelines", "apply", path, "--json")
     path.write_text(FILE.replace("max_cost: 2.50", "max_tokens: 1000"))
     assert "pipeline nightly version 2: changed" in service.run("pipelines", "apply", path).stdout
@@ -89,7 +89,7 @@ def test_what_a_file_says_no_longer_is_no_longer_in_force(service: Service, tmp_
     assert service.run("pipelines", "apply", path).exit_code == 0
     assert json.loads(service.run("schedules", "show", "hourly", "--json").stdout)["time_zone"] == "UTC"
     path.write_text(content.replace("name: hourly", "name: other").replace("{cron", "{name: hourly, cron"))
-    with pytest.raises(InputError, match="schedule 'hourly' is there and belongs to another pipeline"):
+    with pytest.raises(InputError, match="schedule 'hourly' exists and belongs to another pipeline"):
         service.run("pipelines", "apply", path)
     assert "other" not in service.run("pipelines", "list").stdout, "nothing was changed"
 
@@ -116,8 +116,8 @@ def test_an_empty_id_is_refused(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("name: [", "is no YAML in line"),
-        ("- a", "it holds no pipeline"),
+        ("name: [", "is not YAML in line"),
+        ("- a", "it is not a pipeline"),
         ("name: a\ncolour: red", "there is no field 'colour'; allowed are name, steps"),
         ("steps: []", "name is None"),
         ("name: a\nschedules: daily", "schedules must be a list"),
@@ -127,7 +127,7 @@ def test_an_empty_id_is_refused(command: tuple[str, ...]) -> None:
         ("name: a\nsteps: &a [*a]", "nested too deeply"),
         ("name: a\nsteps: !!set {a}", "a set cannot be written as JSON"),
         ("name: a\nsteps: !!binary YQ==", "a bytes cannot be written as JSON"),
-        ("name: a\nmax_cost: .inf", "inf is no number in JSON"),
+        ("name: a\nmax_cost: .inf", "inf is not a number in JSON"),
     ],
 )
 def test_a_wrong_file_is_refused_before_anybody_is_asked(tmp_path: Path, content: str, said: str) -> None:

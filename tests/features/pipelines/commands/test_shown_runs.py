@@ -63,7 +63,7 @@ def test_a_run_is_followed_and_each_thing_is_said_once(
     trouble = run("running", fields, reason="the store does not answer")
     assert watched(monkeypatch, *states, trouble, trouble, ended) == ended
     assert capsys.readouterr().out.splitlines() == [
-        "queued: it begins in a moment, or once the pipeline's run before it has ended",
+        "queued: it starts in a moment, or when the pipeline's previous run has ended",
         "fields: 12 rows",
         "fields: done, 10 answered, 2 failed",
         "running: the store does not answer",

@@ -42,8 +42,8 @@ def test_an_index_is_created_listed_shown_searched_and_deleted(service: Service)
     found = service.run("indexes", "search", index_id, "ferries", "--top-k", "1").stdout
     assert found.startswith("1. boats.md [9:46]")
     assert "  Boats\n   ## Ferries\n" in found
-    assert service.run("indexes", "search", index_id, "zebra").stdout == "nothing was found\n"
-    assert service.run("indexes", "delete", index_id).stdout == f"{index_id} is deleted\n"
+    assert service.run("indexes", "search", index_id, "zebra").stdout == "no passage matches\n"
+    assert service.run("indexes", "delete", index_id).stdout == f"deleted {index_id}\n"
     with pytest.raises(InputError, match="No index found"):
         service.run("indexes", "show", index_id)
 
