@@ -1,4 +1,4 @@
-"""The `tokenmill` command: its own options, and how an error becomes one sentence and an exit status."""
+"""The `tokenmill` command: its own options, and the sentence and exit status of each error."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from importlib.metadata import version
 
         print(f"tokenmill {version('tokenmill')}, Python {sys.version.split()[0]}")
@@ -52,7 +52,7 @@ def run() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be reported
+            sys.stdout.flush()  # while a full disk or a closed pipe can still be reported
     except InputError as error:
         _fail(error.message, status=2)
     except TokenmillError as error:
@@ -65,14 +65,14 @@ def run() -> None:
             raise
         _fail(sentence, status=1)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); keep the interpreter's last flush from complaining.
+        # The reader of our output is gone (`| head`); keep the interpreter's last flush from failing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         if error.errno in _DISK_ERRORS:
-            advice = "Make room or permit it, then try again."
-        elif isinstance(error, OutputError):  # of a folder, for one, that was removed meanwhile
-            advice = "Give the same command again once it can be written."
+            advice = "Free space or grant access, then try again."
+        elif isinstance(error, OutputError):  # such as a folder that was removed meanwhile
+            advice = "Run the same command again once it can be written."
         else:
             raise
         _fail(f"{error.strerror}: {error.filename or 'the output'}. {advice}", status=1)

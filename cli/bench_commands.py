@@ -1,7 +1,7 @@
-"""`tokenmill bench …`: measures the engine on this machine.
+"""`tokenmill bench …`: benchmarks of the engine and the service.
 
-Each benchmark reads its own options, since some run where there is no typer (docs/adr/0012). Here they are named, and
-loaded only when they run. Studies, in `lab`, are part of a checkout; an installation measures itself with the others.
+Each benchmark parses its own options, since some run where typer is not installed (docs/adr/0012), and is loaded when
+it runs. Studies are part of a checkout; an installation has the other benchmarks.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ reads_its_own_options = app.command(
 
 @app.callback()
 def bench() -> None:
-    """Group the measurements."""
+    """Group the benchmarks."""
 
 
-def _require_checkout(context: typer.Context) -> None:
-    """Raise InputError where there are no studies, as in an installation."""
-    if not _LAB.is_dir():
+def _require_checkout(context: typer.Context, study: str) -> None:
+    """Raise InputError if the package of a study is missing, as in an installation."""
+    if find_spec(f"benchmarks.{study}") is None:
         raise InputError(
             f"`tokenmill bench {context.info_name}` is a study, which is part of a checkout of Tokenmill and not of an "
             "installation. Run it in a checkout."
@@ -60,9 +60,9 @@ def record(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DAY.jsonl")],
     data_dir: DataDirOption = None,
 ) -> None:
-    """Write what came in a span of time, and what became of it, for `tokenmill bench replay day`. Talks to Postgres.
+    """Record the batches of a time span and their results for `tokenmill bench replay day`. Connects to Postgres.
 
-    Batches with their tenants, classes, deadlines and lengths in tokens; no prompts and no answers.
+    The file has tenants, classes, deadlines and lengths in tokens; no prompts and no answers.
     """
     from benchmarks.day import write_day
     from jobs import day_record
@@ -77,22 +77,22 @@ def record(
             raise InputError(f"cannot write {output}: {error.strerror}") from None
     print(f"{output}: {counted(num, 'batch', 'batches')}")
     if span.num_open:
-        print(f"left out are {span.num_open:,} that have not ended; record again when they have")
+        print(f"{span.num_open:,} open ones are left out; record again when they have ended")
     if span.num_forgotten:
-        print(f"left out are {span.num_forgotten:,} without a result that took tokens, or whose results are gone")
+        print(f"{span.num_forgotten:,} are left out: no result took tokens, or the results are deleted")
 
 
-def _moment(option: str, given: str) -> datetime:
+def _moment(option: str, text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InputError(f"{option} is {given!r}; give a time, such as 2026-11-01T00:00:00Z") from None
+        raise InputError(f"{option} is {text!r}; give a time, such as 2026-11-01T00:00:00Z") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @reads_its_own_options
 def replay(context: typer.Context) -> None:
-    """Replay request traces under scheduling policies in the simulator, or check it against this machine.
+    """Replay request traces under scheduling policies in the simulator, or validate it on this machine.
 
     `tokenmill bench replay --help` lists its commands: trace, study, day, eta, order, calibrate, validate.
     """
@@ -104,7 +104,7 @@ def replay(context: typer.Context) -> None:
 
 @reads_its_own_options
 def peers(context: typer.Context) -> None:
-    """Run ours and every installed peer on the same token ids, one after the other, and print the ratios.
+    """Run Tokenmill and every installed peer on the same token ids, and print the ratios.
 
     `tokenmill bench peers --help` lists its options; lab/README.md says how to install the peers.
     """
@@ -116,7 +116,7 @@ def peers(context: typer.Context) -> None:
 
 @reads_its_own_options
 def gpu(context: typer.Context) -> None:
-    """Measure everything on one GPU against its roofline: kernels, decode steps, whole loads, transformers.
+    """Measure one GPU against its roofline: kernels, decode steps, whole workloads, transformers.
 
     `tokenmill bench gpu --help` lists its options; lab/README.md says what each section measures.
     """
@@ -128,7 +128,7 @@ def gpu(context: typer.Context) -> None:
 
 @reads_its_own_options
 def extraction(context: typer.Context) -> None:
-    """Measure a part of extraction: how fast documents and embeddings are made, or how often quotes find their place.
+    """Measure a part of extraction: the speed of parsing and embedding, or how often quotes are located.
 
     `tokenmill bench extraction --help` lists the parts.
     """
@@ -140,7 +140,7 @@ def extraction(context: typer.Context) -> None:
 
 @reads_its_own_options
 def service(context: typer.Context) -> None:
-    """Measure a running `tokenmill up` that does nothing else: short lines, and an urgent line behind bulk work.
+    """Measure an idle `tokenmill up`: short lines, and an urgent line behind bulk work.
 
     `tokenmill bench service --help` lists its options.
     """
@@ -154,7 +154,7 @@ def service(context: typer.Context) -> None:
 
 @reads_its_own_options
 def queue(context: typer.Context) -> None:
-    """Measure the queue on stacks of its own with an engine that computes nothing: lines, claims, shares, memory.
+    """Measure the queue on its own stacks with an engine that computes nothing: lines, claims, shares, memory.
 
     `tokenmill bench queue --help` lists its options.
     """
@@ -166,7 +166,7 @@ def queue(context: typer.Context) -> None:
 
 @reads_its_own_options
 def dashboard(context: typer.Context) -> None:
-    """Measure what the dashboard's pages cost a Postgres of its own with a month of work in it, and what open ones do.
+    """Measure the cost of the dashboard's pages, and of open ones, on its own Postgres with a month of work.
 
     `tokenmill bench dashboard --help` lists its options.
     """
@@ -179,7 +179,7 @@ def dashboard(context: typer.Context) -> None:
 
 @reads_its_own_options
 def chaos(context: typer.Context) -> None:
-    """Kill, stop and cut off the parts of a stack of its own, and prove that nothing is lost, repeated or billed twice.
+    """Kill, stop and disconnect the parts of its own stack, and check that nothing is lost, repeated or billed twice.
 
     `tokenmill bench chaos --help` lists its options.
     """

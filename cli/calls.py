@@ -1,4 +1,4 @@
-"""Calls to the endpoints of pipelines, which the official client has no names for."""
+"""Calls to endpoints that the official client does not have."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from cli.client import client_from_environment, server_errors_as_sentences
 
 
 class Calls:
-    """JSON in, JSON out."""
+    """Sends and returns JSON."""
 
     def __init__(self, client: Any) -> None:
-        from httpx import Response  # 80 ms, which help texts do without
+        from httpx import Response  # takes 80 ms to load
 
         self.client = client
         self._as_sent = Response
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        given = {name: value for name, value in query.items() if value is not None}
-        found: dict[str, Any] = self.client.get(path, cast_to=self._as_sent, options={"params": given}).json()
-        return found
+        params = {name: value for name, value in query.items() if value is not None}
+        answer: dict[str, Any] = self.client.get(path, cast_to=self._as_sent, options={"params": params}).json()
+        return answer
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None) -> dict[str, Any]:
-        """Create or change something; sent again with its key, a call that creates returns what was made."""
+        """Create or change an object; a repeated call with the same key returns the first result."""
         options = {} if key is None else {"headers": {"Idempotency-Key": key}}
-        answer = self.client.post(path, cast_to=self._as_sent, body=dict(body or {}), options=options)
-        found: dict[str, Any] = answer.json()
-        return found
+        response = self.client.post(path, cast_to=self._as_sent, body=dict(body or {}), options=options)
+        answer: dict[str, Any] = response.json()
+        return answer
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.patch(path, cast_to=self._as_sent, body=dict(body)).json()
-        return found
+        answer: dict[str, Any] = self.client.patch(path, cast_to=self._as_sent, body=dict(body)).json()
+        return answer
 
     def delete(self, path: str) -> None:
         self.client.delete(path, cast_to=self._as_sent)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Return an object, None where there is none."""
+        """Return an object, or None if it does not exist."""
         from openai import NotFoundError
 
         try:
@@ -49,20 +49,20 @@ class Calls:
 
     def pages(self, path: str, *, limit: int, **query: Any) -> list[dict[str, Any]]:
         """Return the newest objects of a list."""
-        found: list[dict[str, Any]] = []
+        objects: list[dict[str, Any]] = []
         after: str | None = None
-        while len(found) < limit:
-            page = self.get(path, limit=min(100, limit - len(found)), after=after, **query)
-            found += page["data"]
+        while len(objects) < limit:
+            page = self.get(path, limit=min(100, limit - len(objects)), after=after, **query)
+            objects += page["data"]
             after = page["last_id"]
             if not page["has_more"]:
                 break
-        return found
+        return objects
 
 
 @contextmanager
 def server() -> Iterator[Calls]:
-    """Open the server of the environment; its errors become sentences."""
+    """Open a client for the server of the environment; its errors become sentences."""
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         yield Calls(client)

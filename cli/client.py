@@ -1,4 +1,4 @@
-"""The official openai client, pointed at a Tokenmill server, with its errors turned into sentences."""
+"""The official openai client for a Tokenmill server, and its errors as sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLES = {"TOKENMILL_BASE_URL": "http://127.0.0.1:8000/v1", "TOKENMILL_API_KE
 
 
 def client_from_environment() -> OpenAI:
-    """Return a client for TOKENMILL_BASE_URL with TOKENMILL_API_KEY. Raises InputError naming what is not right."""
+    """Return a client for TOKENMILL_BASE_URL and TOKENMILL_API_KEY. Raises InputError naming what is wrong."""
     missing = [name for name in _EXAMPLES if not os.environ.get(name)]
     if missing:
         raise InputError(
@@ -29,7 +29,7 @@ def client_from_environment() -> OpenAI:
 
 
 def client_for(base_url: str, api_key: str | None) -> OpenAI:
-    """Return a client for a server; without a key, with TOKENMILL_API_KEY. Raises InputError naming what is wrong."""
+    """Return a client for a server, with TOKENMILL_API_KEY by default. Raises InputError naming what is wrong."""
     if not base_url.startswith(("http://", "https://")):
         example = _EXAMPLES["TOKENMILL_BASE_URL"]
         raise InputError(f"TOKENMILL_BASE_URL is {base_url!r}; it must begin with http:// or https://, as {example}")
@@ -49,7 +49,7 @@ def make_client(base_url: str, api_key: str) -> OpenAI:
 @contextmanager
 def server_errors_as_sentences(client: OpenAI) -> Iterator[None]:
     """Turn the client's exceptions into TokenmillError."""
-    import httpx2  # which openai reads with: while an answer is read its errors come as they are
+    import httpx2  # openai's transport: its errors while a body is read are not wrapped
     from openai import APIConnectionError, APIError, APIStatusError
 
     try:
@@ -62,13 +62,13 @@ def server_errors_as_sentences(client: OpenAI) -> Iterator[None]:
             "or correct TOKENMILL_BASE_URL."
         ) from None
     except APIError as error:
-        raise ServiceError(f"{client.base_url} gave an answer that is not understood: {error.message}") from None
+        raise ServiceError(f"{client.base_url} sent an answer that cannot be parsed: {error.message}") from None
 
 
 def _refusal(error: APIStatusError) -> TokenmillError:
     body: Any = error.body
-    said = body.get("message") if isinstance(body, dict) else None
-    message = str(said or error.message)
+    reason = body.get("message") if isinstance(body, dict) else None
+    message = str(reason or error.message)
     if error.status_code == 401:
         return AuthenticationError(f"{message}. Check TOKENMILL_API_KEY.")
     if error.status_code == 404 and not error.request.url.path.startswith("/v1/"):
@@ -77,7 +77,7 @@ def _refusal(error: APIStatusError) -> TokenmillError:
 
 
 def cause(error: Exception) -> str:
-    """Return what the deepest of the errors says: a client's own says only that something went wrong."""
+    """Return the message of the root cause: the client's own says only that something went wrong."""
     deepest: BaseException = error
     while deepest.__cause__ is not None:
         deepest = deepest.__cause__

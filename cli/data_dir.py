@@ -1,4 +1,4 @@
-"""The folder of one embedded stack: what lies where, and the lock that keeps it to one process."""
+"""The data directory of an embedded stack: its layout, and the lock that one process holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.errors import ConflictError, InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDir:
-    """Paths below `root`. The parts that hold content are closed to other users, each by itself."""
+    """Paths below `root`. Each part that holds content is closed to other users."""
 
     root: Path
 
@@ -41,17 +41,17 @@ class DataDir:
 
     @property
     def database_ready(self) -> Path:
-        """There once the database may be used, while a stack runs."""
+        """Exists once the database of a running stack may be used."""
         return self.run / "database.ready"
 
     @property
     def database_url(self) -> Path:
-        """What `tokenmill audit` and the like read, while a stack runs."""
+        """Read by `tokenmill audit` and others while a stack runs."""
         return self.run / "database_url"
 
     @property
     def owner_url(self) -> Path:
-        """The same for those who change the database as a whole."""
+        """The same for commands that need the owner of the database."""
         return self.run / "database_owner_url"
 
     @property
@@ -65,7 +65,7 @@ class DataDir:
 
 @contextmanager
 def locked(root: Path) -> Iterator[DataDir]:
-    """Make `root` if need be and hold its lock. Raises InputError (unusable) or ConflictError (in use)."""
+    """Create `root` if needed and hold its lock. Raises InputError (unusable) or ConflictError (in use)."""
     root = root.expanduser().absolute()
     data_dir = DataDir(root=root)
     with ExitStack() as closing:
@@ -84,10 +84,10 @@ def locked(root: Path) -> Iterator[DataDir]:
 
 
 def _require_kinds(data_dir: DataDir) -> None:
-    """Raise OSError where something else lies in the place of a part that is made later."""
+    """Raise OSError if something else is in the place of a part that is created later."""
     for folder in (data_dir.postgres, data_dir.valkey):
         if os.path.lexists(folder) and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder")
+            raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
     if data_dir.key_file.is_dir():
         raise IsADirectoryError(errno.EISDIR, f"{data_dir.key_file} is a folder")
 
@@ -97,7 +97,7 @@ def _in_use(root: Path, pid: str) -> ConflictError:
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write `secret` to `path`, readable by us alone, all or nothing."""
+    """Write `secret` to `path` atomically, readable only by this user."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -108,8 +108,8 @@ def write_secret(path: Path, secret: str) -> None:
 
 
 def default_data_dir() -> Path:
-    """Return TOKENMILL_DATA_DIR, or the place the XDG base directory specification names for a user's data."""
-    given = os.environ.get("TOKENMILL_DATA_DIR")
-    if given:
-        return Path(given)
+    """Return TOKENMILL_DATA_DIR, or the XDG data directory of the user."""
+    path = os.environ.get("TOKENMILL_DATA_DIR")
+    if path:
+        return Path(path)
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "tokenmill"

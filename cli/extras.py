@@ -1,4 +1,4 @@
-"""Which of the optional packages of pyproject.toml a missing module belongs to."""
+"""The extra of pyproject.toml that a missing module belongs to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DOCUMENTS = frozenset(
 
 
 def what_to_install(module: str | None) -> str | None:
-    """Return the sentence that says what to install for a module; None where no extra brings it."""
+    """Return a sentence that says what to install for a module; None if no extra has it."""
     package = (module or "").partition(".")[0]
     if package in _SERVER:
         extras, what = "server", "The roles of a server are"

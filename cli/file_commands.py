@@ -27,18 +27,19 @@ app = typer.Typer(help="Upload, list, download and delete files on a running ser
 
 @app.command()
 def upload(
-    path: Annotated[Path, typer.Argument()], purpose: Annotated[str, typer.Option(help="Of the file.")] = "batch"
+    path: Annotated[Path, typer.Argument()],
+    purpose: Annotated[str, typer.Option(help="Purpose of the file.")] = "batch",
 ) -> None:
-    """Upload a file and print its id; a large one goes on where it was, if it was killed within the hour."""
+    """Upload a file and print its id; an interrupted upload of a large file resumes within an hour."""
     client = client_from_environment()
     with client, server_errors_as_sentences(client):
         print(upload_file(client, path, purpose=purpose).id)
 
 
 def upload_file(client: OpenAI, path: Path, *, purpose: str) -> Any:
-    """Stream a local file to the server, a batch's input unpacked. Raises InputError where it cannot be read.
+    """Stream a local file to the server, a batch's input unpacked. Raises InputError if it cannot be read.
 
-    A large one goes in parts: killed, the same command sends those that have not come.
+    A large file is sent in parts: after a kill the same command sends only those that are missing.
     """
     with plain(path, give="the path of a file") if purpose == "batch" else raw(path) as (name, content):
         notes = default_data_dir().expanduser() / "uploads"
@@ -70,9 +71,9 @@ def list_(
 
 @app.command()
 def download(
-    file_id: FileId, output: Annotated[Path, typer.Option("--output", "-o", help="Replaced when complete.")]
+    file_id: FileId, output: Annotated[Path, typer.Option("--output", "-o", help="File, replaced once complete.")]
 ) -> None:
-    """Write a file's content to disk."""
+    """Download a file."""
     require_replaceable(output)
     client = client_from_environment()
     with client, server_errors_as_sentences(client):

@@ -1,4 +1,4 @@
-"""Counts finished lines as they pass: which are done, why others failed, which answers were truncated. No HTTP."""
+"""Counts finished lines as they pass: done, failed by code, truncated."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ SOME_LINES_FAILED = 3
 
 @dataclass(slots=True)
 class LineTally:
-    """What the lines of output and error files say, counted."""
+    """Counts over the lines of output and error files."""
 
     num_completed: int = 0
     num_truncated: int = 0
-    """Of the completed: an answer was ended by `max_tokens` or the context."""
+    """Completed lines with an answer that ended at `max_tokens` or the context."""
     codes: Counter[str] = field(default_factory=Counter)
-    """How many lines failed, by error code."""
+    """Failed lines by error code."""
 
     @property
     def num_failed(self) -> int:
         return self.codes.total()
 
     def passing(self, pages: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield pages of whole lines as they are, and count what is in them."""
+        """Yield pages of whole lines unchanged, and count their lines."""
         for page in pages:
             for line in page.splitlines():
                 self.add(line)
             yield page
 
     def add(self, line: bytes) -> None:
-        """Count one line; what is no result of a batch counts as nothing."""
+        """Count one line; ignore what is not a result of a batch."""
         try:
             result = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -57,7 +57,7 @@ def _is_result(value: Any) -> bool:
 
 
 def _object(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object's value that is an object itself; an empty one where it is none."""
+    """Return a value that is an object itself; otherwise an empty one."""
     value = of.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -74,13 +74,13 @@ def _is_cut(choice: Any) -> bool:
 
 
 def by_code(codes: Mapping[str, int]) -> str:
-    """Return such as `context_length_exceeded 3, engine_failure 1`, the most frequent first."""
+    """Return such as `context_length_exceeded 3, engine_failure 1`, most frequent first."""
     ordered = sorted(codes.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{code} {count:,}" for code, count in ordered)
 
 
 def truncated(count: int) -> str:
-    """Return what is to be said of answers that were truncated; nothing where there are none."""
+    """Return a sentence about truncated answers; empty if there are none."""
     if not count:
         return ""
     was = "answer was" if count == 1 else "answers were"

@@ -1,4 +1,4 @@
-"""How modules are loaded: without collections of garbage, which would walk all that stays each time."""
+"""Importing modules without garbage collections, each of which would walk all loaded objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Collect no garbage inside: it takes a fifth of the time in which the API's modules load."""
+    """Disable garbage collection in the block: it is a fifth of the time that the API's modules take to load."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Where the `tokenmill` command begins: loads the command line, which loads the command that was typed.
+"""Entry point of `tokenmill`: loads the command line, which loads the command that was typed.
 
-Imports nothing that takes time, so that Ctrl-C is answered from the first moment on.
+Imports nothing slow, so that Ctrl-C works from the first moment.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ def main() -> None:
 
 
 def loaded(module: str) -> ModuleType:
-    """Import a module; an interrupt meanwhile ends this process at once."""
+    """Import a module; an interrupt during the import ends this process at once."""
     try:
         import signal
         from importlib import import_module
 
         before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:  # else it is ignored, as behind `nohup`, or somebody else's
+        if before is signal.default_int_handler:  # otherwise ignored, as under `nohup`, or set by a caller
             signal.signal(signal.SIGINT, _end_at_once)
         from cli.loading import without_collections
 
@@ -37,9 +37,9 @@ def loaded(module: str) -> ModuleType:
 
 
 def _end_at_once(*_: object) -> None:
-    """End while modules load, when there is nothing to undo.
+    """End the process while modules load, when there is nothing to undo.
 
-    As a handler: an exception would come up wherever the interpreter is, also where it is printed and dropped.
+    A signal handler that raises would raise wherever the interpreter is, also where exceptions are dropped.
     """
     print("tokenmill: interrupted", file=sys.stderr, flush=True)
     os._exit(_INTERRUPTED)

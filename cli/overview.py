@@ -1,4 +1,4 @@
-"""The commands of `tokenmill`: listed by who needs them, and loaded one at a time, when they are called."""
+"""The commands of `tokenmill`, by section; each is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cli.loading import without_collections
 from features import FEATURES
 from features.feature import Command, Section, resolve
 
-_SHOULD_BE = "Input should be "  # as pydantic begins
+_SHOULD_BE = "Input should be "  # the beginning of pydantic's messages
 
 
-class Interrupted(Exception):  # no error: somebody wanted it so
-    """Ctrl-C, which typer would end without a word."""
+class Interrupted(Exception):  # not an error: a user's request
+    """Ctrl-C, which typer would end without a message."""
 
 
 def commands(section: Section | None = None) -> Iterator[Command]:
@@ -27,7 +27,7 @@ def commands(section: Section | None = None) -> Iterator[Command]:
 
 
 class _Loading(Mapping[str, Any]):
-    """The commands by name; each is loaded when it is asked for."""
+    """The commands by name; each is loaded when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         command = next((each for each in commands() if each.name == name), None)
@@ -43,7 +43,7 @@ class _Loading(Mapping[str, Any]):
 
 
 class Overview(TyperGroup):
-    """A group whose commands are those of the features."""
+    """The group of the commands of all features."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -55,19 +55,19 @@ class Overview(TyperGroup):
                 formatter.write_dl([(command.name, command.help) for command in commands(section)])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. A value that cannot be one of its option is named; pydantic, which checks it, does not."""
+        """Run the command. An error about an option's value names the value, which pydantic's message does not."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = _said_of_value(error)
+            error.message = _value_message(error)
             raise
         except KeyboardInterrupt:
             raise Interrupted from None
 
-    def make_context(self, *given: Any, **named: Any) -> Any:
-        """Read the command line."""
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the command line."""
         try:
-            return super().make_context(*given, **named)
+            return super().make_context(*arguments, **options)
         except KeyboardInterrupt:
             raise Interrupted from None
 
@@ -80,17 +80,17 @@ def _load(command: Command) -> Any:
         parent.add_typer(part, name=command.name)
     else:
         parent.command(command.name)(part)
-        parent.callback()(lambda: None)  # which keeps a group of one command a group
+        parent.callback()(lambda: None)  # keeps a group of one command a group
     return get_group(parent).commands[command.name]
 
 
-def _said_of_value(error: typer.BadParameter) -> str:
-    """Return what was given and what is allowed, where pydantic found it; the rest is ours and stays as it is."""
-    found_by = getattr(error.__cause__, "errors", None)
-    if found_by is None:
+def _value_message(error: typer.BadParameter) -> str:
+    """Return the value and what is allowed, for an error of pydantic; our own messages stay as they are."""
+    errors = getattr(error.__cause__, "errors", None)
+    if errors is None:
         return error.message
-    found = found_by(include_url=False)[0]
-    allowed = str(found["msg"]).removeprefix(_SHOULD_BE)
-    if allowed == found["msg"]:
+    first = errors(include_url=False)[0]
+    allowed = str(first["msg"]).removeprefix(_SHOULD_BE)
+    if allowed == first["msg"]:
         return allowed.removeprefix("Value error, ")
-    return f"{found['input']!r} is given; it must be {allowed.partition(', unable')[0]}"
+    return f"{first['input']!r} is given; it must be {allowed.partition(', unable')[0]}"

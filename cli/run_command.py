@@ -1,4 +1,4 @@
-"""`tokenmill run IN.jsonl -o OUT.jsonl`: one batch from file to file on this machine, resumable."""
+"""`tokenmill run IN.jsonl -o OUT.jsonl`: a resumable batch from file to file on this machine."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 def run(
     input_path: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="OpenAI batch input file.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Replaced when complete.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File, replaced once complete.")],
     model: Annotated[
         str | None,
-        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what the file's lines name]"),
+        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the model that the lines name]"),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
     idempotency_key: IdempotencyKey = None,
@@ -44,13 +44,13 @@ def run(
 ) -> None:
     """Run a batch file through a model and write the results.
 
-    The lines' own model name may be anything: the model given here is served under it. Failed lines go to
-    OUT.errors.jsonl; exit status 1 if every line failed. Interrupted, even by kill -9, the same command goes on where
-    it was. With another --idempotency-key it is another run, which computes the same file again.
+    The lines may use any model name: --model is served under it. Failed lines go to OUT.errors.jsonl; exit status 1 if
+    every line failed. After an interruption, even kill -9, the same command resumes. Another --idempotency-key makes
+    another run, which computes the same file again.
     """
     results = ResultFiles(answers=output)
     require_replaceable(output)
-    _require_errors_replaceable(results)  # now, and not after hours of work
+    _require_errors_replaceable(results)  # before hours of work
     _require_apart(input_path, results)
     scan = scan_input(input_path)
     place = ThisMachine(served=_served_model(model, scan), say=say)
@@ -58,7 +58,7 @@ def run(
         input_path, results, scan=scan, model=place.name, data_dir=data_dir or default_data_dir(), key=idempotency_key
     )
     if not stage.is_begun:
-        place.require_valid(stage)  # before anything is kept for it
+        place.require_valid(stage)  # before anything is stored
     with stage.run.held():
         was_done = stage.is_done
         with session_at(place, stage.run, say=say) as session, telling_where_answers_are(stage):
@@ -76,29 +76,29 @@ def run(
 def stage_of(
     input_path: Path, results: ResultFiles, *, scan: InputScan, model: str, data_dir: Path, key: str | None = None
 ) -> Stage:
-    """Return the one batch of the run that computes this input with this model into this output, for this key."""
+    """Return the stage of the run with this input, model, output and key."""
     identity = "\n".join((scan.sha256, model, str(results.answers.absolute()), *([] if key is None else [key])))
     key = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:24]
     return Stage(run=RunFolder.below(data_dir, key), lines=input_path, results=results, endpoint=scan.endpoint)
 
 
-def _served_model(given: str | None, scan: InputScan) -> ServedModel:
-    """Serve the model under the name the file uses; without --model, take that name as the model."""
+def _served_model(model: str | None, scan: InputScan) -> ServedModel:
+    """Return the model, served under the name in the file; without --model, that name is the model."""
     name = scan.models[0] if scan.models else None
-    if given is not None or name is None or name == DEMO_NAME:
-        return choose_model(given, name=name)
+    if model is not None or name is None or name == DEMO_NAME:
+        return choose_model(model, name=name)
     try:
         return choose_model(name, name=name)
     except InputError:
         raise InputError(
             f"the file names the model {name!r}, which is neither a folder nor a Hugging Face id. "
-            "Say with --model which one to run it with."
+            "Name the model with --model."
         ) from None
 
 
 @contextmanager
 def telling_where_answers_are(stage: Stage) -> Iterator[None]:
-    """Raise ServiceError where a file of the results cannot be written in the end."""
+    """Raise ServiceError, naming the batch that has the answers, if a file of the results cannot be written."""
     outputs = {str(path.resolve()) for path in (stage.results.answers, stage.results.errors)}
     try:
         yield
@@ -107,9 +107,9 @@ def telling_where_answers_are(stage: Stage) -> Iterator[None]:
             raise
         batch_id = stage.run.read().batch_id
         raise ServiceError(
-            f"cannot write {error.filename}: {error.strerror}. The answers are kept, as {batch_id}: give the same "
-            "command again once that file can be written, and nothing is computed again. Or write them elsewhere, with "
-            f"`tokenmill batch results {batch_id} -o FILE` beside `tokenmill up --data-dir {stage.run.stack}`."
+            f"cannot write {error.filename}: {error.strerror}. The answers are kept in {batch_id}: run the same "
+            "command again once the file can be written, and nothing is computed again. Or write them elsewhere with "
+            f"`tokenmill batch results {batch_id} -o FILE` while `tokenmill up --data-dir {stage.run.stack}` runs."
         ) from None
 
 
@@ -124,17 +124,17 @@ def _tally(results: ResultFiles) -> LineTally:
 
 
 def _report(tally: LineTally, batch: Any, results: ResultFiles) -> None:
-    """Say what is done, and what the last batch took for it; None where none was needed."""
-    told = [f"{tally.num_completed:,} of {counted(tally.num_completed + tally.num_failed, 'line')} completed"]
+    """Print how many lines are done, and the tokens of the last batch; None if no batch was needed."""
+    parts = [f"{tally.num_completed:,} of {counted(tally.num_completed + tally.num_failed, 'line')} completed"]
     if batch is not None:
         rate = average_rate(batch)
         tokens = counted(batch.usage.output_tokens if batch.usage else 0, "output token")
-        told.append(f"{tokens} ({rate})" if rate else tokens)
-    say(f"{', '.join(told)}, written to {results.answers}")
+        parts.append(f"{tokens} ({rate})" if rate else tokens)
+    say(f"{', '.join(parts)}, written to {results.answers}")
 
 
 def _end(tally: LineTally, results: ResultFiles, *, fail_on_errors: bool) -> None:
-    """Say which lines failed and which answers were truncated, and exit as that asks."""
+    """Print how many lines failed and answers were truncated, and exit with the matching status."""
     if tally.num_failed:
         say(f"{counted(tally.num_failed, 'line')} failed, see {results.errors}: {by_code(tally.codes)}")
     if cut := truncated(tally.num_truncated):
@@ -150,11 +150,11 @@ def _require_errors_replaceable(results: ResultFiles) -> None:
     try:
         require_replaceable(results.errors)
     except InputError as error:
-        raise InputError(f"lines that fail go to {results.errors}: {error}") from None
+        raise InputError(f"failed lines go to {results.errors}: {error}") from None
 
 
 def _require_apart(input_path: Path, results: ResultFiles) -> None:
-    """Raise InputError where the output, or its file of failed lines, would replace the input."""
+    """Raise InputError if the output, or its file of failed lines, would replace the input."""
     for path in results.paths:
         if input_path.exists() and path.samefile(input_path):
             raise InputError(f"{path} would replace the input. Choose another output with -o.")

@@ -1,4 +1,4 @@
-"""Which model a stack serves: a folder, a GGUF file, a Hugging Face id, or the demo model of a checkout."""
+"""The model that a stack serves: a folder, a GGUF file, a Hugging Face id, or the demo model of a checkout."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ _MOST_CONFIG_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model and what it is called."""
+    """A model and its served name."""
 
     name: str
-    """What requests say."""
+    """The name in requests."""
     path: str
-    """An absolute folder or GGUF file, or a Hugging Face id, perhaps with its revision: `org/name@revision`."""
+    """An absolute path of a folder or GGUF file, or a Hugging Face id, perhaps with a revision: `org/name@revision`."""
 
 
-def choose_model(given: str | None, *, name: str | None = None) -> ServedModel:
-    """Return the model for `--model given`, served as `name` (default: that of the folder or file, or the id).
+def choose_model(model: str | None, *, name: str | None = None) -> ServedModel:
+    """Return the model for `--model`, served as `name` (default: the name of the folder or file, or the id).
 
-    Raises InputError for a path that holds no model, and where nothing is given and there is no demo model.
+    Raises InputError for a path without a model, and if `model` is None and there is no demo model.
     """
-    if given is None:
+    if model is None:
         folder = demo_model_folder()
         if folder is None:
             raise InputError(
                 "no model was given. Say which with --model: a folder with config.json, FILE.gguf, or org/name."
             )
         return ServedModel(name=name or DEMO_NAME, path=str(folder))
-    path = Path(given).expanduser()
-    hub_id = _HUB_ID.fullmatch(given)
-    if path.exists() or hub_id is None or given.startswith(".") or _is_gguf(path):
-        _require_model(path, given)
-        path = path.absolute() if _is_gguf(path) else path.resolve()  # a hub's cache names what a link leads to anew
+    path = Path(model).expanduser()
+    hub_id = _HUB_ID.fullmatch(model)
+    if path.exists() or hub_id is None or model.startswith(".") or _is_gguf(path):
+        _require_model(path, model)
+        path = path.absolute() if _is_gguf(path) else path.resolve()  # the hub's cache links to files of other names
         return ServedModel(name=name or _name_of(path), path=str(path))
-    return ServedModel(name=name or hub_id[1], path=given)
+    return ServedModel(name=name or hub_id[1], path=model)
 
 
-def is_readable_here(given: str) -> bool:
-    """Tell whether a model's files are on this machine; False for a hub id, or a folder that only workers have.
+def is_readable_here(model: str) -> bool:
+    """Return whether a model's files are on this machine; False for a hub id, or a folder that only workers have.
 
-    Raises InputError for files that are here and are no model, or cannot be read.
+    Raises InputError for files that are here but are not a model, or cannot be read.
     """
-    path = Path(given).expanduser()
+    path = Path(model).expanduser()
     if not path.exists():
         return False
-    _require_model(path, given)
+    _require_model(path, model)
     file = path if _is_gguf(path) else path / _CONFIG
     try:
         with file.open("rb") as opened:
@@ -65,12 +65,12 @@ def is_readable_here(given: str) -> bool:
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {error}. Copy the model here again.") from None
     if not is_model:
-        raise InputError(f"{file} is not what its name says. Copy the model here again.")
+        raise InputError(f"the content of {file} does not match its name. Copy the model here again.")
     return True
 
 
 def demo_model_folder() -> Path | None:
-    """Return the demo model of the checkout this code runs from, if it does."""
+    """Return the demo model, if this code runs from a checkout."""
     folder = Path(__file__).resolve().parent.parent / "examples" / "demo_model"
     return folder if (folder / _CONFIG).is_file() else None
 
@@ -85,20 +85,20 @@ def _name_of(path: Path) -> str:
     return DEMO_NAME if path == demo_model_folder() else path.name
 
 
-def _require_model(path: Path, given: str) -> None:
+def _require_model(path: Path, model: str) -> None:
     if not path.exists():
         raise InputError(
-            f"there is no model at {given}. Give a folder that holds {_CONFIG} and safetensors files, a file whose "
+            f"there is no model at {model}. Give a folder that contains {_CONFIG} and safetensors files, a file whose "
             f"name ends in {_GGUF}, or a Hugging Face id like org/name or org/name@revision."
         )
     if _is_gguf(path) and path.is_file():
         return
     if path.is_file() and _begins_as_gguf(path):
-        raise InputError(f"{given} is a GGUF file, which is read as one by its name. Let that end in {_GGUF}.")
+        raise InputError(f"{model} is a GGUF file, but its name does not end in {_GGUF}. Rename it.")
     if not (path / _CONFIG).is_file():
         files = sorted(entry.name for entry in path.glob("*") if _is_gguf(entry))
         instead = f"Give the file: {path / files[0]}." if files else "Give the folder that contains it."
-        raise InputError(f"{given} holds no model: {_CONFIG} is missing. {instead}")
+        raise InputError(f"{model} contains no model: {_CONFIG} is missing. {instead}")
 
 
 def _begins_as_gguf(path: Path) -> bool:

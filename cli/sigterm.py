@@ -1,4 +1,4 @@
-"""What SIGTERM does to a role that has no way of its own to end."""
+"""SIGTERM for a role without its own shutdown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 
 @contextmanager
 def ends_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end this process at once with exit status 0: it was asked to end, and has nothing to save.
+    """Let SIGTERM end this process at once with exit status 0: there is nothing to save.
 
     Without a handler the exit status is that of a kill (143), and process 1 of a container does not end at all.
-    uvicorn takes the signal over while it serves, and raises it again once all is closed, which then ends here: threads
-    that a silent server keeps are waited for by no interpreter.
+    uvicorn handles the signal while it serves and raises it again when all is closed, which ends the process here: no
+    interpreter then waits for threads that a silent server keeps.
     """
     before = signal.signal(signal.SIGTERM, _end)
     try:

@@ -1,4 +1,4 @@
-"""What a server does in stages, each a batch: listed, and shown on standard error until it has ended."""
+"""Extractions and indexes, which a server builds in stages: as a list, and as progress on standard error."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A table of the newest of a kind."""
+    """A table of the newest objects of a kind."""
 
     path: str
     columns: tuple[str, ...]
     numbers: tuple[str, ...]
-    """Those of them that are numbers."""
+    """The columns with numbers."""
     row: Callable[[dict[str, Any]], tuple[object, ...]]
-    """What one has in the columns; in `reason`, the last of them, a sentence."""
+    """The values of the columns; the last, `reason`, is a sentence."""
 
     def print(self, *, collection: str | None, limit: int, as_json: bool) -> None:
-        """Print the newest of all collections, or of one."""
+        """Print the newest objects of all collections, or of one."""
         with server() as calls:
-            found = calls.pages(self.path, limit=limit, collection_id=collection)
+            objects = calls.pages(self.path, limit=limit, collection_id=collection)
         if as_json:
-            print(json.dumps(found, indent=2))
+            print(json.dumps(objects, indent=2))
             return
-        print_table(self.columns, map(self.row, found), numbers=self.numbers, below="reason")
+        print_table(self.columns, map(self.row, objects), numbers=self.numbers, below="reason")
 
 
-def stage_reached(found: dict[str, Any]) -> str:
-    return found["stages"][-1]["name"] if found["stages"] else ""
+def stage_reached(obj: dict[str, Any]) -> str:
+    return obj["stages"][-1]["name"] if obj["stages"] else ""
 
 
 def until_ended(calls: Calls, path: str) -> dict[str, Any]:
-    """Say what changes of an extraction or an index, and return it once it has ended."""
-    said = ""
-    while (found := ask_patiently(calls.client, lambda: calls.get(path)))["status"] in ("in_progress", "cancelling"):
-        now = progress(found)
-        if now != said:
+    """Print the progress of an extraction or an index, and return it once it has ended."""
+    printed = ""
+    while (latest := ask_patiently(calls.client, lambda: calls.get(path)))["status"] in ("in_progress", "cancelling"):
+        now = progress(latest)
+        if now != printed:
             print(now, file=sys.stderr, flush=True)
-            said = now
+            printed = now
         time.sleep(_POLL_SECONDS)
-    return found
+    return latest
 
 
-def progress(found: dict[str, Any]) -> str:
-    """Return how far each stage is, and what is waited for."""
+def progress(obj: dict[str, Any]) -> str:
+    """Return the progress of each stage, and the reason for a wait."""
     stages = []
-    for stage in found["stages"]:
+    for stage in obj["stages"]:
         counts = stage["request_counts"] or {"completed": 0, "failed": 0, "total": 0}
         stages.append(f"{stage['name']} {counts['completed'] + counts['failed']:,}/{counts['total']:,}")
-    return " · ".join(stages) + (f" · {found['reason']}" if found["reason"] else "")
+    return " · ".join(stages) + (f" · {obj['reason']}" if obj["reason"] else "")

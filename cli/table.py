@@ -1,4 +1,4 @@
-"""Tables for people in a terminal, tab-separated lines for programs in a pipe."""
+"""Tables in a terminal, tab-separated lines in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
-"""Categories of signs: controls, formats such as marks that turn text, ends of lines and paragraphs."""
+"""Unicode categories: controls, formats such as direction marks, line and paragraph separators."""
 
 
 def print_table(
@@ -22,12 +22,11 @@ def print_table(
     total: Sequence[object] | None = None,
     below: str | None = None,
 ) -> None:
-    """Print `header` and `rows`, laid out where a terminal reads them; nothing is ever cut short.
-    A datetime is shown in UTC, to the second.
+    """Print `header` and `rows`, laid out in a terminal; nothing is truncated. Datetimes are in UTC, to the second.
 
-    A terminal shows the columns named in `numbers` flush right, their whole numbers as `12,345`, and below a line
-    `total`, the sum of all rows; programs add up by themselves. The column `below` holds sentences: a terminal shows
-    them under the table, each with the first cell of its row.
+    A terminal shows the columns in `numbers` right-aligned with thousands separators, and `total`, the sum of all rows,
+    below a line; programs add up themselves. The column `below` holds sentences: a terminal prints them under the
+    table, each with the first cell of its row.
     """
     if not sys.stdout.isatty():
         for row in (header, *rows):
@@ -61,14 +60,14 @@ def _text(cell: object) -> str:
 
 
 def escaped(text: str) -> str:
-    """Write what steers a terminal or cannot be seen as Python writes it: names are given by others."""
+    """Escape control and invisible characters as Python does: names come from other users."""
     if text.isprintable():
         return text
     return "".join(repr(sign)[1:-1] if unicodedata.category(sign) in _UNSEEN else sign for sign in text)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Print one `name  value` a line; where it is too long for a terminal, it goes on below its beginning."""
+    """Print one `name  value` per line; a terminal wraps long values under their beginning."""
     width = max((len(name) for name in fields), default=0)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in fields.items():
@@ -81,12 +80,12 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def age(unix_seconds: int) -> str:
-    """Return how long ago it was, such as `40 s`, `3 min`, `5 h` or `12 d`."""
+    """Return the time since then, such as `40 s`, `3 min`, `5 h` or `12 d`."""
     return _span(int(time.time()) - unix_seconds)
 
 
 def time_left(earliest: int, latest: int) -> str:
-    """Return when something is to come, such as `40 s to 2 min`, or one of them where both are the same."""
+    """Return the time until then, such as `40 s to 2 min`, or one value if both are the same."""
     now = int(time.time())
     spans = dict.fromkeys(_span(moment - now) for moment in (earliest, latest))
     return " to ".join(spans)

@@ -1,4 +1,4 @@
-"""Tables laid out for a terminal: columns as wide as there is room, nothing cut short."""
+"""Tables laid out for a terminal: columns as wide as there is room, nothing truncated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(
     texts = [[str(cell) for cell in row] for row in rows]
     laid_out = Table(box=None, pad_edge=False, collapse_padding=True)
     first, *others = header
-    # The first column names the row and is pasted into the next command, so the others make room for it.
+    # The first column is an id to paste into the next command, so the others give way.
     laid_out.add_column(first, no_wrap=True, min_width=max(map(len, (first, *(row[0] for row in texts)))))
     everything = [header, *texts, *([] if total is None else [list(map(str, total))])]
     _, *widths = [None] * len(header) if room is None else _widths(everything, room=room)
@@ -34,14 +34,14 @@ def table(
 
 
 def _widths(rows: Sequence[Sequence[str]], *, room: int) -> Sequence[int | None]:
-    """Return how wide columns are that share `room` without a break inside a word; None where there is no such way.
+    """Return widths of columns that fit into `room` without breaking words; all None if that is impossible.
 
-    The widest that has spaces gives way first.
+    The widest column with spaces shrinks first.
     """
     columns = list(zip(*rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
     words = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
-    words[0] = widths[0]  # which is pasted into the next command
+    words[0] = widths[0]  # the id
     while sum(widths) + len(widths) - 1 > room:
         giving = [(width, place) for place, width in enumerate(widths) if width > words[place]]
         if not giving:

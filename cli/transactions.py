@@ -1,4 +1,4 @@
-"""The transactions of commands that talk to Postgres directly, and where that and the object store are."""
+"""Transactions of commands that connect to Postgres, and the URLs of the database and the object store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DataDirOption = Annotated[
 
 @contextmanager
 def database_sessions(data_dir: Path | None) -> Iterator[sessionmaker[Session]]:
-    """Give the sessions of the database of the environment, or of a running `tokenmill up`."""
+    """Open sessions of the database of the environment or of a running `tokenmill up`."""
     from jobs.database import connect, sessions
 
     engine = connect(running_database_url(data_dir))
@@ -37,7 +37,7 @@ def database_sessions(data_dir: Path | None) -> Iterator[sessionmaker[Session]]:
 
 @contextmanager
 def admin_transaction(data_dir: Path | None) -> Iterator[Session]:
-    """Run one transaction on that database."""
+    """Run one transaction in that database."""
     from jobs.database import transaction
 
     with database_sessions(data_dir) as maker, transaction(maker) as session:
@@ -46,7 +46,7 @@ def admin_transaction(data_dir: Path | None) -> Iterator[Session]:
 
 @contextmanager
 def administration(data_dir: Path | None) -> Iterator[Admin]:
-    """Run one transaction that changes something: the admin log names the user of this process."""
+    """Run one transaction of an operator: the admin log names the user of this process."""
     from jobs.admin_log import Actor, Admin
 
     with admin_transaction(data_dir) as session:
@@ -54,43 +54,43 @@ def administration(data_dir: Path | None) -> Iterator[Admin]:
 
 
 def storage_url(data_dir: Path | None) -> str | None:
-    """Return where the object store is, None where nobody has said."""
-    given = os.environ.get("TOKENMILL_STORAGE_URL")
-    if data_dir is None and (given or given_database_url()):
-        return given
+    """Return the URL of the object store; None if it is not known."""
+    url = os.environ.get("TOKENMILL_STORAGE_URL")
+    if data_dir is None and (url or given_database_url()):
+        return url
     return DataDir(root=(data_dir or default_data_dir()).absolute()).objects.as_uri()
 
 
 def owner_database_url(data_dir: Path | None) -> str:
-    """Return where a database is changed as a whole: as its owner where that is known, else as everything else."""
-    given = os.environ.get("TOKENMILL_DATABASE_OWNER_URL") or given_database_url()
-    if given and data_dir is None:
-        return given
-    noted = DataDir(root=data_dir or default_data_dir()).owner_url
-    return noted.read_text().strip() if noted.exists() else running_database_url(data_dir)
+    """Return the URL of the database's owner if it is known, otherwise that of services. Raises InputError."""
+    url = os.environ.get("TOKENMILL_DATABASE_OWNER_URL") or given_database_url()
+    if url and data_dir is None:
+        return url
+    file = DataDir(root=data_dir or default_data_dir()).owner_url
+    return file.read_text().strip() if file.exists() else running_database_url(data_dir)
 
 
 def given_database_url() -> str | None:
-    """Return the database that the environment names: for services, or else for its owner, who may do their work."""
+    """Return the URL of the environment: that of services, or else the owner's, who may do their work."""
     return os.environ.get("TOKENMILL_DATABASE_URL") or os.environ.get("TOKENMILL_DATABASE_OWNER_URL")
 
 
 def given_logins(data_dir: Path | None) -> list[str]:
-    """Return the URLs of the environment, whose roles of the database are to have their passwords."""
+    """Return the database URLs of the environment; their roles get the passwords in them."""
     names = [f"TOKENMILL_DATABASE_{whose}URL" for whose in ("", "PREPARE_", "OWNER_")]
     return [url for name in names if (url := os.environ.get(name))] if data_dir is None else []
 
 
 def running_database_url(data_dir: Path | None) -> str:
     """Return TOKENMILL_DATABASE_URL, or the database of the stack that runs on `data_dir`. Raises InputError."""
-    given = given_database_url()
-    if given and data_dir is None:
-        return given
+    url = given_database_url()
+    if url and data_dir is None:
+        return url
     folder = data_dir or default_data_dir()
-    noted = DataDir(root=folder).database_url
-    if not noted.exists():
+    file = DataDir(root=folder).database_url
+    if not file.exists():
         raise InputError(
             f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {folder}. "
-            "Set the one, or name the other with --data-dir."
+            "Set the variable, or name another folder with --data-dir."
         )
-    return noted.read_text().strip()
+    return file.read_text().strip()

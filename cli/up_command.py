@@ -1,4 +1,4 @@
-"""`tokenmill up`: the whole service in the foreground of one terminal."""
+"""`tokenmill up`: the whole service in the foreground of a terminal."""
 
 from __future__ import annotations
 
@@ -27,34 +27,35 @@ if TYPE_CHECKING:
 def up(
     *,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Everything is kept here [default: $TOKENMILL_DATA_DIR or ~/.local/share/…]")
+        Path | None, typer.Option(help="Folder for all data [default: $TOKENMILL_DATA_DIR or ~/.local/share/…]")
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the API.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address the API listens on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address that the API listens on.")] = "127.0.0.1",
     model: Annotated[
         str | None,
         typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the demo model of a checkout]"),
     ] = None,
-    served_name: Annotated[str | None, typer.Option(help="The name requests use [default: from --model]")] = None,
+    served_name: Annotated[str | None, typer.Option(help="Model name in requests [default: from --model]")] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="Engines to run; with several, one per GPU; 0 to start workers yourself.")
+        int, typer.Option(min=0, help="Engines to run, one per GPU if several; 0: start workers yourself.")
     ] = 1,
     external_servers: Annotated[
         bool,
         typer.Option(
             "--external-servers",
             envvar="TOKENMILL_EXTERNAL_SERVERS",
-            help="Use what TOKENMILL_DATABASE_URL, _REDIS_URL and _STORAGE_URL name, and start only the rest.",
+            help="Use the servers of TOKENMILL_DATABASE_URL, _REDIS_URL and _STORAGE_URL; start only the others.",
         ),
     ] = False,
     show_env: Annotated[
-        bool, typer.Option("--show-env", help="Also print what to export for `tokenmill worker` in another terminal.")
+        bool,
+        typer.Option("--show-env", help="Also print the variables that `tokenmill worker` needs in another terminal."),
     ] = False,
     show_key: Annotated[
-        bool, typer.Option("--show-key", help="Print the API key at a later start, too: the first one does by itself.")
+        bool, typer.Option("--show-key", help="Print the API key; the first start always does.")
     ] = False,
 ) -> None:
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; a restart continues with the same data."""
@@ -87,7 +88,7 @@ def up(
 
 
 def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:
-    """Print what a browser and a second terminal need. A key that each start prints ends up in logs and on screens."""
+    """Print what a browser and a second terminal need. A key that each start prints would end up in logs."""
     where = "below" if is_key_shown else "of the first start; `tokenmill up --show-key` prints it"
     _say(f"dashboard: {stack.base_url.removesuffix('v1')} (sign in with the key {where})")
     key = f" TOKENMILL_API_KEY={stack.api_key}" if is_key_shown else ""
@@ -96,7 +97,7 @@ def _tell_where(stack: RunningStack, *, is_key_shown: bool) -> None:
 
 @contextmanager
 def _life_of(stack: RunningStack) -> Iterator[None]:
-    """Show who works on what, where a person may be looking."""
+    """Show a status line of queue and workers, unless logs are JSON."""
     if logs.is_json():
         yield
         return
@@ -106,7 +107,7 @@ def _life_of(stack: RunningStack) -> Iterator[None]:
 
 @contextmanager
 def overviews(database_url: str) -> Iterator[Callable[[], Overview]]:
-    """Open a database for looks at the queue and its workers."""
+    """Open a database to read overviews of the queue and its workers."""
     from jobs.database import connect, sessions, transaction
     from jobs.metrics import overview
 

@@ -1,4 +1,4 @@
-"""The models that batches may name: what they cost, where they are, and how they come to this machine.
+"""`tokenmill models …`: models that batches may use, their prices, and their files on this machine.
 
-Knows no engine: what a model's files hold is a worker's to judge.
+Workers check the content of a model's files.
 """

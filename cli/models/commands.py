@@ -1,4 +1,4 @@
-"""`tokenmill models …`: the models that batches may name, and what they cost. They talk to Postgres directly."""
+"""`tokenmill models …`: models that batches may use, and their prices. Connects to Postgres."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ _PRICE_DIGITS = 6  # micro-units
 _FACTOR_DIGITS = 2  # per cent
 _AS_THE_OTHERS = "same"
 
-InputPrice = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Of a million prompt tokens, such as 0.15.")]
-CachedInputPrice = Annotated[
-    str | None, typer.Option(metavar="AMOUNT|same", help="Of those that the prefix cache had [default: same]")
+InputPrice = Annotated[
+    str | None, typer.Option(metavar="AMOUNT", help="Price of a million prompt tokens, such as 0.15.")
 ]
-OutputPrice = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Of a million generated tokens.")]
-UrgentFactor = Annotated[str | None, typer.Option(metavar="FACTOR", help="Class urgent costs so many times as much.")]
-BulkFactor = Annotated[str | None, typer.Option(metavar="FACTOR", help="The same for class bulk, such as 0.5.")]
+CachedInputPrice = Annotated[
+    str | None, typer.Option(metavar="AMOUNT|same", help="Price of those in the prefix cache [default: same]")
+]
+OutputPrice = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Price of a million generated tokens.")]
+UrgentFactor = Annotated[str | None, typer.Option(metavar="FACTOR", help="Price factor of class urgent, such as 2.")]
+BulkFactor = Annotated[str | None, typer.Option(metavar="FACTOR", help="Price factor of class bulk, such as 0.5.")]
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The name requests use.")],
+    name: Annotated[str, typer.Argument(help="The name in requests.")],
     path: Annotated[str, typer.Argument(help="Folder or FILE.gguf on the workers, or Hugging Face id[@revision].")],
     *,
     input_price: InputPrice = None,
@@ -54,13 +56,14 @@ def add(
     urgent_factor: UrgentFactor = None,
     bulk_factor: BulkFactor = None,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Offer it before a worker has loaded it, though it is not here.")
+        bool,
+        typer.Option("--unchecked", help="Offer it before a worker has loaded it, even if its files are not here."),
     ] = False,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Make a model known; then start a worker for it. Prices are in units of TOKENMILL_CURRENCY.
+    """Add a model; then start a worker for it. Prices are in units of TOKENMILL_CURRENCY.
 
-    Batches may name it at once where its files are on this machine and can be read, else once a worker has loaded it.
+    Batches may use it at once if its files are readable on this machine, otherwise once a worker has loaded it.
     """
     from features.administration import models
 
@@ -68,18 +71,18 @@ def add(
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     with administration(data_dir) as admin:
         models.add(admin, name, path, is_checked=is_offered, serves=_kind_of(path), **prices)
-    print(f"added {name}" if is_offered else f"added {name}; batches may name it once a worker has loaded it")
+    print(f"added {name}" if is_offered else f"added {name}; batches may use it once a worker has loaded it")
 
 
 def _kind_of(path: str) -> LineKind:
-    """Return what a model answers, as far as its files say it here; a worker that loads it knows better."""
+    """Return the kind of lines that a model answers, from its files here; a worker that loads it corrects that."""
     kinds = {Purpose.EMBED: LineKind.POOL, Purpose.RERANK: LineKind.RERANK, None: LineKind.GENERATE}
     return kinds[purpose_of(Path(path).expanduser())]
 
 
 @app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="The name requests use.")],
+    name: Annotated[str, typer.Argument(help="The name in requests.")],
     *,
     input_price: InputPrice = None,
     cached_input_price: CachedInputPrice = None,
@@ -88,13 +91,13 @@ def set_(
     bulk_factor: BulkFactor = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Set prices of a model; work that is taken up later is billed with them, past bills stay."""
+    """Set prices of a model, for work that starts from now on; past bills are not changed."""
     from features.administration import models
 
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
     if not prices:
         raise InputError(
-            "no price is given. Give --input-price, --output-price or another one; `models list` shows them."
+            "no price is given. Give --input-price, --output-price or another one; `models list` shows the prices."
         )
     with administration(data_dir) as admin:
         shown = dict(zip(_PRICE_HEADER, _shown_prices(models.set_prices(admin, name, **prices)), strict=True))
@@ -106,7 +109,7 @@ def set_(
 
 @app.command()
 def reprice(
-    name: Annotated[str, typer.Argument(help="The name requests use.")],
+    name: Annotated[str, typer.Argument(help="The name in requests.")],
     *,
     input_price: InputPrice = None,
     cached_input_price: CachedInputPrice = None,
@@ -118,21 +121,21 @@ def reprice(
     tenant: Annotated[str | None, typer.Option(help="Name or id [default: all tenants]")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Show what past lines of a model would have cost at other prices, by tenant; changes no price and no bill.
+    """Show what past lines of a model would have cost at other prices, by tenant; no price or bill is changed.
 
-    What is not given is as the model has it now. The last 30 days of UTC unless told otherwise.
+    Prices that are not given are the model's current ones. By default the last 30 days (UTC).
     """
     from jobs import served_models
     from jobs.accounts import repricing, tenants
     from jobs.accounts.usage import period
 
     prices = given_prices(input_price, cached_input_price, output_price, urgent=urgent_factor, bulk=bulk_factor)
-    asked = period(since and since.date(), until and until.date())
+    days = period(since and since.date(), until and until.date())
     with admin_transaction(data_dir) as session:
         columns = served_models.prices_with(served_models.find_model(session, name), **prices)
         tenant_id = None if tenant is None else tenants.find_tenant(session, tenant).id
-        found = repricing.reprice(session, name, columns, asked, tenant_id=tenant_id)
-    print_repriced(found, asked, currency=_currency())
+        repriced = repricing.reprice(session, name, columns, days, tenant_id=tenant_id)
+    print_repriced(repriced, days, currency=_currency())
 
 
 @app.command()
@@ -142,9 +145,9 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit [default: main]")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Fetch a model to this machine and print where it is; HF_TOKEN is sent to the hub where it is set.
+    """Download a model to this machine and print its path; HF_TOKEN is sent to the hub if it is set.
 
-    Models of the hub go to its cache (HF_HOME), where workers look for them; no code is fetched with them.
+    Models of the hub go to its cache (HF_HOME), where workers find them; no code is downloaded.
     """
 
     def say(sentence: str) -> None:
@@ -156,16 +159,16 @@ def pull(
     else:
         from cli.models.hub import parse_hub_model, pull_from_hub
 
-        wanted = parse_hub_model(what, revision)
-        path = pull_from_hub(wanted, say=say)
-        model = wanted.name if wanted.file is None else str(path)
+        hub_model = parse_hub_model(what, revision)
+        path = pull_from_hub(hub_model, say=say)
+        model = hub_model.name if hub_model.file is None else str(path)
     print(path)
     say(f"serve it: tokenmill up --model {shlex.quote(model)}")
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="The name requests use.")], data_dir: DataDirOption = None) -> None:
-    """Take a model away, once no worker serves it and no open batch names it; bills stay."""
+def remove(name: Annotated[str, typer.Argument(help="The name in requests.")], data_dir: DataDirOption = None) -> None:
+    """Remove a model that no worker serves and no open batch uses; bills are kept."""
     from features.administration import models
 
     with administration(data_dir) as admin:
@@ -175,9 +178,9 @@ def remove(name: Annotated[str, typer.Argument(help="The name requests use.")], 
 
 @app.command("list")
 def list_(data_dir: DataDirOption = None) -> None:
-    """List models, who serves them, what lines they answer, and their prices for a million tokens.
+    """List models with their workers, endpoints and prices per million tokens.
 
-    The prices are those of class normal; the factors are those of the other classes.
+    The prices are for class normal; the factors are for the other classes.
     """
     from jobs import served_models
     from jobs.chunks import fleet
@@ -213,37 +216,37 @@ def given_prices(
     urgent: str | None,
     bulk: str | None,
 ) -> NewPrices:
-    """Return the prices that options give, exactly. Raises InputError."""
-    found: dict[str, Any] = {
+    """Return the exact prices of the options. Raises InputError."""
+    options: dict[str, Any] = {
         "input_price_picos": _price("--input-price", input_price),
         "output_price_picos": _price("--output-price", output_price),
         "urgent_price_percent": _factor("--urgent-factor", urgent),
         "bulk_price_percent": _factor("--bulk-factor", bulk),
     }
-    prices: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    prices: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if cached_input_price is not None:
         is_same = cached_input_price == _AS_THE_OTHERS
         prices["cached_input_price_picos"] = None if is_same else _price("--cached-input-price", cached_input_price)
-    return prices  # type: ignore[return-value]  # a dictionary of some of its keys
+    return prices  # type: ignore[return-value]  # a dictionary with some of its keys
 
 
-def _price(option: str, given: str | None) -> int | None:
-    return _amount(option, given, digits=_PRICE_DIGITS, meaning="for a million tokens, such as 0.15")
+def _price(option: str, text: str | None) -> int | None:
+    return _amount(option, text, digits=_PRICE_DIGITS, meaning="per million tokens, such as 0.15")
 
 
-def _factor(option: str, given: str | None) -> int | None:
-    return _amount(option, given, digits=_FACTOR_DIGITS, meaning="such as 2 or 0.5")
+def _factor(option: str, text: str | None) -> int | None:
+    return _amount(option, text, digits=_FACTOR_DIGITS, meaning="such as 2 or 0.5")
 
 
-def _amount(option: str, given: str | None, *, digits: int, meaning: str) -> int | None:
+def _amount(option: str, text: str | None, *, digits: int, meaning: str) -> int | None:
 
-    if given is None:
+    if text is None:
         return None
     try:
-        return from_currency(given, digits=digits)
+        return from_currency(text, digits=digits)
     except ValueError:
         raise InputError(
-            f"{option} is {given[:40]!r}; give a number {meaning}, with at most {digits} digits behind the point"
+            f"{option} is {text[:40]!r}; give a number {meaning}, with at most {digits} decimal places"
         ) from None
 
 

