@@ -87,10 +87,10 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
         Raises what `_submit` raises, or _NoRoomError if the stage is dispensable.
         """
-        made = self._lines_of(work, standing)
-        kept = made.keep(stage)
+        stage_lines = self._lines_of(work, standing)
+        kept = stage_lines.keep(stage)
         documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
-        counted = CountedLines(made.lines(stage, documents_key=documents_key))
+        counted = CountedLines(stage_lines.lines(stage, documents_key=documents_key))
         is_further_round = stage in map(stage_of, standing.begun)
         if is_further_round and counted.is_empty():
             return False
@@ -147,8 +147,8 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
     def _complete(self, work: ExtractionWork, standing: Standing, reason: str | None) -> None:
         schema = standing.job.schema
-        made = (one.record() for one in self._lines_of(work, standing).progress())
-        records = reviews.noting(work, schema, made)
+        all_records = (one.record() for one in self._lines_of(work, standing).progress())
+        records = reviews.noting(work, schema, all_records)
         written = outputs.write(self._storage, standing.extraction, records, schema=schema)
         with work.writing() as (session, extraction):
             if extraction.state == ExtractionState.CANCELLING:  # cancelled meanwhile: end as the next attempt would

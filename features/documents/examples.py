@@ -109,19 +109,19 @@ class Examples:
         by_id, by_name = self._called(session, {*gold, *(one.document for one in gold.values())}, ids=gold.keys())
         documents: dict[str, CollectionDocument] = {}
         for key, one in gold.items():
-            meant = [by_id[key]] if key in by_id else by_name.get(one.document, [])
-            if not meant:
+            matches = [by_id[key]] if key in by_id else by_name.get(one.document, [])
+            if not matches:
                 raise self._refused(
                     f"{one.document[:200]!r}, which is no document of the collection, and no id of another one's. Give "
                     "names as the collection has them, or ids."
                 )
-            if len(meant) > 1:
+            if len(matches) > 1:
                 raise self._refused(
                     f"{one.document!r}, as two documents of the collection are called: give the id of one."
                 )
-            if meant[0] in documents.values():
-                raise self._refused(f"{meant[0].name!r} in two lines. Keep one of them.")
-            documents[key] = meant[0]
+            if matches[0] in documents.values():
+                raise self._refused(f"{matches[0].name!r} in two lines. Keep one of them.")
+            documents[key] = matches[0]
         return documents
 
     def _called(
@@ -147,7 +147,7 @@ class Examples:
         gold, fits = self._gold(job.schema), job.fits()
         with self.reading() as session:
             documents = self._named(session, gold)
-        for name, known in gold.items():
+        for name, gold_document in gold.items():
             row = documents[name]
             text = None if row.object_key is None else self._text(row.object_key)
             if text is None:
@@ -155,7 +155,7 @@ class Examples:
                     f"could not be read: {row.error['message']}" if row.error else "is not read: extract from it first"
                 )
                 raise InputError(f"{name!r}, an example of {self.source}, {why}")
-            example = Example(document_text=text, fields=known.fields)
+            example = Example(document_text=text, fields=gold_document.fields)
             if not _is_short(example, fits):
                 raise InputError(
                     f"{name!r}, an example of {self.source}, is too long: a prompt has no room for three such ones "

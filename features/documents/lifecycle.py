@@ -76,7 +76,7 @@ def create_extraction(
 ) -> Extraction:
     """Accept an extraction, or return the one that an earlier call with the same idempotency key made.
 
-    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError where the key was used for another
+    Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError if the key was used for another
     request.
     """
     earlier = find_earlier(session, tenant.id, request)
@@ -85,15 +85,15 @@ def create_extraction(
     check_metadata(request.metadata)
     check_priority(tenant, request.priority)
     window = parse_window(request.completion_window)
-    asked = _asked(session, tenant.id, request, find_index)
+    target = _asked(session, tenant.id, request, find_index)
     require_model(session, request.plan.model)
     _check_room(session, tenant.id, settings)
-    plan = replace(request.plan, corpus=asked.corpus, context=fleet.contexts(session).get(request.plan.model))
-    require_askable(session, plan, num_documents=asked.num_documents, settings=settings)
+    plan = replace(request.plan, corpus=target.corpus, context=fleet.contexts(session).get(request.plan.model))
+    require_askable(session, plan, num_documents=target.num_documents, settings=settings)
     extraction = Extraction(
         id=new_id("extraction"),
         tenant_id=tenant.id,
-        collection_id=asked.collection_id,
+        collection_id=target.collection_id,
         model=request.plan.model,
         plan=orjson.loads(plan.to_bytes()),
         again=plan.passes.again,
@@ -106,7 +106,7 @@ def create_extraction(
         idempotency_key=request.idempotency_key,
         fingerprint=request.fingerprint(),
         expires_at=func.now() + window,
-        num_documents=asked.num_documents,
+        num_documents=target.num_documents,
     )
     session.add(extraction)
     session.flush()

@@ -82,7 +82,7 @@ def begin(
     session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
     """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
-    wanted = course_stages.StageBatch(
+    new_batch = course_stages.StageBatch(
         stage=stage.value,
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
         metadata={"extraction_id": extraction.id},
@@ -94,4 +94,4 @@ def begin(
     # Unless rounds are repeated, the number is the stage's position.
     number = max(STAGES.index(stage), 0 if last is None else last + 1)
     row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
-    course_stages.begin(session, extraction, row, lines=lines, wanted=wanted, settings=settings)
+    course_stages.begin(session, extraction, row, lines=lines, wanted=new_batch, settings=settings)

@@ -1,4 +1,4 @@
-"""Collections of documents, and extractions: fields asked of them, as a course of batches."""
+"""Collections of documents, and extractions: fields asked of them in a course of batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.tables.courses import CourseRow, StageColumns
 
 
 class Collection(Base):
-    """Documents of a tenant that are worked on together."""
+    """A tenant's documents that are processed together."""
 
     __tablename__ = "collection"
     __table_args__ = (Index(None, "tenant_id", "created_at", "id"),)
@@ -30,7 +30,7 @@ class Collection(Base):
 
 
 class CollectionDocument(Base):
-    """A document of a collection: a file, or an object of a registered store; and what reading it came to."""
+    """A document of a collection, a file or an object of a registered store, with the result of reading it."""
 
     __tablename__ = "collection_document"
     __table_args__ = (
@@ -73,7 +73,7 @@ class CollectionDocument(Base):
 
 
 class Extraction(CourseRow):
-    """Fields asked of all documents of a collection; see `features.documents`."""
+    """Extraction of fields from all documents of a collection; see `features.documents`."""
 
     __tablename__ = "extraction"
     __table_args__ = (
@@ -105,7 +105,7 @@ class Extraction(CourseRow):
 
 
 class ExtractionStage(StageColumns, Base):
-    """A stage of an extraction that has begun; each column is written once, by the transaction that did it."""
+    """A stage of an extraction that has begun; each column is written once, by the transaction that did the work."""
 
     __tablename__ = "extraction_stage"
     __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
@@ -115,7 +115,7 @@ class ExtractionStage(StageColumns, Base):
 
 
 class Review(Base):
-    """A value of a completed extraction that a person should look at; see `features.documents.reviewing.reviews`."""
+    """A value of a completed extraction that a person should review; see `features.documents.reviewing.reviews`."""
 
     __tablename__ = "review"
     __table_args__ = (
@@ -150,7 +150,7 @@ class Review(Base):
 
 
 class ItemChangeRow(Base):
-    """An item that a person added to a list of a record, or dropped: see `features.documents.reviewing.items`."""
+    """An item that a person added to a list of a record or dropped; see `features.documents.reviewing.items`."""
 
     __tablename__ = "item_change"
     __table_args__ = (
@@ -170,7 +170,7 @@ class ItemChangeRow(Base):
 
 
 class RecordRanges(Base):
-    """Where records of a completed extraction lie in their file; see `features.documents.record_ranges`."""
+    """Byte ranges of a completed extraction's records in their file; see `features.documents.record_ranges`."""
 
     __tablename__ = "record_ranges"
 

@@ -153,11 +153,11 @@ def _limits(request: CreateIndex, model: Model | None, counted: CountedBy | None
 
 def _signature(model: Model, request: CreateIndex) -> EmbeddingSignature:
     """Return the signature of the vectors that a model will make."""
-    made = served_models.embedding_of(model)
+    signature = served_models.embedding_of(model)
     return EmbeddingSignature(
-        model_sha256=made.model_sha256,
-        pooling=made.pooling,
-        dimensions=made.dimensions,
+        model_sha256=signature.model_sha256,
+        pooling=signature.pooling,
+        dimensions=signature.dimensions,
         query_prefix=request.query_prefix,
         document_prefix=request.document_prefix,
     )

@@ -138,9 +138,9 @@ class WrittenVectors:
 def write_vectors(
     storage: Storage, segment: IndexSegment, first: OrderedResults, again: OrderedResults, *, dimensions: int
 ) -> WrittenVectors:
-    """Write what the model answered of a segment's passages; a row without an answer is NaN. Done again it is the same.
+    """Write the model's answers for a segment's passages; a row without an answer is NaN. Idempotent.
 
-    Raises NotFoundError where the segment is gone, ServiceError.
+    Raises NotFoundError if the segment is gone, ServiceError.
     """
     head = read_segment(storage, segment.object_key)
     vectors = np.full((head.segment.num_rows, dimensions), np.nan, np.float16)
@@ -154,10 +154,10 @@ def write_vectors(
 
 
 def _put(vectors: Vectors, rows: range, line: Mapping[str, Any] | None) -> None:
-    """Put the vectors of an answer where they belong; not those of another size, which another model gave."""
-    found = [] if line is None else [vector_of(each["embedding"]) for each in _data_of(line)]
-    if len(found) == len(rows) and all(len(vector) == vectors.shape[1] for vector in found):
-        vectors[rows.start : rows.stop] = np.stack(found)
+    """Put the vectors of an answer into their rows, unless they have the size of another model."""
+    answers = [] if line is None else [vector_of(each["embedding"]) for each in _data_of(line)]
+    if len(answers) == len(rows) and all(len(vector) == vectors.shape[1] for vector in answers):
+        vectors[rows.start : rows.stop] = np.stack(answers)
 
 
 def vector_of(encoded: str) -> NDArray[np.float32]:

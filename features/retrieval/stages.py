@@ -51,11 +51,11 @@ def begin(
     session: Session, index: PassageIndex, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
 ) -> None:
     """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
-    wanted = course_stages.StageBatch(
+    new_batch = course_stages.StageBatch(
         stage=stage.value,
         endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),
         metadata={"index_id": index.id},
         outputs_last_seconds=_OUTPUTS_LAST,
     )
     row = PassageIndexStage(passage_index_id=index.id, number=STAGES.index(stage), num_lines=num_lines)
-    course_stages.begin(session, index, row, lines=lines, wanted=wanted, settings=settings)
+    course_stages.begin(session, index, row, lines=lines, wanted=new_batch, settings=settings)

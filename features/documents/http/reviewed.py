@@ -74,8 +74,10 @@ async def calibrate(
 ) -> CalibrationObject:
     """Fit a calibration to the newest 20,000 decisions; the result is not stored."""
     async with services.session_slots:
-        known = await run_sync(_known, services, tenant.id, extraction_id)
-    fitted = await run_sync(lambda: reviewed.fitted(known, target=body.target), limiter=services.store.estimate_threads)
+        decisions = await run_sync(_known, services, tenant.id, extraction_id)
+    fitted = await run_sync(
+        lambda: reviewed.fitted(decisions, target=body.target), limiter=services.store.estimate_threads
+    )
     return CalibrationObject.of(extraction_id, fitted)
 
 

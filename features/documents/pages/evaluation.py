@@ -78,11 +78,11 @@ async def show(
         extraction, offered = await run_sync(_find, services, tenant_id, extraction_id)
     try:
         with services.in_flight.hold(tenant_id, "estimates", allowed=AT_ONCE):
-            found = await evaluated(services, tenant_id, extraction_id, query.gold)
+            evaluation = await evaluated(services, tenant_id, extraction_id, query.gold)
     except InputError as error:
         status = HTTPStatus.OK if isinstance(error, ConflictError) else error.status
         return _page(request, viewer, extraction, offered, query, problem=error.message, status=status)
-    return _page(request, viewer, extraction, offered, query, found=found)
+    return _page(request, viewer, extraction, offered, query, found=evaluation)
 
 
 def _page(
@@ -111,8 +111,11 @@ def _page(
     )
 
 
-def _rows(found: Evaluation) -> list[tuple[str, dict[str, str]]]:
-    return [_row("all fields", found.overall), *(_row(name, measures) for name, measures in found.fields.items())]
+def _rows(evaluation: Evaluation) -> list[tuple[str, dict[str, str]]]:
+    return [
+        _row("all fields", evaluation.overall),
+        *(_row(name, measures) for name, measures in evaluation.fields.items()),
+    ]
 
 
 def _row(name: str, measures: Measures) -> tuple[str, dict[str, str]]:

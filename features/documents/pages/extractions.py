@@ -36,18 +36,18 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    found = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
-    shown = answers.shown(session, found, services.settings)
+    row = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
+    body = answers.shown(session, row, services.settings)
     return render(
         request,
         viewer,
         "extraction.html",
-        extraction=shown,
-        look=staged_look(shown),
-        collection=session.get_one(Collection, found.collection_id),  # even if deleted
-        tallies=reviewed.tallies(session, found),
+        extraction=body,
+        look=staged_look(body),
+        collection=session.get_one(Collection, row.collection_id),  # even if deleted
+        tallies=reviewed.tallies(session, row),
         reasons=Reason,
-        is_open=shown.ended_at is None,
+        is_open=body.ended_at is None,
     )
 
 
@@ -62,18 +62,18 @@ async def live(extraction_id: str, request: Request, *, viewer: ViewerDep, servi
 @router.get("/reviews/{extraction_id}", name="showReview")
 def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep) -> Response:
     viewer.caller.require(Scope.SUBMIT)
-    found = reviews.completed(session, viewer.caller.owner().id, extraction_id)
-    tallies = reviewed.tallies(session, found)
+    row = reviews.completed(session, viewer.caller.owner().id, extraction_id)
+    tallies = reviewed.tallies(session, row)
     return render(
         request,
         viewer,
         "review.html",
         path="/extractions",  # the parent page
-        extraction=found,
+        extraction=row,
         num_open=sum(tally.num_open for tally in tallies.values()),
     )
 
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    found = lifecycle.get_extraction(session, *of)
-    return staged_look(answers.shown(session, found, services.settings))
+    row = lifecycle.get_extraction(session, *of)
+    return staged_look(answers.shown(session, row, services.settings))

@@ -134,13 +134,13 @@ def judged(session: Session, extraction: Extraction) -> list[Judged]:
     ]
 
 
-def fitted(known: list[Judged], *, target: float) -> Calibration:
+def fitted(decisions: list[Judged], *, target: float) -> Calibration:
     """Return the calibration fitted to these decisions. Raises ConflictError if there are too few."""
-    calibration = fit(known, target=target)
+    calibration = fit(decisions, target=target)
     if calibration.values.logistic is None and calibration.nulls.logistic is None:
         raise ConflictError(
-            f"{len(known):,} values are decided, and among values and among nulls fewer than 30, or fewer than 5 right "
-            "or 5 wrong ones: too few to learn from. Review more.",
+            f"{len(decisions):,} values are decided. Learning needs 30 values or 30 nulls, with at least 5 right and 5 "
+            "wrong ones among them. Review more.",
             code="too_few_reviews",
         )
     return calibration

@@ -47,9 +47,9 @@ class Asker:
         """
         async with self._services.session_slots:
             await run_sync(self._require_served, parts)
-        known = search_of(self._services).known_vectors.find(parts, query)
-        if known is not None:
-            return known, None
+        cached = search_of(self._services).known_vectors.find(parts, query)
+        if cached is not None:
+            return cached, None
         batch_id = await self._submit(parts, query)
         with anyio.move_on_after(timeout_seconds):
             vector = await self._wait(batch_id)

@@ -71,8 +71,10 @@ async def search(
             asker = Asker(services, tenant, key_id=caller.key_id, spending=spending)
             vector, batch_id = await asker.vector(parts, query.query, timeout_seconds=query.timeout_seconds)
         async with services.making_turn(tenant.id):
-            found = await run_sync(_found, services, parts, query, vector, limiter=services.store.making_threads)
-    return SearchObject.of(found, index_id=index_id, query=query.query, mode=mode, batch_id=batch_id, order=query.order)
+            result = await run_sync(_found, services, parts, query, vector, limiter=services.store.making_threads)
+    return SearchObject.of(
+        result, index_id=index_id, query=query.query, mode=mode, batch_id=batch_id, order=query.order
+    )
 
 
 def _parts(services: Services, tenant_id: str, index_id: str) -> IndexParts:
@@ -80,10 +82,10 @@ def _parts(services: Services, tenant_id: str, index_id: str) -> IndexParts:
         return parts_of(session, lifecycle.find_index(session, tenant_id, index_id))
 
 
-def _mode(parts: IndexParts, asked: SearchMode | None) -> SearchMode:
+def _mode(parts: IndexParts, mode: SearchMode | None) -> SearchMode:
     if parts.embedding_model is not None:
-        return asked or SearchMode.HYBRID
-    if asked is SearchMode.HYBRID:
+        return mode or SearchMode.HYBRID
+    if mode is SearchMode.HYBRID:
         raise InputError(
             f"Index {parts.id!r} has no vectors; search it with mode=bm25, or build one with an embedding_model.",
             param="mode",
@@ -95,7 +97,7 @@ def _mode(parts: IndexParts, asked: SearchMode | None) -> SearchMode:
 def _found(services: Services, parts: IndexParts, query: SearchQuery, vector: NDArray[np.float32] | None) -> Found:
     questions = [Question(text=query.query, vector=vector)]
     began = time.perf_counter()
-    (found,) = search_of(services).searcher.search(parts, questions, top_k=query.top_k, max_tokens=query.max_tokens)
+    (result,) = search_of(services).searcher.search(parts, questions, top_k=query.top_k, max_tokens=query.max_tokens)
     mode = SearchMode.BM25 if vector is None else SearchMode.HYBRID
     services.meters.observe(INDEX_SEARCH_SECONDS, time.perf_counter() - began, mode.value)
-    return found
+    return result

@@ -33,16 +33,16 @@ def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: 
 def show_one(
     index_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
-    found = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
-    shown = answers.shown(session, found, services.settings)
+    row = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
+    body = answers.shown(session, row, services.settings)
     return render(
         request,
         viewer,
         "index.html",
-        index=shown,
-        look=staged_look(shown),
-        collection=session.get_one(Collection, found.collection_id),  # even if deleted
-        is_open=shown.ended_at is None,
+        index=body,
+        look=staged_look(body),
+        collection=session.get_one(Collection, row.collection_id),  # even if deleted
+        is_open=body.ended_at is None,
     )
 
 

@@ -195,10 +195,10 @@ class _Gathering:
 
     def excerpt(self, passages: Sequence[FoundPassage]) -> Excerpt:
         """Return the excerpt of a prompt with these passages, which must have been added."""
-        shown = [ShownPassage(document=one.document, shown=one.shown) for one in passages]
+        passages_shown = [ShownPassage(document=one.document, shown=one.shown) for one in passages]
         origins, own, ranks, end = [], [], {}, 0
         for number, passage in enumerate(passages, start=1):
-            width = len(numbered(number, shown[number - 1]))
+            width = len(numbered(number, passages_shown[number - 1]))
             end += width
             length, here = passage.end - passage.start, self._offset(passage)
             origins.append((end - length, here, length))
@@ -206,7 +206,7 @@ class _Gathering:
             ranks[here] = passage.rank
             end += len(BETWEEN)
         places = np.array(origins, np.int64).reshape(-1, 3)
-        text = LayoutText(text=layout(shown), origins=places, own_text=BETWEEN.join(own))
+        text = LayoutText(text=layout(passages_shown), origins=places, own_text=BETWEEN.join(own))
         return Excerpt(layout=text, ranks=ranks, headings="\n".join(one.headings for one in passages))
 
     def _offset(self, passage: FoundPassage) -> int:

@@ -49,22 +49,22 @@ def whole_reading(job: ExtractJob, showing: Showing, answers: Answers) -> Docume
         read.append(_agreeing(_read(job, showing, result, group, shown), number, answers))
     reading = DocumentReading(schema=job.schema, first=tuple(read), halvings=job.halvings)
     for results in answers.again:
-        asked = answered_questions(reading.questions(), results.keys())
+        questions = answered_questions(reading.questions(), results.keys())
         read_again = list[tuple[Question, GroupReading]]()
-        for key, question in asked.items():
+        for key, question in questions.items():
             one = _read_again(job, showing, reading, question, results[key])
             read_again.append((question, _agreeing(one, question.group, answers)))
         reading = replace(
-            reading, rounds=(*reading.rounds, (*read_again, *_without_line(job, reading, asked.values())))
+            reading, rounds=(*reading.rounds, (*read_again, *_without_line(job, reading, questions.values())))
         )
     return reading
 
 
 def _without_line(
-    job: ExtractJob, reading: DocumentReading, asked: Collection[Question]
+    job: ExtractJob, reading: DocumentReading, questions: Collection[Question]
 ) -> Iterator[tuple[Question, GroupReading]]:
     """Yield the questions of the next round that no line asked, with that as their problem."""
-    paths = {(question.group, path) for question in asked for path in question.doubts}
+    paths = {(question.group, path) for question in questions for path in question.doubts}
     for question in reading.questions():
         if not paths.issuperset((question.group, path) for path in question.doubts):
             shown = reading.first[question.group].shown
@@ -173,8 +173,8 @@ def _failures(results: Mapping[int, LineResult], of: str) -> list[str]:
 
 def _last_error(answers: Answers) -> Mapping[str, Any]:
     """Return the last error if no question was answered; after a too long first question, parts were asked."""
-    asked = [*answers.first, *(result for results in answers.again for result in results.values())]
-    return next(result.error for result in reversed(asked) if result.error is not None)
+    line_results = [*answers.first, *(result for results in answers.again for result in results.values())]
+    return next(result.error for result in reversed(line_results) if result.error is not None)
 
 
 def _behind_covers(

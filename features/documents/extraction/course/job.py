@@ -93,14 +93,14 @@ class ExtractJob:
         """Return a digest of everything that answers depend on except documents, passes and window, and of `parts`."""
         learned = self.calibration and self.calibration.to_json()
         groups = [[leaf.path for leaf in group.leaves] for group in self.groups]
-        shown = [[one.document_text, dict(one.fields)] for one in self.examples]
+        examples = [[one.document_text, dict(one.fields)] for one in self.examples]
         content = [
             self.asked.decode(),
             self.quotes,
             dict(self.params),
             groups,
             learned,
-            shown,
+            examples,
             EXCERPT_RULES[-1],
             parts,
         ]
@@ -130,10 +130,10 @@ class ExtractJob:
         tokens than counted, and the room left by a part's fewer fields would make it as long again.
         """
         part = self.asked_again(question)
-        asked = tuple(leaf.path for leaf in part.leaves), question.num_halved
-        if asked not in showing.parts:
-            showing.parts[asked] = self._excerpt(part, showing, share=0.5**question.num_halved)
-        return showing.parts[asked]
+        key = tuple(leaf.path for leaf in part.leaves), question.num_halved
+        if key not in showing.parts:
+            showing.parts[key] = self._excerpt(part, showing, share=0.5**question.num_halved)
+        return showing.parts[key]
 
     def halvings(self, shown: LayoutText) -> range:
         """Return the numbers of halvings of the window that give less than a prompt showed, but at least LEAST_ROOM."""
@@ -162,13 +162,13 @@ class ExtractJob:
 
         A too long question is not given as a reason: nothing was answered that could be doubtful.
         """
-        asked = self.asked_again(question)
+        group = self.asked_again(question)
         doubts = {path: reason for path, reason in question.doubts.items() if reason != TOO_LONG}
-        request = self._request(text, asked, doubts=doubts or None)
+        request = self._request(text, group, doubts=doubts or None)
         for remaining in fewer_reasons(doubts) if doubts else ():
             if self.window is None or _num_tokens(request, self.window.count) <= self._most_tokens(self.window):
                 break
-            request = self._request(text, asked, doubts=remaining)
+            request = self._request(text, group, doubts=remaining)
         return request
 
     def asked_again(self, question: Question) -> Group:
@@ -212,8 +212,8 @@ class ExtractJob:
 
         `key` is the number of its group, or one of `question_keys`.
         """
-        asked = {"messages": list(request.messages), "response_format": request.response_format}
-        body = {"model": self.model, **self.params, **asked, **({} if context is None else {"context": context})}
+        prompt = {"messages": list(request.messages), "response_format": request.response_format}
+        body = {"model": self.model, **self.params, **prompt, **({} if context is None else {"context": context})}
         name = custom_id(document, key, is_second_reading=is_second_reading)
         line = {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": body}
         return orjson.dumps(line) + b"\n"

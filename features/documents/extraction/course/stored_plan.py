@@ -82,7 +82,7 @@ class StoredPlan:
 
     def job(self) -> ExtractJob:
         """Return the job. Raises SchemaError for a schema that cannot be asked."""
-        made = plan(
+        job = plan(
             self.schema.encode(),
             quotes=self.quotes,
             params=self.params,
@@ -91,7 +91,7 @@ class StoredPlan:
         )
         learned = None if self.calibration is None else Calibration.from_json(self.calibration)
         window = None if self.context is None else self._window(self.context)
-        made_for = replace(made, model=self.model, passes=self.passes, examples=self.examples)
+        made_for = replace(job, model=self.model, passes=self.passes, examples=self.examples)
         return replace(made_for, calibration=learned, window=window)
 
     def _window(self, max_tokens: int) -> Window:

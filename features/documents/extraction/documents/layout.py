@@ -65,10 +65,10 @@ def layout(document: Document) -> LayoutText:
     origins: list[Ints] = []
     length = 0
     for number, page in enumerate(document.pages):
-        shown = _page(document, page, document.runs[int(bounds[number]) : int(bounds[number + 1])])
-        origins.append(shown.origins + np.array([length, 0, 0]))
-        parts.append(shown.text)
-        length += len(shown.text) + len(_BETWEEN_PAGES)
+        page_text = _page(document, page, document.runs[int(bounds[number]) : int(bounds[number + 1])])
+        origins.append(page_text.origins + np.array([length, 0, 0]))
+        parts.append(page_text.text)
+        length += len(page_text.text) + len(_BETWEEN_PAGES)
     return LayoutText(text=_BETWEEN_PAGES.join(parts), origins=np.concatenate(origins))
 
 

@@ -181,11 +181,11 @@ class _Pairs:
         """Return the summed similarity of an item's own values; keys count twice."""
         total = 0.0
         for leaf in leaves:
-            given, gold = (
+            extracted, gold = (
                 _value(side, (*place, *leaf.path[depth:])) for side, place in ((self._fields, own), (self._gold, other))
             )
-            if given is not None and gold is not None:
-                pair = Compared(leaf=leaf, document="", given=given, gold=gold)
+            if extracted is not None and gold is not None:
+                pair = Compared(leaf=leaf, document="", given=extracted, gold=gold)
                 total += pair.likeness * (2 if leaf.key else 1)
         return total
 

@@ -94,18 +94,20 @@ def evaluate(
 
     `spend` receives the numbers of comparisons. Raises ExtractionError if one name of gold matches two records.
     """
-    known, without_gold = _beside(records, gold)
-    compared = [pair for key, right in gold.items() for pair in compare(schema, known.get(key, {}), right, spend=spend)]
+    with_gold, without_gold = _beside(records, gold)
+    compared = [
+        pair for key, right in gold.items() for pair in compare(schema, with_gold.get(key, {}), right, spend=spend)
+    ]
     of_leaf: dict[Path, list[Compared]] = defaultdict(list)
     for pair in compared:
         of_leaf[pair.leaf.path].append(pair)
-    done = [record for record in known.values() if record.get("error") is None]
+    done = [record for record in with_gold.values() if record.get("error") is None]
     scores, is_right = scores_of(compared)
     return Evaluation(
-        num_documents=len(known),
-        num_failed=len(known) - len(done),
+        num_documents=len(with_gold),
+        num_failed=len(with_gold) - len(done),
         without_gold=without_gold,
-        without_record=len(gold) - len(known),
+        without_record=len(gold) - len(with_gold),
         valid=None if is_valid is None else _mean([float(is_valid(record["fields"])) for record in done]),
         overall=measure(compared),
         fields={spell(leaf.path): measure(of_leaf[leaf.path]) for leaf in schema.leaves},
@@ -119,10 +121,10 @@ def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapp
 
     Raises ExtractionError if one name of gold matches two records.
     """
-    known, _without_gold = _beside(records, gold)
+    with_gold, _without_gold = _beside(records, gold)
     return [
         Judged(features=Features.from_json(pair.evidence["features"]), is_right=pair.is_right, document=pair.document)
-        for key, record in known.items()
+        for key, record in with_gold.items()
         for pair in compare(schema, record, gold[key])
         if pair.evidence is not None and "features" in pair.evidence
     ]
@@ -131,18 +133,18 @@ def judged(schema: FieldSchema, records: Iterable[Mapping[str, Any]], gold: Mapp
 def measure(compared: Sequence[Compared]) -> Measures:
     """Return the measures of some values."""
     scores, is_right = scores_of(compared)
-    given = [pair for pair in compared if pair.given is not None]
+    extracted = [pair for pair in compared if pair.given is not None]
     in_gold = [pair for pair in compared if pair.gold is not None]
-    placed = [pair for pair in given if pair.is_right and pair.gold_spans]
+    placed = [pair for pair in extracted if pair.is_right and pair.gold_spans]
     return Measures(
         rates=Rates(
-            right=sum(pair.is_right for pair in given),
-            wrong=sum(not pair.is_right for pair in given),
+            right=sum(pair.is_right for pair in extracted),
+            wrong=sum(not pair.is_right for pair in extracted),
             missed=sum(not pair.is_right for pair in in_gold),
         ),
         anls=_mean([pair.likeness for pair in in_gold]),
         null_right=_mean([float(pair.given is None) for pair in compared if pair.gold is None and pair.is_in_gold]),
-        grounded=_mean([float(bool(pair.spans)) for pair in given if pair.leaf.ground]),
+        grounded=_mean([float(bool(pair.spans)) for pair in extracted if pair.leaf.ground]),
         span_overlap=_mean([span_overlap(pair.spans, pair.gold_spans) for pair in placed]),
         calibration_error=calibration_error(scores, is_right),
         brier=brier(scores, is_right),
@@ -180,8 +182,8 @@ def _beside(
             twice.add(key)
     if still_twice := sorted(twice - by_id.keys()):
         raise _named_twice(gold[still_twice[0]].document)
-    known = by_name | by_id
-    return known, num_records - len(known)
+    with_gold = by_name | by_id
+    return with_gold, num_records - len(with_gold)
 
 
 def _named_twice(name: str) -> ExtractionError:

@@ -166,7 +166,7 @@ def _check_absent(absent: Any, lists: Collection[str], schema: FieldSchema, numb
 
 def _check_names(fields: Any, schema: FieldSchema, number: int, *, path: Path = ()) -> None:
     """Raise for fields that are not in the schema: they would never be compared."""
-    known = {leaf.path[:end] for leaf in schema.leaves for end in range(1, len(leaf.path) + 1)}
+    paths = {leaf.path[:end] for leaf in schema.leaves for end in range(1, len(leaf.path) + 1)}
     waiting: list[tuple[Path, Any]] = [(path, fields)]
     while waiting:
         path, node = waiting.pop()
@@ -174,7 +174,7 @@ def _check_names(fields: Any, schema: FieldSchema, number: int, *, path: Path = 
             node.items() if isinstance(node, dict) else [("*", item) for item in node] if isinstance(node, list) else ()
         )
         for name, value in inner:
-            if (*path, name) not in known:
+            if (*path, name) not in paths:
                 raise ExtractionError(f"line {number}: {spell((*path, name))!r} is no field of the schema.")
             waiting.append(((*path, name), value))
 

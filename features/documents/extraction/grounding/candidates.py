@@ -61,8 +61,8 @@ def candidates(quote: str, target: Target) -> Candidates:
         return Candidates(status=Status.EXACT, spans=exact, likeness=1.0)
     own = Target(quote)
     plain = own.plain.strip()
-    if found := tuple(Span(*target.from_plain(*span)) for span in _places(plain, target.plain)):
-        return Candidates(status=Status.NORMALISED, spans=found, likeness=1.0)
+    if normalised := tuple(Span(*target.from_plain(*span)) for span in _places(plain, target.plain)):
+        return Candidates(status=Status.NORMALISED, spans=normalised, likeness=1.0)
     if sum(sign.isalpha() for sign in plain) < _MIN_LETTERS:
         return _likely(plain, target, _by_letters(own.squeezed, plain, target))
     return _likely(plain, target, _by_letters(own.squeezed, plain, target) or _nearly(plain, target))

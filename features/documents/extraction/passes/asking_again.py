@@ -66,9 +66,9 @@ def asked_again(group: Group, doubts: Mapping[Path, str]) -> Group:
 
     The leaf that an answer was cut in comes last: if the next answer is cut there too, it has the others.
     """
-    asked = group.restrict([leaf for leaf in group.leaves if leaf.path in doubts])
+    again = group.restrict([leaf for leaf in group.leaves if leaf.path in doubts])
     cut_at = next((path for path, reason in doubts.items() if reason == CUT), None)
-    return asked if cut_at is None else asked.ending_with(cut_at)
+    return again if cut_at is None else again.ending_with(cut_at)
 
 
 def parts(group: Group, doubts: Mapping[Path, str]) -> list[list[Path]]:

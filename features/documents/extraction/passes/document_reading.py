@@ -103,9 +103,9 @@ class DocumentReading:
         reasons = {path: reason for one in self.first for path, reason in one.gaps().items()}
         for _question, reading in self._asked_again():
             missing = reading.gaps()
-            asked = reasons.keys() & {leaf.path for leaf in reading.group.leaves}
-            still = {path: missing[path] for path in asked & missing.keys()}
-            reasons = {path: reason for path, reason in reasons.items() if path not in asked} | still
+            paths = reasons.keys() & {leaf.path for leaf in reading.group.leaves}
+            still = {path: missing[path] for path in paths & missing.keys()}
+            reasons = {path: reason for path, reason in reasons.items() if path not in paths} | still
         return reasons
 
     def merged(self) -> list[Merged]:
@@ -119,7 +119,7 @@ class DocumentReading:
         return merge(self.schema, [relocate(findings, shown.to_document) for findings, shown in passages])
 
     def _asked_again(self) -> Iterator[tuple[Question, GroupReading]]:
-        return (asked for asked_round in self.rounds for asked in asked_round)
+        return (question for asked_round in self.rounds for question in asked_round)
 
     def _doubtful(self) -> list[Question]:
         against = violations(self.schema, record(self.schema, self.merged()))
@@ -132,8 +132,8 @@ class DocumentReading:
         if one.problem is not None:
             return self._smaller(Question(group=number, doubts=one.gaps()), one)
         reasons = doubts(one.group, one.answer, one.findings, violations=against)
-        asked = halves(one.group, reasons) if one.answer.missing else [reasons]
-        return [Question(group=number, doubts=each) for each in asked if each]
+        questions = halves(one.group, reasons) if one.answer.missing else [reasons]
+        return [Question(group=number, doubts=each) for each in questions if each]
 
     def _is_smallest(self, question: Question) -> bool:
         return len(parts(self.first[question.group].group, question.doubts)) == 1
@@ -149,8 +149,8 @@ class DocumentReading:
             halvings = range(0) if is_last else self.halvings(reading.shown)
             num_halved = max(num_halved, halvings.start)
             is_last |= num_halved not in halvings
-        asked = [] if is_last else halves(first.group, missing)
-        return [Question(group=question.group, doubts=half, num_halved=num_halved) for half in asked]
+        questions = [] if is_last else halves(first.group, missing)
+        return [Question(group=question.group, doubts=half, num_halved=num_halved) for half in questions]
 
 
 def read_group(

@@ -42,7 +42,7 @@ def examples_in_words(examples: Sequence[Example], group: Group, *, quotes: bool
 
 def with_example_reasons(findings: Sequence[Finding], examples: Sequence[Example], group: Group) -> list[Finding]:
     """Return findings, with a reason added to values copied from an example."""
-    shown = {
+    values_shown = {
         leaf.path: [value for example in examples for _, value in values_at(example.fields, leaf.path)]
         for leaf in group.leaves
         if leaf.ground
@@ -50,7 +50,7 @@ def with_example_reasons(findings: Sequence[Finding], examples: Sequence[Example
     leaves = {leaf.path: leaf for leaf in group.leaves}
     return [
         replace(each, reasons=(*each.reasons, FROM_AN_EXAMPLE))
-        if _is_of_example(each, leaves[each.path], shown.get(each.path, []))
+        if _is_of_example(each, leaves[each.path], values_shown.get(each.path, []))
         else each
         for each in findings
     ]
@@ -67,10 +67,10 @@ def values_at(fields: Any, path: Path, place: Place = ()) -> Iterator[tuple[Plac
         yield from values_at(fields[path[0]], path[1:], (*place, path[0]))
 
 
-def _is_of_example(finding: Finding, leaf: Leaf, shown: Sequence[Any]) -> bool:
+def _is_of_example(finding: Finding, leaf: Leaf, values: Sequence[Any]) -> bool:
     if finding.value is None or finding.spans:
         return False
-    return any(value is not None and is_same_for(leaf, finding.value, value) for value in shown)
+    return any(value is not None and is_same_for(leaf, finding.value, value) for value in values)
 
 
 def _answer(example: Example, group: Group, *, quotes: bool) -> dict[str, Any]:

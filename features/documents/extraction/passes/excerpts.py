@@ -145,12 +145,12 @@ class Showing:
     def _shown(self, ranked: Iterable[Passage], max_tokens: int) -> Excerpt:
         """Take passages by rank while they fit, and show them in document order."""
         assert self._count is not None
-        shown = self.whole.layout
+        whole = self.whole.layout
         between = self._count(_BETWEEN)
         taken: dict[int, Passage] = {}
         num_tokens = num_misses = 0
         for rank, passage in enumerate(ranked):
-            more = between + self._count(shown.text[passage.start : passage.end])
+            more = between + self._count(whole.text[passage.start : passage.end])
             if num_tokens + more <= max_tokens:
                 taken[rank] = passage
                 num_tokens += more
@@ -158,8 +158,8 @@ class Showing:
                 num_misses += 1
                 if num_misses == _MAX_MISSES:
                     break
-        ranks = {shown.to_document(one.start, one.end)[0]: rank for rank, one in taken.items()}
-        return Excerpt(layout=pieces_of(shown, joined_spans(taken.values())), ranks=ranks)
+        ranks = {whole.to_document(one.start, one.end)[0]: rank for rank, one in taken.items()}
+        return Excerpt(layout=pieces_of(whole, joined_spans(taken.values())), ranks=ranks)
 
 
 def spread(scores: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -166,12 +166,12 @@ class _Items:
 
     def _index(self, array: Place, identity: Hashable, spans: set[Span], *, has_key: bool) -> int:
         """Return an item's index: an item with a key joins its equal, one without only at an overlapping place."""
-        known = self._known.setdefault((array, identity), [])
-        for index, places in known:
+        equals = self._known.setdefault((array, identity), [])
+        for index, places in equals:
             if has_key or not spans or any(one.overlaps(other) for one in spans for other in places):
                 places.update(spans)
                 return index
-        known.append((self._counts[array], spans))
+        equals.append((self._counts[array], spans))
         self._counts[array] += 1
         return self._counts[array] - 1
 

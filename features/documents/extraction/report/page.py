@@ -52,18 +52,18 @@ def report(
     evaluation: Evaluation | None = None,
 ) -> str:
     """Return the page. `texts` by document name are those that the spans refer to; some may be missing."""
-    shown = [_shown(index, record, texts.get(record["document"], "")) for index, record in enumerate(records)]
-    values = [value for document in shown for value in document.values]
+    pages = [_shown(index, record, texts.get(record["document"], "")) for index, record in enumerate(records)]
+    values = [value for document in pages for value in document.values]
     template = Path(__file__).with_name(_TEMPLATE).read_text(encoding="utf-8")
     environment = minijinja.Environment(templates={_TEMPLATE: template}, undefined_behavior="strict")
     return environment.render_template(
         _TEMPLATE,
         title=title,
-        documents=[_context(document, values=document.values) for document in shown],
-        overview=[_context(document) for document in sorted(shown, key=_worst_first)],
-        num_failed=sum(document.error is not None for document in shown),
-        num_values=sum(document.num_found for document in shown),
-        num_reviews=sum(document.num_reviews for document in shown),
+        documents=[_context(document, values=document.values) for document in pages],
+        overview=[_context(document) for document in sorted(pages, key=_worst_first)],
+        num_failed=sum(document.error is not None for document in pages),
+        num_values=sum(document.num_found for document in pages),
+        num_reviews=sum(document.num_reviews for document in pages),
         levels=[(level, sum(value["level"] == level for value in values)) for level in reversed(_LEVELS)],
         evaluation=None if evaluation is None else _evaluation(evaluation),
     )

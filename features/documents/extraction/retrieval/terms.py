@@ -42,7 +42,7 @@ def _stemmer(language: str) -> Callable[[list[str]], list[str]]:
     import Stemmer  # noqa: PLC0415 - roles that only plan need not have it
 
     if language not in Stemmer.algorithms():
-        known = ", ".join([SIMPLE, *sorted(Stemmer.algorithms())])
-        raise RetrievalError(f"the language {language!r} is not known; give one of {known}.")
+        languages = ", ".join([SIMPLE, *sorted(Stemmer.algorithms())])
+        raise RetrievalError(f"the language {language!r} is not known; give one of {languages}.")
     stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer(language).stemWords
     return stem

@@ -202,8 +202,8 @@ def _logistic(content: dict[str, Any], names: Sequence[str]) -> Logistic:
 
 def _spread(values: Sequence[float], names: Sequence[str], *, otherwise: float) -> tuple[float, ...]:
     """Return values in the order of the current features."""
-    known = dict(zip(names, values, strict=True))
-    return tuple(known.get(name, otherwise) for name in NAMES)
+    by_name = dict(zip(names, values, strict=True))
+    return tuple(by_name.get(name, otherwise) for name in NAMES)
 
 
 def _isotonic(content: dict[str, Any]) -> Isotonic:

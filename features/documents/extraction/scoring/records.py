@@ -72,8 +72,8 @@ def done_record(
         scored_value = scored(features, entry.leaf, score=score, threshold=threshold, is_nowhere=entry.is_nowhere)
         others = [*rivals, *_other(behind, rivals)]
         evidence.append(evidence_of(entry, scored_value, features, document, rivals=others))
-    known = {"document": name, "sha256": sha256, "status": "done", "error": None, "notes": list(notes)}
-    return {**known, "fields": fields, "evidence": evidence, "usage": dict(usage)}
+    head = {"document": name, "sha256": sha256, "status": "done", "error": None, "notes": list(notes)}
+    return {**head, "fields": fields, "evidence": evidence, "usage": dict(usage)}
 
 
 def failed_record(
@@ -84,8 +84,8 @@ def failed_record(
     `notes` are those of a document that was read.
     """
     problem = {"code": error["code"], "message": error["message"], "page": error.get("page")}
-    known = {"document": name, "sha256": sha256, "status": "failed", "error": problem, "notes": list(notes)}
-    return {**known, "fields": None, "evidence": [], "usage": dict(usage)}
+    head = {"document": name, "sha256": sha256, "status": "failed", "error": problem, "notes": list(notes)}
+    return {**head, "fields": None, "evidence": [], "usage": dict(usage)}
 
 
 def _other(behind: CoveredReading | None, rivals: Sequence[Rival]) -> list[Rival]:

@@ -31,11 +31,11 @@ class Flow:
 
     def words(self, text: str) -> None:
         """Add text whose blanks only separate words."""
-        shown = _BLANKS.sub(" ", text)
-        self._is_blank = self._is_blank or shown.startswith(" ")
-        if shown.strip(" "):
-            self.exact(shown.strip(" "))
-        self._is_blank = self._is_blank or shown.endswith(" ")
+        spaced = _BLANKS.sub(" ", text)
+        self._is_blank = self._is_blank or spaced.startswith(" ")
+        if spaced.strip(" "):
+            self.exact(spaced.strip(" "))
+        self._is_blank = self._is_blank or spaced.endswith(" ")
 
     def exact(self, text: str) -> None:
         """Add text as it is."""

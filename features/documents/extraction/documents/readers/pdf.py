@@ -96,8 +96,8 @@ def _notes(pages: list[PageText]) -> tuple[str, ...]:
     empty = [number for number, page in enumerate(pages, start=1) if not page.text.strip()]
     if not empty:
         return ()
-    found = f"{len(empty)} of {len(pages)} pages have no text, the first is page {empty[0]}"
-    return (found if ocr.is_installed() else f"{found}; with the extra [ocr] pictures are read",)
+    note = f"{len(empty)} of {len(pages)} pages have no text, the first is page {empty[0]}"
+    return (note if ocr.is_installed() else f"{note}; with the extra [ocr] pictures are read",)
 
 
 def _page(pdf: pypdfium2.PdfDocument, number: int, progress: Progress) -> PageText:
@@ -105,11 +105,11 @@ def _page(pdf: pypdfium2.PdfDocument, number: int, progress: Progress) -> PageTe
     page = read_page(pdf, number)
     if len(page.text.strip()) >= _FEW_CHARACTERS or not ocr.is_installed():
         return page
-    shown = pdf[number]
-    if not _is_picture(shown):
+    whole_page = pdf[number]
+    if not _is_picture(whole_page):
         return page
     progress.picture()
-    return ocr.read_picture(shown) or page
+    return ocr.read_picture(whole_page) or page
 
 
 def _is_picture(page: pypdfium2.PdfPage) -> bool:
