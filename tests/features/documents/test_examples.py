@@ -138,10 +138,10 @@ def test_reviewed_documents_of_another_collection_are_examples_with_what_people_
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["{"], "is no gold of this schema: line 1 is no JSON"),
+        (["{"], "is no gold of this schema: line 1 is not JSON"),
         (["[" * 100_000], "is no gold of this schema: line 1 is nested too deep"),
         ([GOLD | {"document": "a.txt\0"}], "is no gold of this schema: line 1: the name 'a.txt"),
-        ([GOLD | {"document": "a.txt\ud800"}], "line 1 cannot be kept"),
+        ([GOLD | {"document": "a.txt\ud800"}], "line 1 cannot be stored"),
         ([GOLD | {"fields": {"amount": 1}}], "'amount' is no field of the schema"),
         ([GOLD | {"document": "z.txt"}], "'z.txt', which is no document of the collection"),
         ([], "has 0 documents"),

@@ -114,7 +114,7 @@ def test_a_plan_that_another_release_has_kept_is_listed_and_fails_with_that_for_
     assert (listed["id"], listed["again"], listed["cover"]) == (asked["id"], True, True)
     work_off(deployment, asked["id"])
     found = http.get(f"/v1/extractions/{asked['id']}").json()
-    assert "kept by another release" in found["reason"]
+    assert "stored by another release" in found["reason"]
 
 
 def test_results_are_read_page_by_page_and_no_cursor_but_a_pages_is_taken(http: httpx.Client, deployment: Any) -> None:
