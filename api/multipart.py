@@ -31,7 +31,7 @@ from a newer version of Unicode."""
 _ESCAPES = {"%22": '"', "%0D": "\r", "%0A": "\n"}
 
 FieldCheck = Callable[[str, str], None]
-"""Takes a field's name and value; raises InputError where the value is not allowed."""
+"""Takes a field's name and value; raises InputError if the value is not allowed."""
 
 
 class FileSink(Protocol):

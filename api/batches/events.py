@@ -27,7 +27,7 @@ _EVENTS = {
     "headers": headers({"cache-control": "`no-store`."}),
     "content": {KIND: {"schema": {"type": "string"}}},
 }
-_NOTHING_NEW = {"description": "The batch has ended, and `last-event-id` is that of its last event: ask no more."}
+_NOTHING_NEW = {"description": "The batch has ended, and `last-event-id` is that of its last event: do not reconnect."}
 
 
 @router.get(

@@ -122,9 +122,9 @@ class BatchLooks:
             try:
                 await self._look()
             except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
-                log.warning("watched batches were not looked at reason=%s", error)
+                log.warning("watched batches were not read reason=%s", error)
             except Exception:
-                log.exception("watched batches were not looked at")  # the task must survive
+                log.exception("watched batches were not read")  # the task must survive
             await anyio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:

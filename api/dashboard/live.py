@@ -110,9 +110,9 @@ class Told:
         changed = self._changes(look.values)
         if not changed and self._layout == look.layout:
             return None
-        for name, shown in changed.items():
+        for name, value in changed.items():
             self._values.pop(name, None)
-            self._values[name] = shown
+            self._values[name] = value
         self._layout = look.layout
         return _message(look.layout, changed)
 
@@ -120,13 +120,13 @@ class Told:
         changed: dict[str, Shown] = {}
         room = MAX_BYTES - len(_message("x" * LAYOUT_LENGTH, {}))
         for name in (*(name for name in values if name not in self._values), *self._values):
-            shown = values.get(name)
-            if shown is None or self._values.get(name) == shown:
+            value = values.get(name)
+            if value is None or self._values.get(name) == value:
                 continue
-            room -= len(_written_out({name: shown}).encode())
+            room -= len(_written_out({name: value}).encode())
             if room < 0 and changed:
                 break
-            changed[name] = shown
+            changed[name] = value
         return changed
 
 
@@ -242,13 +242,13 @@ def _look_at_all(services: Services, pages: Mapping[View[Any], _Open]) -> float:
                     session.expunge_all()  # the next pages must read current rows
                     _look_at(session, looked_at)
         except (ServiceError, OperationalError, InterfaceError, PoolTimeoutError) as error:
-            log.warning("open pages were not looked at kinds=%d reason=%s", len(left) + 1, error)
+            log.warning("open pages were not read kinds=%d reason=%s", len(left) + 1, error)
             break
         except Exception:
             if len(looked_at) > 1:
                 left.extend([one] for one in looked_at)  # find the page that fails
             else:
-                log.exception("an open page was not looked at page=%s", looked_at[0][0])  # the others must be read
+                log.exception("an open page was not read page=%s", looked_at[0][0])  # the others must be read
     return time.thread_time() - began_at
 
 

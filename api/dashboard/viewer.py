@@ -26,7 +26,7 @@ class SignInNeededError(Exception):
     """The browser is not signed in; it is sent to the form and returns to `path` afterwards."""
 
     def __init__(self, path: str, reason: str | None = None) -> None:
-        super().__init__(reason or "nobody is signed in")
+        super().__init__(reason or "not signed in")
         self.path = path
         self.reason = reason
 

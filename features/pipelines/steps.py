@@ -256,18 +256,18 @@ def stop_at_cap(session: Session, run: Run, definition: Definition, step: RunSte
 # --- what is new since the last success ------------------------------------------------------------------------------
 
 
-def untaken(session: Session, pipeline_id: str, step: str, found: Sequence[Found]) -> list[Found]:
+def untaken(session: Session, pipeline_id: str, step: str, listed: Sequence[Found]) -> list[Found]:
     """Return the files whose current version no successful run of the pipeline has taken."""
     rows = session.execute(
         select(DatasetFile.key, DatasetFile.version).where(
             DatasetFile.pipeline_id == pipeline_id,
             DatasetFile.step == step,
-            DatasetFile.key.in_([each.key for each in found]),
+            DatasetFile.key.in_([each.key for each in listed]),
             DatasetFile.done_at.is_not(None),
         )
     )
     done = {(row.key, row.version) for row in rows}
-    return [each for each in found if (each.key, each.version) not in done]
+    return [each for each in listed if (each.key, each.version) not in done]
 
 
 def finish_files(session: Session, run_id: str) -> None:

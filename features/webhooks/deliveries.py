@@ -227,8 +227,9 @@ def forget(maker: sessionmaker[Session]) -> int:
     return total
 
 
-# Tenants one after the other by the index, and of each the few that are due longest: whoever has ten thousand that fail
-# costs a look as much as who has one. Arrays and no joins, as in `jobs.batches.planned`.
+# Tenants one by one through the index, and for each the few that have been due longest, so that a tenant with ten
+# thousand failing deliveries costs a poll no more than one with a single delivery. Arrays instead of joins, as in
+# `jobs.batches.planned`.
 _CLAIM = text(f"""
     WITH RECURSIVE waiting AS (
         (SELECT tenant_id FROM webhook_delivery WHERE state = 'pending' ORDER BY tenant_id LIMIT 1)

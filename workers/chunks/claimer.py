@@ -102,7 +102,7 @@ class Claimer:
 
     def join(self) -> None:
         """Wait until no chunk is open; the drain has begun."""
-        assert self._drain.is_on, "chunks would be claimed for ever"
+        assert self._drain.is_on, "chunks would be claimed forever"
         self._wake.set()
         self._thread.join()
         self._executor.shutdown()

@@ -263,7 +263,7 @@ class EngineHost:
 
     def _renew(self) -> bool:
         """Start a new engine; requests in the old one start over. Return False if it does not start."""
-        log.warning("engine starts anew after broken rows waiting=%d", len(self._broken))
+        log.warning("engine restarts after broken rows waiting=%d", len(self._broken))
         self._end_life()
         if not self._start_again():
             return False
@@ -355,5 +355,5 @@ class EngineHost:
         while self._suspects and not self._in_engine:
             self._let_in(self._suspects.popleft())
         if not (self._suspects or self._isolated or self._broken.is_condemned):
-            held, self._held = self._held, []
-            self._let_in(held)
+            newcomers, self._held = self._held, []
+            self._let_in(newcomers)
