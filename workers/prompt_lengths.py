@@ -8,7 +8,7 @@ from typing import Any
 from jobs.lines.body_checks import BodyError
 
 PIECE_CHARACTERS = 64 * 1024
-"""Size of the pieces whose tokens are counted at once: a tokenizer needs up to 230 bytes per character."""
+"""Size of the pieces whose tokens are counted at once: a tokenizer needs up to 230 bytes per token."""
 
 CUT_TOKENS = 256
 """Tokens of each such piece that are not counted: near a cut the whole text may have different and fewer tokens.

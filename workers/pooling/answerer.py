@@ -65,7 +65,7 @@ class PoolLines(ChunkLines[PoolLine]):
     fingerprint = ""
     """Empty, as only the fact that a broken row ended a line is kept, which does not depend on the model's files."""
     group_seconds = math.inf
-    """Never, as a group that starts with fewer lines than fit gains nothing."""
+    """Infinite: lines wait until a group is full, as starting with fewer gains nothing."""
 
     def __init__(self, claim: ClaimedChunk, parts: PoolParts) -> None:
         super().__init__(claim, FailureMaker(claim.batch_id, budget_advice="Ask for a higher limit."))

@@ -48,7 +48,7 @@ _NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_succ
         ({"steps": [step(source={})]}, "steps.0.source", "give exactly one of store"),
         ({"steps": [step(source={"store": "../x", "keys": "a"})]}, "steps.0.source.store", "give 1 to 63 characters"),
         ({"steps": [step(output={"store": "a", "keys": "b/out.jsonl"})]}, "steps.0.output.keys", "needs {n}"),
-        ({"steps": [step(output={"store": "a", "keys": "part-{n}.jsonl"})]}, "steps.0.output.keys", "folder of their"),
+        ({"steps": [step(output={"store": "a", "keys": "part-{n}.jsonl"})]}, "steps.0.output.keys", "their own folder"),
         (
             {"steps": [step(output={"store": "a", "keys": "b/part-{n}.xlsx"})]},
             "steps.0.output",
