@@ -1,7 +1,7 @@
 """`tokenmill bench …`: benchmarks of the engine and the service.
 
 Each benchmark parses its own options, since some run where typer is not installed (docs/adr/0012), and is loaded when
-it runs. Studies are part of a checkout; an installation has the other benchmarks.
+it runs. Studies, in `lab`, are part of a checkout; an installation has the other benchmarks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from cli.transactions import DataDirOption, admin_transaction
 from jobs.counted import counted
 from jobs.errors import InputError
 
+_LAB = Path(__file__).resolve().parent.parent / "lab"
+
 app = typer.Typer(help="Benchmarks of the engine and the service.", no_args_is_help=True)
 reads_its_own_options = app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
@@ -29,9 +31,9 @@ def bench() -> None:
     """Group the benchmarks."""
 
 
-def _require_checkout(context: typer.Context, study: str) -> None:
-    """Raise InputError if the package of a study is missing, as in an installation."""
-    if find_spec(f"benchmarks.{study}") is None:
+def _require_checkout(context: typer.Context) -> None:
+    """Raise InputError if the studies are missing, as in an installation."""
+    if not _LAB.is_dir():
         raise InputError(
             f"`tokenmill bench {context.info_name}` is a study, which is part of a checkout of Tokenmill and not of an "
             "installation. Run it in a checkout."

@@ -75,11 +75,11 @@ class CreateBatch:
         return hashlib.sha256(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def check_request(wanted: CreateBatch) -> None:
-    """Raise InputError where a field of the call is not allowed; the file is looked at by `check_file`."""
-    parse_window(wanted.completion_window)
-    require_endpoint(wanted.endpoint, is_ours=wanted.is_ours)
-    seconds = wanted.output_expires_after_seconds
+def check_request(request: CreateBatch) -> None:
+    """Raise InputError where a field of the call is not allowed; `check_file` checks the file."""
+    parse_window(request.completion_window)
+    require_endpoint(request.endpoint, is_ours=request.is_ours)
+    seconds = request.output_expires_after_seconds
     if seconds is not None and not MIN_EXPIRY_SECONDS <= seconds <= MAX_EXPIRY_SECONDS:
         raise InputError(
             f"Invalid output_expires_after: {seconds} seconds. Give {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}.",
