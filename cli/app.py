@@ -79,7 +79,7 @@ def run() -> None:
 
 
 def _fail(message: str, *, status: int) -> None:
-    if logs.is_json():
+    if logs.wants_json() and logs.is_json():  # the API logs JSON in any case
         logging.getLogger(__name__).error("command failed", extra={"fields": {"reason": message}})
     else:
         print(f"tokenmill: {message}", file=sys.stderr)

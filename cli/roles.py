@@ -1,4 +1,4 @@
-"""Starts the roles of a deployment, one per process: `tokenmill api | control | dispatch | worker | prepare`."""
+"""`tokenmill api | control | dispatch | worker | prepare`: the roles of a deployment, one per process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cli.sigterm import ends_by_sigterm
 from engine.config import EngineConfig
 from engine.errors import InvalidConfigError
 from jobs.errors import InputError, ServiceError
+from jobs.telemetry import logs
 from jobs.telemetry.collector import start_traces
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ log = logging.getLogger(__name__)
 DATABASE_SECONDS = 10.0  # how long a starting role waits for Postgres
 
 DataDirOption = Annotated[
-    Path | None, typer.Option(help="Work for the running `tokenmill up` of this folder, not for the URLs that are set.")
+    Path | None, typer.Option(help="Serve the running `tokenmill up` of this folder, not the URLs that are set.")
 ]
-ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Written when the role is ready.")]
+ReadyFile = Annotated[Path | None, typer.Option(hidden=True, help="Created when the role is ready.")]
 StartFile = Annotated[
-    Path | None, typer.Option(hidden=True, help="There once database and object store may be used: waited for.")
+    Path | None, typer.Option(hidden=True, help="Waited for: exists once database and object store may be used.")
 ]
 _LOOK_SECONDS = 0.1
 
@@ -52,7 +53,7 @@ def api(
     """Serve the HTTP API."""
     from cli.stack import require_free_port
 
-    api_logs.configure(is_json=wants_json_log())
+    api_logs.configure(is_json=logs.wants_json())
     require_free_port(host, port)
     with ends_by_sigterm():
         _load_and_wait("api.app", "api.server", start_file=start_file)
@@ -71,7 +72,7 @@ def control(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
     """Validate batches, write their files, advance runs, extractions and indexes, send webhooks (Celery, CPU only)."""
     from workers.logs import configure
 
-    configure("control", is_json=wants_json_log())
+    configure("control", is_json=logs.wants_json())
     _load_and_wait("workers.control", start_file=start_file)
     settings = _checked_settings(data_dir, writes_objects=True)
 
@@ -85,7 +86,7 @@ def dispatch(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start
     """Pick the next work by fair share and send hints to the workers. Any number may run; one leads."""
     from workers.logs import configure
 
-    configure("dispatch", is_json=wants_json_log())
+    configure("dispatch", is_json=logs.wants_json())
     _load_and_wait("workers.dispatcher", start_file=start_file)
     settings = _checked_settings(data_dir)
 
@@ -100,34 +101,38 @@ def worker(
     model: Annotated[str, typer.Option(help="Served name of the model.")],
     path: Annotated[
         str | None,
-        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: what `models add` noted]"),
+        typer.Option(help="Folder, FILE.gguf or Hugging Face id[@revision] [default: the path of `models add`]"),
     ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="Jinja file with a chat template [default: the model's own]")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")] = "auto",
-    model_impl: Annotated[str, typer.Option(help="Whose code runs the model: auto, tokenmill, transformers")] = "auto",
+    model_impl: Annotated[str, typer.Option(help="Implementation: auto, tokenmill or transformers")] = "auto",
     max_num_seqs: Annotated[
-        int | None, typer.Option(min=1, help="Sequences in one step [default: by the device]")
+        int | None, typer.Option(min=1, help="Most sequences in a step [default: by device]")
     ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in one step [default: by the device]")
+        int | None, typer.Option(min=1, help="Most tokens in a step [default: by device]")
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="Prompt and answer [default: the model's own]")] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Most tokens of prompt and answer [default: the model's own]")
+    ] = None,
     num_kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks [default: from memory]")] = None,
-    swap_space_gib: Annotated[float | None, typer.Option(help="Host memory for preempted sequences.")] = None,
+    swap_space_gib: Annotated[float | None, typer.Option(help="Host memory for preempted sequences, in GiB.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Who is next: priority, fcfs, deadline, shortest, fair or prefix")
+        str | None, typer.Option(help="Scheduling policy: priority, fcfs, deadline, shortest, fair or prefix")
     ] = None,
-    overlap: Annotated[bool | None, typer.Option(help="Plan a step while the last one runs [default: on CUDA]")] = None,
-    enforce_eager: Annotated[
-        bool, typer.Option("--enforce-eager", help="On CUDA, launch kernels one by one, without graphs.")
-    ] = False,
-    speculation: Annotated[str | None, typer.Option(help="Guess tokens ahead: off or ngram")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Most guesses per sequence and step.")] = None,
+    overlap: Annotated[
+        bool | None, typer.Option(help="Plan a step while the previous one runs [default: on CUDA]")
+    ] = None,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="On CUDA, run without CUDA graphs.")] = False,
+    speculation: Annotated[str | None, typer.Option(help="Speculative decoding: off or ngram")] = None,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(help="Most speculative tokens per sequence and step.")
+    ] = None,
     log_decisions: Annotated[
-        bool, typer.Option("--log-decisions", help="Log why a request waits, starts or gives way.")
+        bool, typer.Option("--log-decisions", help="Log why a request waits, starts or is preempted.")
     ] = False,
     data_dir: DataDirOption = None,
     ready_file: ReadyFile = None,
@@ -136,7 +141,7 @@ def worker(
     """Run the engine of one model and process its chunks."""
     from workers.logs import configure
 
-    configure(f"worker[{model}]", is_json=wants_json_log())
+    configure(f"worker[{model}]", is_json=logs.wants_json())
     chosen = {
         "device": device,
         "dtype": dtype,
@@ -153,14 +158,14 @@ def worker(
         "num_speculative_tokens": num_speculative_tokens,
         "report_decisions": log_decisions,
     }
-    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     try:
-        EngineConfig(model="", **given)
+        EngineConfig(model="", **options)
     except InvalidConfigError as error:
         raise InputError(str(error)) from None
     settings = _settings(data_dir)
     if start_file is None:
-        _check(settings)  # before seconds of loading a model
+        _check(settings)  # before the model is loaded, which takes seconds
 
     with without_collections():
         from workers.gpu_main import main
@@ -171,7 +176,7 @@ def worker(
         settings,
         model=model,
         path=path,
-        engine=lambda folder: EngineConfig(model=folder, **given),
+        engine=lambda folder: EngineConfig(model=folder, **options),
         chat_template=chat_template,
         before_database=lambda: None if start_file is None else _check_once_there(start_file, settings),
     )
@@ -181,7 +186,7 @@ def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
     """Parse and split documents, find passages and ground answers (Celery, CPU only). Any number may run."""
     from workers.logs import configure
 
-    configure("prepare", is_json=wants_json_log())
+    configure("prepare", is_json=logs.wants_json())
     _load_and_wait("workers.preparing.main", start_file=start_file)
 
     from jobs.storage import prepared
@@ -195,23 +200,18 @@ def prepare(data_dir: DataDirOption = None, ready_file: ReadyFile = None, start_
     main(settings)
 
 
-def wants_json_log() -> bool:
-    """Tell whether TOKENMILL_LOG_FORMAT asks for JSON lines: known before the settings, whose faults are logged too."""
-    return os.environ.get("TOKENMILL_LOG_FORMAT") == "json"
-
-
 def _load_and_wait(*modules: str, start_file: Path | None) -> None:
-    """Where a stack that starts makes its database meanwhile, load what the role needs, and wait for that."""
+    """With a start file, load the role's modules while the stack prepares its database, and wait for that."""
     if start_file is not None:
         with without_collections():
             for module in modules:
                 import_module(module)
-            gc.freeze()  # what is loaded stays: what is made from it until the role is ready needs no walk through it
+            gc.freeze()  # loaded modules stay: later collections need not walk them
         _wait_for(start_file)
 
 
 def _wait_for(start_file: Path) -> None:
-    while not start_file.exists():  # for ever: whoever writes it takes us along when it ends
+    while not start_file.exists():  # forever: the process that writes it ends us with it
         time.sleep(_LOOK_SECONDS)
 
 
@@ -221,7 +221,7 @@ def _check_once_there(start_file: Path, settings: Settings) -> None:
 
 
 def _checked_settings(data_dir: Path | None, *, writes_objects: bool = False) -> Settings:
-    """Read the settings and see that database and object store are there for us. Raises TokenmillError."""
+    """Return the settings once database and object store are usable. Raises TokenmillError."""
     settings = _settings(data_dir)
     _check(settings, writes_objects=writes_objects)
     return settings
@@ -231,7 +231,7 @@ def _settings(data_dir: Path | None) -> Settings:
     from jobs.settings import load_settings
 
     if data_dir is not None:
-        os.environ.pop("TOKENMILL_DATABASE_PREPARE_URL", None)  # of another database, where the stack has none
+        os.environ.pop("TOKENMILL_DATABASE_PREPARE_URL", None)  # would name another database
         os.environ.update(_urls_of_stack(data_dir))
     return load_settings()
 
@@ -242,16 +242,16 @@ def _check(settings: Settings, *, writes_objects: bool = False, writes_below: st
 
     engine = connect(settings.database_url)
     try:
-        with _said_where_not_set("TOKENMILL_DATABASE_URL", settings.database_url):
+        with _naming_defaults("TOKENMILL_DATABASE_URL", settings.database_url):
             wait_until_ready(engine, DATABASE_SECONDS)
         if not is_ready(engine):
             raise ServiceError(
-                "this version does not run on the database's schema. Run `tokenmill db upgrade` first, or upgrade this "
-                "installation where the schema is newer: `tokenmill doctor` says which."
+                "this version does not run on the database's schema. Run `tokenmill db upgrade`, or upgrade this "
+                "installation if the schema is newer: `tokenmill doctor` shows both revisions."
             )
         _warn_of_login(sessions(engine))
         storage = Storage.of(settings)
-        with _said_where_not_set("TOKENMILL_STORAGE_URL", settings.storage_url):
+        with _naming_defaults("TOKENMILL_STORAGE_URL", settings.storage_url):
             store_marker.bind(sessions(engine), storage)
             if writes_objects:
                 storage.check(below=writes_below)
@@ -260,7 +260,7 @@ def _check(settings: Settings, *, writes_objects: bool = False, writes_below: st
 
 
 def _warn_of_login(maker: sessionmaker[Session]) -> None:
-    """Say where a service could do more than its work."""
+    """Log a warning if the database login has more rights than a service needs."""
     from jobs.access import standing_of
     from jobs.database import transaction
 
@@ -284,8 +284,8 @@ def _urls_of_stack(data_dir: Path) -> Mapping[str, str]:
 
 
 @contextmanager
-def _said_where_not_set(variable: str, value: str) -> Iterator[None]:
-    """Nobody has named what does not work, where the variable is missing and its default was tried."""
+def _naming_defaults(variable: str, value: str) -> Iterator[None]:
+    """Name the variable and its default in a ServiceError if the variable is not set."""
     try:
         yield
     except ServiceError as error:
@@ -298,9 +298,9 @@ def _said_where_not_set(variable: str, value: str) -> Iterator[None]:
 
 
 def _touch_when_loaded(ready_file: Path | None) -> None:
-    """Say that the role is ready; what is loaded by now lives as long as the process, and no collection walks it again.
+    """Create the ready file, and exclude all objects so far from garbage collection: they live as long as the process.
 
-    A GPU worker with short lines collects often, and torch and transformers are a million objects to walk.
+    A GPU worker with short lines collects often, and torch and transformers have a million objects.
     """
     gc.collect()
     gc.freeze()
@@ -309,7 +309,7 @@ def _touch_when_loaded(ready_file: Path | None) -> None:
 
 
 def _touch_when_celery_is_ready(ready_file: Path | None) -> None:
-    """Celery says `worker_ready` once its pool has started: for a GPU worker, once the engine is warm."""
+    """Create the ready file at Celery's `worker_ready`: the pool has started, and a GPU worker's engine is warm."""
     from celery.signals import worker_ready
 
     def on_ready(**_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The embedded stack: every role and both servers on this machine, under one supervisor."""
+"""The embedded stack: all roles and both servers on this machine, under one supervisor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MODEL_READY_SECONDS = 3600.0  # a large model is loaded, or fetched from the hu
 _WORKER_STOP_MARGIN_SECONDS = 10.0
 _PROBE_SECONDS = 2.0
 _FIRST_WORKER_PORT = 2
-"""Of metrics, behind that of control and of dispatch."""
+"""Offset of the first worker's metrics port, after those of control and dispatch."""
 _HIGHEST_PORT = 65_535
 
 
@@ -43,19 +43,19 @@ class StackOptions:
     port: int
     num_workers: int = 1
     chat_template: Path | None = None  # a file with a template instead of the model's own
-    max_deaths: int | None = None  # of one child in a row; None: start it again for ever
-    environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults that the user's own win over
-    external_servers: bool = False  # use the servers that the environment names, and start those that it does not
+    max_deaths: int | None = None  # of one child in a row; None: restart it forever
+    environment: Mapping[str, str] = field(default_factory=dict)  # TOKENMILL_* defaults; the user's own variables win
+    external_servers: bool = False  # use the servers that the environment names, and start only the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStack:
-    """`environment` has the URLs that roles started elsewhere on this machine need, too."""
+    """`environment` has the URLs that other roles on this machine need."""
 
     base_url: str
     api_key: str
     is_key_new: bool
-    """Whether this start made it, so that nobody has seen it."""
+    """Whether this start created the key."""
     environment: Mapping[str, str]
     supervisor: Supervisor
 
@@ -66,14 +66,14 @@ def running_stack(
 ) -> Iterator[RunningStack]:
     """Start everything, yield when all is ready, stop everything.
 
-    `say` hears what goes wrong, and the steps of an ordinary start too unless there is a `say_step` for them.
-    Signals are the supervisor's from here on. Raises TokenmillError where something is missing or does not start,
-    StopRequestedError where a signal ends the start.
+    `say` gets problems, and the steps of a normal start unless `say_step` is given. The supervisor handles signals from
+    here on. Raises TokenmillError if something is missing or does not start, StopRequestedError if a signal ends the
+    start.
     """
     from jobs.settings import load_settings
 
     require_free_port(options.host, options.port)
-    settings = load_settings()  # a wrong variable is said here, once, and not by every role that dies of it
+    settings = load_settings()  # a wrong variable fails here once, not in every role
     _require_metrics_ports(settings.metrics_port, num_workers=options.num_workers)
     say_step = say_step or say
     supervisor = Supervisor(say=say, max_deaths=options.max_deaths)
@@ -82,7 +82,7 @@ def running_stack(
             chosen = chosen_environment(data_dir, options.environment, is_external=options.external_servers, say=say)
             servers = plan_servers(data_dir, chosen)
             environment = servers.environment
-            # The roles load what they need, the engine its model, while the database is made: each takes seconds.
+            # Roles load their modules, and the engine its model, while the database is prepared: each takes seconds.
             data_dir.database_ready.unlink(missing_ok=True)
             supervisor.begin(_role_specs(options, data_dir, environment))
             if servers.postgres is not None:
@@ -115,8 +115,8 @@ def running_stack(
                 yield stack
         finally:
             forget_note(data_dir)
-            for noted in (data_dir.database_url, data_dir.owner_url):
-                noted.unlink(missing_ok=True)
+            for file in (data_dir.database_url, data_dir.owner_url):
+                file.unlink(missing_ok=True)
             supervisor.stop()
 
 
@@ -131,7 +131,7 @@ def _note_of(stack: RunningStack) -> StackNote:
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raise InputError where `host`:`port` cannot be listened on."""
+    """Raise InputError if `host`:`port` cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.create_server((host, port), family=family):
@@ -139,12 +139,12 @@ def require_free_port(host: str, port: int) -> None:
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}). "
-            "Stop what uses it, or choose another with --port."
+            "Stop the process that uses it, or choose another port with --port."
         ) from None
 
 
 def _make_schema(servers: Servers, *, say: Callable[[str], None]) -> None:
-    """Bring the schema up to date, and the database's roles; say why where they cannot be made."""
+    """Upgrade the schema and the database's roles; report why roles cannot be created."""
     upgrade(servers.owner_url)
     logins = [url for name, url in servers.environment.items() if name in URLS and url.startswith("postgres")]
     refusal = arrange(servers.owner_url, logins=logins)
@@ -155,7 +155,7 @@ def _make_schema(servers: Servers, *, say: Callable[[str], None]) -> None:
 def _prepare_database(database_url: str, data_dir: DataDir, model: ServedModel, *, is_ours: bool) -> str:
     """Register the model, and return a working key of the first tenant.
 
-    In a database of our own, leases of workers that were killed with us are given back at once.
+    In our own database, leases of workers that died with the last stack are returned at once.
     """
     from features.administration import keys, tenants
     from jobs import served_models
@@ -220,7 +220,7 @@ def _role_specs(options: StackOptions, data_dir: DataDir, environment: Mapping[s
 
 
 def _prepare_spec(options: StackOptions, data_dir: DataDir, environment: Mapping[str, str]) -> ChildSpec:
-    """Describe who reads documents: started with the first, as it and its processes hold 230 MB, mostly for nothing."""
+    """Describe the prepare worker, which starts with the first document: it and its processes need 230 MB."""
     return _role(
         "prepare",
         data_dir,
@@ -250,7 +250,7 @@ def _role(
     ready_seconds: float = 60.0,
     stop_seconds: float = 15.0,
 ) -> ChildSpec:
-    """Describe a role of ours; without `is_ready`, it is ready once it has written its ready file."""
+    """Describe a role; without `is_ready`, it is ready once its ready file exists."""
     name = name or role
     ready_file = data_dir.run / f"{name}.ready"
     return ChildSpec(
@@ -265,13 +265,13 @@ def _role(
         before_start=lambda: ready_file.unlink(missing_ok=True),
         ready_seconds=ready_seconds,
         stop_seconds=stop_seconds,
-        # Without us Postgres goes too, so there is nothing a role could still save.
+        # Without us Postgres ends too, so a role has nothing left to save.
         death_signal=signal.SIGKILL,
     )
 
 
 def _with_gpu(environment: Mapping[str, str], number: int, *, of: int) -> Mapping[str, str]:
-    """Give each of several workers its own GPU; a single one sees what we see."""
+    """Give each of several workers its own GPU; a single worker sees all GPUs that we see."""
     if of == 1:
         return environment
     visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
@@ -280,24 +280,24 @@ def _with_gpu(environment: Mapping[str, str], number: int, *, of: int) -> Mappin
 
 
 def _require_metrics_ports(first: int, *, num_workers: int) -> None:
-    """Raise InputError where there are not as many ports from the first one on as roles that show metrics."""
+    """Raise InputError if the ports from `first` on are too few for the roles with metrics."""
     num_ports = _FIRST_WORKER_PORT + num_workers
     highest = _HIGHEST_PORT + 1 - num_ports
     if first > highest:
         raise InputError(
-            f"TOKENMILL_METRICS_PORT is {first}, and {num_ports} ports from it on are taken, by control, dispatch and "
-            f"each worker. Choose {highest} or a lower one, or 0 for none."
+            f"TOKENMILL_METRICS_PORT is {first}, and {num_ports} ports from there on are needed, for control, dispatch "
+            f"and each worker. Choose {highest} or lower, or 0 for none."
         )
 
 
 def _with_metrics_port(environment: Mapping[str, str], offset: int) -> Mapping[str, str]:
-    """Give each role on this machine a port of its own, where there is to be one."""
+    """Give each role on this machine its own metrics port, if metrics are on."""
     port = int(environment.get("TOKENMILL_METRICS_PORT", "0"))
     return environment if port == 0 else {**environment, "TOKENMILL_METRICS_PORT": str(port + offset)}
 
 
 def _answers(options: StackOptions) -> bool:
-    if not _is_listened_on(options):  # what an HTTP client costs, fifty times a second, the others need to start
+    if not _is_listened_on(options):  # cheaper than HTTP: polled fifty times a second while the others start
         return False
     url = f"http://{_shown_host(options.host)}:{options.port}/readyz"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy to ourselves

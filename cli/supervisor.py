@@ -1,7 +1,4 @@
-"""Keeps child processes running: starts them in groups, restarts what dies, stops the groups in the opposite order.
-
-Knows nothing of what the children do.
-"""
+"""Keeps child processes running: starts them in groups, restarts those that die, stops the groups in reverse order."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ from jobs.errors import ServiceError
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 _MAX_DOUBLINGS = math.ceil(math.log2(LONGEST_PAUSE_SECONDS / FIRST_PAUSE_SECONDS))
-STEADY_SECONDS = 60.0  # a child that ran this long starts anew without a pause for its history
-_POLL_SECONDS = 0.1  # while somebody waits for a start or a stop
+STEADY_SECONDS = 60.0  # after this long, earlier deaths of a child no longer count
+_POLL_SECONDS = 0.1  # during a start or a stop
 _WATCH_SECONDS = 0.25
 _LOOK_AT_LOGS_SECONDS = 10.0
 _SILENT_ENDS = frozenset({0, -signal.SIGKILL, -signal.SIGTERM})
-"""Who was asked to end, or killed, did not write why: the last line of its log would be taken for the reason."""
+"""A child that was asked to end, or killed, logs no reason: its last line would be taken for one."""
 
 
 class StopRequestedError(Exception):
-    """The user asked to stop in the middle of something that did not wait for it."""
+    """A stop was requested while something else was being waited for."""
 
 
 @dataclass(slots=True)
@@ -49,16 +46,16 @@ class Supervisor:
     monotonic: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     _watched: list[_Watched] = field(default_factory=list, init=False)
-    _groups: list[list[Child]] = field(default_factory=list, init=False)  # children that were started together
+    _groups: list[list[Child]] = field(default_factory=list, init=False)  # children started together
     _later: list[tuple[ChildSpec, Callable[[], bool]]] = field(default_factory=list, init=False)
-    _begun: list[Child] = field(default_factory=list, init=False)  # the group that is to be the last one
+    _begun: list[Child] = field(default_factory=list, init=False)  # will be the last group
     _look_at_logs_at: float = field(default=-math.inf, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _force: threading.Event = field(default_factory=threading.Event, init=False)
 
     @contextmanager
     def handles_signals(self) -> Iterator[None]:
-        """Take SIGINT, SIGTERM and SIGHUP as requests to stop; a second one ends the children at once."""
+        """Handle SIGINT, SIGTERM and SIGHUP as requests to stop; a second signal kills the children at once."""
         names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {name: signal.signal(name, self._on_signal) for name in names}
         try:
@@ -79,29 +76,29 @@ class Supervisor:
     def start(self, specs: Sequence[ChildSpec]) -> None:
         """Start `specs` together and wait until all are ready.
 
-        Raises ServiceError when one fails, StopRequestedError when a signal arrives; `stop()` then ends what started.
+        Raises ServiceError if one fails, StopRequestedError if a signal arrives; `stop()` then ends those that started.
         """
         self._groups.append([])
         self._start_in(self._groups[-1], specs)
         self._wait_for(self._groups[-1])
 
     def begin(self, specs: Sequence[ChildSpec]) -> None:
-        """Start `specs`, which need what is started after them: they load meanwhile, and are stopped before it.
+        """Start `specs` that need later groups: they load meanwhile, and are stopped before those.
 
-        Once, before `finish`. Raises ServiceError when one cannot be started.
+        Once, before `finish`. Raises ServiceError if one cannot be started.
         """
         assert not self._begun, "one group at a time"
         self._start_in(self._begun, specs)
 
     def finish(self) -> None:
-        """Wait until what was begun is ready; raises as `start` does."""
+        """Wait until the begun group is ready; raises as `start` does."""
         begun, self._begun = self._begun, []
         self._groups.append(begun)
-        self._watched.sort(key=lambda watched: any(watched.child is child for child in begun))  # as if begun now
+        self._watched.sort(key=lambda watched: any(watched.child is child for child in begun))  # as if started now
         self._wait_for(begun)
 
     def start_once(self, spec: ChildSpec, is_needed: Callable[[], bool]) -> None:
-        """Start a child with the last group as soon as it is needed; nobody waits until it is ready."""
+        """Start a child in the last group as soon as `is_needed()`; its readiness is not waited for."""
         self._later.append((spec, is_needed))
 
     def _start_in(self, group: list[Child], specs: Sequence[ChildSpec]) -> None:
@@ -126,9 +123,9 @@ class Supervisor:
             self.pause(_WATCH_SECONDS)
 
     def tend(self) -> None:
-        """Look at every child once: note a death, start again what has waited long enough; now and then bound the logs.
+        """Check every child once: note deaths, restart after the pause, and rotate long logs now and then.
 
-        Raises ServiceError where a child has died `max_deaths` times.
+        Raises ServiceError if a child has died `max_deaths` times in a row.
         """
         now = self.monotonic()
         if now >= self._look_at_logs_at:
@@ -143,7 +140,7 @@ class Supervisor:
                 self._start_again(watched, now)
 
     def tend_or_stop(self) -> None:
-        """Tend the children between other work. Raises StopRequestedError once a signal has come."""
+        """Tend the children between other work. Raises StopRequestedError after a signal."""
         self._raise_if_stopping()
         self.tend()
 
@@ -158,7 +155,7 @@ class Supervisor:
         watched.started_at = now
         try:
             watched.child.start()
-        except (ServiceError, OSError) as error:  # such as a full disk, or an old server that does not end
+        except (ServiceError, OSError) as error:  # such as a full disk, or an old server that keeps running
             self._plan_restart(watched, now, f"{watched.child.spec.name} does not start: {error}")
 
     def _note_death(self, watched: _Watched, now: float) -> None:
@@ -170,7 +167,7 @@ class Supervisor:
         self._plan_restart(watched, now, f"{child.spec.name} stopped ({_reason(child.exit_status)}){words}")
 
     def _plan_restart(self, watched: _Watched, now: float, what: str) -> None:
-        # Deaths are not bounded, and the thousandth power of two is beyond a float.
+        # The number of deaths is unbounded, and 2**1000 is beyond a float.
         pause = min(FIRST_PAUSE_SECONDS * 2 ** min(watched.num_deaths, _MAX_DOUBLINGS), LONGEST_PAUSE_SECONDS)
         watched.num_deaths += 1
         if self.max_deaths is not None and watched.num_deaths >= self.max_deaths:
@@ -179,7 +176,7 @@ class Supervisor:
         self.say(f"{what}; starting it again in {pause:g} s")
 
     def stop(self) -> None:
-        """Stop the groups in the opposite order of their start, each group's children together.
+        """Stop the groups in reverse order of their start, the children of a group together.
 
         A forced stop kills them.
         """

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.data_dir import default_data_dir
-from cli.roles import wants_json_log
 from cli.served_model import choose_model
 from cli.status.life import shown_life
 from cli.supervisor import StopRequestedError
@@ -61,7 +60,7 @@ def up(
     """Run Postgres, Valkey, the API and a worker here until Ctrl-C; a restart continues with the same data."""
     from cli.stack import StackOptions, running_stack
 
-    if wants_json_log():
+    if logs.wants_json():
         logs.configure("up", is_json=True)
     options = StackOptions(
         data_dir=data_dir or default_data_dir(),

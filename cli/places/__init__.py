@@ -1,4 +1,4 @@
-"""Where batches are run for a command that goes on where it was stopped: by a stack on this machine, or by a server.
+"""Runs the batches of resumable commands, on a stack on this machine or on a server.
 
-Knows lines and their results; what is asked in them, `run`, `map` and `extract` know.
+`run`, `map` and `extract` write the lines and read the results.
 """

@@ -1,6 +1,6 @@
-"""Counts the prompts of lines on this machine, as a worker would: its chat template, its tokenizer, its context.
+"""Counts the tokens of lines on this machine as a worker does: by chat template, tokenizer and context.
 
-Starts no engine and fetches no model.
+Starts no engine and downloads no model.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _EXACTLY = "prompts exactly, by the model's tokenizer and chat template"
 
 
 def prompts_of(path: str) -> PromptMaker | None:
-    """Return what makes a model's prompts; None where its files are not on this machine, or say too little."""
+    """Return the prompt maker of a model; None if its files are not on this machine, or incomplete."""
     folder = _files_here(path)
     if folder is None:
         return None
     try:
         config, tokenizer = load_model_config(str(folder)), load_tokenizer(folder)
     except EngineError:
-        return None  # the stack says why it cannot be loaded
+        return None  # the stack reports why it cannot be loaded
     if tokenizer is None or config.max_model_len is None:
         return None
     return PromptMaker(tokenizer, max_model_len=config.max_model_len, vocab_size=config.vocab_size)
 
 
 def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
-    """Count valid lines. One that has no room in the context fails by itself, and one that has the answer of an earlier
-    one is not run: these take nothing.
+    """Count valid lines. Lines too long for the context, which fail, and copies of earlier lines, which do not run,
+    count as nothing.
     """
     num_lines = num_failing = num_copies = input_tokens = output_tokens = 0
     say_at = time.monotonic() + _SAY_SECONDS
@@ -73,12 +73,12 @@ def count_lines(lines: Path, prompts: PromptMaker, *, endpoint: str) -> Counted:
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         basis=_EXACTLY,
-        fields=_said({"too long, would fail": num_failing, "same as an earlier one": num_copies}),
+        fields=_shown({"too long, would fail": num_failing, "same as an earlier one": num_copies}),
     )
 
 
-def _said(found: Mapping[str, int]) -> dict[str, str]:
-    return {name: counted(count, "line") for name, count in found.items() if count}
+def _shown(counts: Mapping[str, int]) -> dict[str, str]:
+    return {name: counted(count, "line") for name, count in counts.items() if count}
 
 
 def _measure(prompts: PromptMaker, *, endpoint: str) -> Callable[[InputLine], tuple[int, int]]:
@@ -89,7 +89,7 @@ def _measure(prompts: PromptMaker, *, endpoint: str) -> Callable[[InputLine], tu
 
 
 def _valid_lines(lines: Path, *, endpoint: str) -> Iterator[tuple[InputLine, bool]]:
-    """Yield lines, and whether each is the same as an earlier one."""
+    """Yield lines, each with whether it is a copy of an earlier one."""
     identical = IdenticalLines()
     with opened(lines) as file:
         read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
@@ -100,22 +100,22 @@ def _valid_lines(lines: Path, *, endpoint: str) -> Iterator[tuple[InputLine, boo
 
 
 def count_bytes(lines: Path) -> Counted:
-    """Count by bytes, as a submit reserves tokens."""
+    """Count by bytes, as budgets reserve tokens at submission."""
     estimator = InputEstimator(default_max_tokens=load_settings().default_max_tokens)
     with opened(lines) as file:
         while piece := file.read(_READ_BYTES):
             estimator.feed(piece)
-    found = estimator.finish()
+    estimate = estimator.finish()
     return Counted(
-        num_lines=found.num_requests,
-        input_tokens=found.estimated_input_tokens,
-        output_tokens=found.estimated_output_tokens,
+        num_lines=estimate.num_requests,
+        input_tokens=estimate.estimated_input_tokens,
+        output_tokens=estimate.estimated_output_tokens,
         basis=_BY_BYTES,
     )
 
 
 def _files_here(path: str) -> Path | None:
-    """Return where a model's files are; None for one of a hub that was not fetched yet."""
+    """Return the folder of a model's files; None for a hub model that is not downloaded yet."""
     if Path(path).exists():
         return Path(path)
     from huggingface_hub import snapshot_download

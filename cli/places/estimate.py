@@ -1,7 +1,6 @@
-"""What a batch of lines would take: its prompts as they are counted, its answers at most and as they are likely.
+"""Estimates the tokens of a batch: prompts as counted, answers at most and likely.
 
-A likely answer is the typical one of the schema that a line asks for, counted as a
-prompt of its own.
+A likely answer is the typical one for the schema of a line, counted like a prompt.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from cli.places.typical_answer import typical_answer
 from features.pipelines.rows.lines.requests import ENDPOINT
 
 LIKELY_BASIS = "answers as the typical one of their schema, with a fifth of what may be null taken as null"
-NO_SCHEMA = "unknown: nothing tells how long answers without a schema are"
+NO_SCHEMA = "unknown: there is no estimate for answers without a schema"
 _SAMPLE_ENDPOINT = "/v1/completions"
-"""Its prompts are texts as they are, without a chat template."""
+"""Its prompts are plain texts, without a chat template."""
 _NUM_SAMPLES = 64
-"""Lines whose schemas are looked at, evenly spread."""
+"""Number of lines whose schemas are sampled, evenly spread."""
 _NUM_FULL, _NUM_EMPTY = 4, 1
-"""Of a line's typical answers: with all values, and with null wherever it may be. 17 % of what the tutorial's documents
-are asked for is null."""
+"""Weights of a line's typical answers, with all values and with null wherever allowed: 17 % of the values of the
+tutorial's documents are null."""
 _END_TOKENS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a place says of lines."""
+    """The token counts of lines at a place."""
 
     num_lines: int
     input_tokens: int
     output_tokens: int
-    """With every answer as long as it may be."""
+    """With every answer of maximum length."""
     basis: str
     """How the tokens were counted."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """What else is to be shown."""
+    """Further fields to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +51,9 @@ class Estimate:
     num_lines: int
     input_tokens: int
     output_tokens: int | None
-    """Those that are likely; None where nothing is known."""
+    """Likely tokens; None if unknown."""
     most_tokens: int | None
-    """Prompts and answers together; None where there is no bound."""
+    """Upper bound of prompts and answers together; None if there is none."""
 
     def plus(self, other: Estimate) -> Estimate:
         return Estimate(
@@ -65,7 +64,7 @@ class Estimate:
         )
 
     def share(self, part: float, *, most_tokens: int | None) -> Estimate:
-        """Return so large a part of what is likely, with a bound of its own."""
+        """Return a fraction of the likely tokens, with its own upper bound."""
         return Estimate(
             num_lines=round(part * self.num_lines),
             input_tokens=round(part * self.input_tokens),
@@ -79,7 +78,7 @@ class Estimate:
         return f"{self.likely()}, {most}"
 
     def likely(self) -> str:
-        """Return the first part of that."""
+        """Return `shown` without the upper bound."""
         if self.output_tokens is None:
             return f"{self.input_tokens:,} in"
         total = self.input_tokens + self.output_tokens
@@ -91,22 +90,22 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class Counting(Protocol):
-    """Whatever counts the tokens of lines."""
+    """A counter of the tokens of lines."""
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
-        """Return what a batch of these lines would take, with every answer as long as it may be."""
+        """Return the tokens of a batch of these lines, with answers of maximum length."""
 
 
 def estimated(place: Counting, lines: Path) -> tuple[Estimate, dict[str, str]]:
-    """Return what a batch of these lines would take, as numbers and as fields to be shown."""
+    """Return the estimate of a batch of these lines, as numbers and as fields to show."""
     counted = place.count(lines)
     likely = _likely_output(place, lines, counted)
     most = counted.input_tokens + counted.output_tokens
-    found = Estimate(
+    estimate = Estimate(
         num_lines=counted.num_lines, input_tokens=counted.input_tokens, output_tokens=likely, most_tokens=most
     )
     basis = NO_SCHEMA if likely is None else LIKELY_BASIS
-    return found, {**counted.fields, "tokens": found.shown(), "counted": counted.basis, "likely": basis}
+    return estimate, {**counted.fields, "tokens": estimate.shown(), "counted": counted.basis, "likely": basis}
 
 
 def _likely_output(place: Counting, lines: Path, counted: Counted) -> int | None:
@@ -120,9 +119,9 @@ def _likely_output(place: Counting, lines: Path, counted: Counted) -> int | None
 
 
 def _write_samples(path: Path, lines: Path, *, num_lines: int) -> int:
-    """Write the typical answers of some lines as prompts, each as often as the line asks for answers.
+    """Write the typical answers of sampled lines as prompts, each as often as its line has answers.
 
-    Returns how many typical answers there are; 0 where a line has no schema.
+    Returns the number of typical answers; 0 if a line has no schema.
     """
     num_samples, numbers = 0, count()
     with path.open("wb") as file:

@@ -1,6 +1,6 @@
-"""Results of batches that ended before all their lines had one: kept, so that only the others run again.
+"""Keeps the results of batches that did not complete, so that only the other lines run again.
 
-Walks along the lines and along results, which are in their order: nothing is held in memory.
+Merges lines and results in one pass, as both have the same order: nothing is held in memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cli.places.ordered_results import OrderedResults
 from cli.places.stage import ResultFiles, Stage
 
 _NO_RESULT = frozenset({"batch_expired", "batch_cancelled"})
-"""What a line is told that did not come to run."""
+"""Error codes of lines that did not run."""
 
 
 def merge(lines: Path, sources: Sequence[ResultFiles], into: ResultFiles) -> int:
-    """Write the first result of each line that has one, in the order of the lines; return how many do.
+    """Write the first result of each line that has one, in the order of the lines; return their number.
 
-    Raises ServiceError where results are not in the order of the lines, or of others.
+    Raises ServiceError if results are not in the order of the lines, or belong to other lines.
     """
     num_found = 0
     with ExitStack() as closing:
@@ -44,7 +44,7 @@ def merge(lines: Path, sources: Sequence[ResultFiles], into: ResultFiles) -> int
 
 
 def write_rest(stage: Stage) -> int:
-    """Write the lines that have no result kept; return how many there are."""
+    """Write the lines without a kept result; return their number."""
     num_left = 0
     with ExitStack() as closing:
         kept = _opened(stage.kept.paths, closing)
@@ -61,6 +61,6 @@ def _opened(paths: Sequence[Path], closing: ExitStack) -> list[OrderedResults]:
 
 
 def _pop(sources: Sequence[OrderedResults], custom_id: str) -> bytes | None:
-    """Take a line's result out of all sources; return the first."""
-    found = [result for each in sources if (result := each.pop(custom_id)) is not None]
-    return found[0] if found else None
+    """Remove a line's result from all sources; return the first one."""
+    results = [result for each in sources if (result := each.pop(custom_id)) is not None]
+    return results[0] if results else None

@@ -1,4 +1,4 @@
-"""What options of commands that run many requests mean: texts of files, fields of requests, where they run."""
+"""Options of commands that run many requests, and their values: texts of files, fields of requests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import typer
 
 from jobs.errors import InputError
 
-Model = Annotated[str | None, typer.Option(help="As for `tokenmill run`; on a server the name of one that it serves")]
+Model = Annotated[str | None, typer.Option(help="As for `tokenmill run`; on a server, the name of a served model")]
 BaseUrl = Annotated[
-    str | None, typer.Option(help="A server's [default: $TOKENMILL_BASE_URL; without one, this machine]")
+    str | None, typer.Option(help="URL of a server [default: $TOKENMILL_BASE_URL; if not set, run on this machine]")
 ]
 Param = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=JSON", help="Another field of the requests; may be given again.")
+    list[str] | None, typer.Option(metavar="NAME=JSON", help="Further field of the requests; may be given again.")
 ]
-Window = Annotated[str, typer.Option(help="On a server: time to finish in, such as 30m, 24h or 7d.")]
+Window = Annotated[str, typer.Option(help="On a server: time to complete in, such as 30m, 24h or 7d.")]
 
 
 def text_of(path: Path) -> str:
@@ -28,13 +28,13 @@ def text_of(path: Path) -> str:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}. Give the path of a file.") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read {path}: it is no UTF-8 ({error.reason} at byte {error.start}).") from None
+        raise InputError(f"cannot read {path}: it is not UTF-8 ({error.reason} at byte {error.start}).") from None
 
 
 def json_params(*, max_tokens: int | None, temperature: float | None, others: list[str]) -> dict[str, Any]:
     """Return fields of a request's body; `others` are NAME=JSON. Raises InputError."""
-    given = {"max_tokens": max_tokens, "temperature": temperature}
-    params = {name: value for name, value in given.items() if value is not None}
+    options = {"max_tokens": max_tokens, "temperature": temperature}
+    params = {name: value for name, value in options.items() if value is not None}
     for pair in others:
         name, separator, value = pair.partition("=")
         try:
@@ -47,5 +47,5 @@ def json_params(*, max_tokens: int | None, temperature: float | None, others: li
 
 
 def say(message: str) -> None:
-    """Tell a person on standard error."""
+    """Print a message to standard error."""
     print(f"tokenmill: {message}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The two places there are: a stack on this machine, and a server."""
+"""The two places where batches run: a stack on this machine, and a server."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
     from cli.served_model import ServedModel
 
-_WINDOW = "30d"  # nobody waits on a deadline here; it only has to outlast the run
+_WINDOW = "30d"  # there is no deadline here; it only has to outlast the run
 _MAX_DEATHS = 5
-_QUIET_SECONDS = 10.0  # a worker that has time counts a thousand prompts in one
-# A stopped run gives up its unfinished lines rather than make the user wait; finished ones are already saved.
+_QUIET_SECONDS = 10.0  # an idle worker counts a thousand prompts per second
+# A stopped run drops its unfinished lines rather than make the user wait; finished ones are saved.
 _DRAIN_SECONDS = "3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThisMachine:
-    """A stack of the run's own."""
+    """A stack of its own for each run."""
 
     served: ServedModel
     say: Callable[[str], None]
@@ -61,7 +61,7 @@ class ThisMachine:
         try:
             structured_output(Structure(param="schema", fields={"json": schema}), Asker())
         except BodyError as error:
-            raise InputError(f"the schema cannot be kept: {error}", param="schema", code="invalid_schema") from None
+            raise InputError(f"the schema cannot be enforced: {error}", param="schema", code="invalid_schema") from None
 
     def require_valid(self, stage: Stage) -> None:
 
@@ -73,9 +73,9 @@ class ThisMachine:
 
         scan = check_file(lines, endpoint=endpoint, models={self.model})
         prompts = prompts_of(self.served.path)
-        found = count_bytes(lines) if prompts is None else count_lines(lines, prompts, endpoint=endpoint)
+        counts = count_bytes(lines) if prompts is None else count_lines(lines, prompts, endpoint=endpoint)
         fields = {"model": self.served.path, "lines": f"{scan.num_requests:,}"}
-        return replace(found, fields=fields | dict(found.fields))
+        return replace(counts, fields=fields | dict(counts.fields))
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
         from cli.stack import StackOptions, running_stack
@@ -102,7 +102,7 @@ class ThisMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that others use, too."""
+    """A shared server."""
 
     client: OpenAI
     model: str
@@ -114,30 +114,30 @@ class Server:
         return f"{self.client.base_url} {self.model}"
 
     def check_schema(self, schema: Any) -> None:
-        """Leave it to the server: what can be kept is known where the engine is."""
+        """Leave it to the server, which knows what its engine can enforce."""
 
     def require_valid(self, stage: Stage) -> None:
-        """Leave it to the server, which has bounds of its own."""
+        """Leave it to the server, which has its own limits."""
 
     def count(self, lines: Path, *, endpoint: str = ENDPOINT) -> Counted:
 
         call: dict[str, Any] = {"completion_window": self.window, "endpoint": endpoint, "invalid_lines": "fail"}
         with server_errors_as_sentences(self.client):
-            # Nobody counts where no worker serves the model: what is known is then by bytes.
+            # Without a worker for the model nothing counts tokens: the estimate is then by bytes.
             is_served = getattr(self.client.models.retrieve(self.model), "max_model_len", None) is not None
             uploaded = upload_file(self.client, lines, purpose="batch")
             try:
                 call |= {"input_file_id": uploaded.id, "exact": is_served}
-                found = estimate(self.client, call, quiet_seconds=_QUIET_SECONDS)
+                result = estimate(self.client, call, quiet_seconds=_QUIET_SECONDS)
             finally:
                 self.client.files.delete(uploaded.id)
-        if found["verdict"] in ("fails", "refused"):
-            raise InputError(f"the server would not run this: {_why(found)}")
-        shown = estimate_fields(found)
+        if result["verdict"] in ("fails", "refused"):
+            raise InputError(f"the server would not run this: {_why(result)}")
+        shown = estimate_fields(result)
         return Counted(
-            num_lines=found["requests"],
-            input_tokens=found["input_tokens"],
-            output_tokens=found["output_tokens"],
+            num_lines=result["requests"],
+            input_tokens=result["input_tokens"],
+            output_tokens=result["output_tokens"],
             basis=shown.pop("counted"),
             fields={name: text for name, text in shown.items() if name != "tokens"},
         )
@@ -147,36 +147,36 @@ class Server:
         return Submitting(client=self.client, window=self.window, say=self.say)
 
 
-def _why(found: Mapping[str, Any]) -> str:
-    """Return why an estimate's batch would not run, with the first bad line."""
-    first = found["errors"]["data"][0] if found["errors"] else None
-    return str(found["reason"]) if first is None else f"{found['reason']}; line {first['line']}: {first['message']}"
+def _why(result: Mapping[str, Any]) -> str:
+    """Return why the batch of an estimate would not run, with the first bad line."""
+    first = result["errors"]["data"][0] if result["errors"] else None
+    return str(result["reason"]) if first is None else f"{result['reason']}; line {first['line']}: {first['message']}"
 
 
 def this_machine(model: str | None, *, say: Callable[[str], None]) -> ThisMachine:
-    """Return this machine with a folder, a file, an id of Hugging Face or `demo`. Raises InputError."""
+    """Return this machine with a model: a folder, a file, a Hugging Face id or `demo`. Raises InputError."""
     return ThisMachine(served=choose_model(None if model == DEMO_NAME else model), say=say)
 
 
 def server(client: OpenAI, model: str | None, *, window: str, say: Callable[[str], None]) -> Server:
-    """Return a server that serves `model`; without one, its only one. Raises InputError that lists what it serves."""
+    """Return a server with `model`, by default its only model. Raises InputError that lists its models."""
     with server_errors_as_sentences(client):
         names = [one.id for one in client.models.list()]
     if model is None and len(names) == 1:
         model = names[0]
     if model is None or model not in names:
         served = ", ".join(names) or "none yet"
-        wanted = "no model was given" if model is None else f"there is no model {model!r}"
+        problem = "no model was given" if model is None else f"there is no model {model!r}"
         raise InputError(
-            f"{wanted} at {client.base_url}. Say which with --model; it serves: {served}. One that is still being "
-            "loaded is not among them yet: give the same command again then.",
+            f"{problem} at {client.base_url}. Name one with --model; it serves: {served}. A model that is still "
+            "loading is not listed: run the same command again later.",
             param="model",
         )
     return Server(client=client, model=model, window=window, say=say)
 
 
 def place_of(model: str | None, *, base_url: str | None, window: str) -> Place:
-    """Return a server where one is named, and else this machine."""
+    """Return the server if one is named, otherwise this machine."""
     if base_url is not None:
         os.environ["TOKENMILL_BASE_URL"] = base_url
     if not os.environ.get("TOKENMILL_BASE_URL"):

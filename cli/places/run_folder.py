@@ -1,4 +1,4 @@
-"""What a command that can be stopped remembers between two starts, in a folder of its own per run."""
+"""The state of a resumable command between starts, in a folder per run."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _STATE = "state.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """How far a run has come."""
+    """The progress of a run."""
 
     file_id: str | None = None
     batch_id: str | None = None
     attempt: int = 0
-    """Batches that ended without an output."""
+    """Number of batches that did not complete."""
     outputs: dict[str, str] | None = None
-    """Each path that was written, with its sha256."""
+    """Each written path with its sha256."""
     num_answered: int = 0
     failed: dict[str, int] | None = None
-    """Of a job of several steps, once its output is written: how much failed, by code."""
+    """Failures by code, once the output of a job with several stages is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
-    """Everything of one run: the state file and, while it is unfinished, the data directory of its stack."""
+    """The folder of a run: the state file and, until it is finished, the data directory of its stack."""
 
     key: str
     root: Path
 
     @classmethod
     def below(cls, data_dir: Path, key: str) -> RunFolder:
-        """Return the folder of the run that has this key, which says all that its results depend on."""
+        """Return the folder of the run with this key, a digest of all that its results depend on."""
         return cls(key=key, root=data_dir.expanduser().absolute() / "runs" / key)
 
     @property
@@ -50,37 +50,37 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other starts of the same command out. Raises ConflictError where one runs."""
+        """Lock the run against other starts of the same command. Raises ConflictError if one runs."""
         self.root.mkdir(parents=True, exist_ok=True)
         with holding(self.root / "lock", taken=_runs_already):
             yield
 
     def read(self) -> RunState:
-        """Return the noted state; a new run has an empty one."""
+        """Return the stored state; that of a new run is empty."""
         try:
-            noted = json.loads((self.root / _STATE).read_bytes())
+            state = json.loads((self.root / _STATE).read_bytes())
         except FileNotFoundError:
             return RunState()
-        return RunState(**noted)
+        return RunState(**state)
 
     def write(self, state: RunState) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         write_secret(self.root / _STATE, json.dumps(asdict(state)))
 
     def note_outputs(self, written: Iterable[Path]) -> None:
-        """Note files as what the run has come to."""
-        noted = {str(path.absolute()): sha256_of(path) for path in written}
-        self.write(replace(self.read(), outputs=noted))
+        """Store the written files as the outputs of the run."""
+        outputs = {str(path.absolute()): sha256_of(path) for path in written}
+        self.write(replace(self.read(), outputs=outputs))
 
     def has_written(self, outputs: Iterable[Path]) -> bool:
-        """Tell whether the run has written these files, and all that it wrote is there, unchanged."""
-        noted = self.read().outputs or {}
-        return {str(path.absolute()) for path in outputs} <= noted.keys() and all(
-            Path(path).is_file() and sha256_of(Path(path)) == expected for path, expected in noted.items()
+        """Return whether the run has written these files, and all files that it wrote are unchanged."""
+        written = self.read().outputs or {}
+        return {str(path.absolute()) for path in outputs} <= written.keys() and all(
+            Path(path).is_file() and sha256_of(Path(path)) == expected for path, expected in written.items()
         )
 
     def forget_stack(self) -> None:
-        """Free the disk once the output is written: the results are in it."""
+        """Delete the stack's data once the output is written."""
         shutil.rmtree(self.stack, ignore_errors=True)
 
 
@@ -90,4 +90,6 @@ def sha256_of(path: Path) -> str:
 
 
 def _runs_already(pid: str) -> ConflictError:
-    return ConflictError(f"the same command already runs (pid {pid}). Wait for it, or stop it and give it again.")
+    return ConflictError(
+        f"the same command already runs (pid {pid}). Wait for it, or stop it and run the command again."
+    )

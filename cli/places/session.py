@@ -1,7 +1,4 @@
-"""Runs the batches of one job, one after the other, by something that is opened when the first of them needs it.
-
-Knows neither what it is nor what the lines ask.
-"""
+"""Runs the batches of a job one after the other, at a place that is opened for the first of them."""
 
 from __future__ import annotations
 
@@ -18,38 +15,38 @@ from cli.supervisor import StopRequestedError
 
 
 class Connection(Protocol):
-    """Something open that runs batches."""
+    """An open place that runs batches."""
 
     def run(self, stage: Stage) -> Any:
-        """Bring the results of a stage's lines to their place; return the batch, None where none was needed.
+        """Write the results of a stage's lines; return the batch, or None if none was needed.
 
-        Raises ServiceError where the batch does not complete.
+        Raises ServiceError if the batch does not complete.
         """
 
 
 class Place(Counting, Protocol):
-    """Something that runs batches, not opened yet."""
+    """A place that runs batches, not opened yet."""
 
     @property
     def name(self) -> str:
-        """Return what tells this place and model from others: results are of one of them."""
+        """Return the identity of the place and its model, which results depend on."""
 
     @property
     def model(self) -> str:
-        """Return the name that lines give."""
+        """Return the model name in lines."""
 
     def check_schema(self, schema: Any) -> None:
-        """Raise InputError where it is known here that a schema cannot be kept."""
+        """Raise InputError if it is known here that a schema cannot be enforced."""
 
     def require_valid(self, stage: Stage) -> None:
-        """Raise InputError where it is known here that a batch of a stage's lines would fail validation."""
+        """Raise InputError if it is known here that a batch of a stage's lines would fail validation."""
 
     def connect(self, run: RunFolder, closing: ExitStack) -> Connection:
-        """Open it for a run, until `closing` ends."""
+        """Open the place for a run, until `closing` ends."""
 
 
 class Session:
-    """Runs stages of one run; not for threads."""
+    """Runs the stages of a run; not thread-safe."""
 
     def __init__(self, place: Place, run: RunFolder, closing: ExitStack) -> None:
         self._place = place
@@ -58,9 +55,9 @@ class Session:
         self._connection: Connection | None = None
 
     def run(self, stage: Stage, *, is_valid: bool = False) -> Any:
-        """Bring the results of a stage beside its lines, as `Connection.run` does, unless they are there.
+        """Run a stage as `Connection.run` does, unless its results are there.
 
-        Raises InputError where lines that nobody has checked are not valid.
+        Raises InputError if lines that have not been checked are invalid.
         """
         if stage.is_done:
             return None
@@ -73,10 +70,10 @@ class Session:
 
 @contextmanager
 def session_at(place: Place, run: RunFolder, *, say: Callable[[str], None]) -> Iterator[Session]:
-    """Open a session that ends with the block; a person may stop it."""
+    """Open a session that ends with the block; a signal may stop it."""
     try:
         with ExitStack() as closing:
             yield Session(place, run, closing)
     except StopRequestedError:
-        say("stopped. Run the same command again to go on.")
+        say("stopped. Run the same command again to resume.")
         raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""One batch of a job as files: its lines, their results, and results of batches before it that did not complete."""
+"""A batch of a job as files: its lines, their results, and results of earlier batches that did not complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHAT = "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFiles:
-    """The answers of lines and, beside them, why lines failed; each in the order of the lines."""
+    """The files of answers and of errors, each in the order of the lines."""
 
     answers: Path
 
@@ -22,7 +22,7 @@ class ResultFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """Return those that are there."""
+        """Return the files that exist."""
         return [path for path in (self.answers, self.errors) if path.exists()]
 
     def remove(self) -> None:
@@ -32,7 +32,7 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Lines and where their results go; what else is kept of them lies in the folder of a run."""
+    """Lines and the files of their results; everything else about them is in the folder of a run."""
 
     run: RunFolder
     lines: Path
@@ -41,28 +41,28 @@ class Stage:
 
     @classmethod
     def within(cls, run: RunFolder) -> Stage:
-        """Return the stage whose lines and results lie in the folder, too."""
+        """Return the stage whose lines and results are in the folder too."""
         results = ResultFiles(answers=run.root / "answers.jsonl")
         return cls(run=run, lines=run.root / "input.jsonl", results=results)
 
     @property
     def kept(self) -> ResultFiles:
-        """Return results of batches that did not complete."""
+        """Return the results of batches that did not complete."""
         return ResultFiles(answers=self.run.root / "kept.jsonl")
 
     @property
     def latest(self) -> ResultFiles:
-        """Return what the last batch wrote, before it is put together with what is kept."""
+        """Return the results of the last batch, before they are merged with the kept ones."""
         return ResultFiles(answers=self.run.root / "latest.jsonl")
 
     @property
     def rest(self) -> Path:
-        """Return the lines that have no result in `kept`, where there are some."""
+        """Return the file of lines without a result in `kept`."""
         return self.run.root / "rest.jsonl"
 
     @property
     def is_begun(self) -> bool:
-        """Tell whether an earlier start has sent lines."""
+        """Return whether an earlier start has sent lines."""
         return self.run.read().file_id is not None
 
     @property
@@ -70,13 +70,13 @@ class Stage:
         return self.run.has_written([self.results.answers])
 
     def forget_batches(self) -> None:
-        """Free the disk once the results are whole."""
+        """Delete intermediate files once the results are complete."""
         self.kept.remove()
         self.latest.remove()
         self.rest.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Free the disk of lines and results that lie within the folder."""
+        """Delete all files of the stage, lines and results included."""
         self.forget_batches()
         self.results.remove()
         self.lines.unlink(missing_ok=True)

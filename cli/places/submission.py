@@ -1,4 +1,4 @@
-"""A stage as a batch of a server that answers: gone on with where it was begun, and else submitted."""
+"""Runs a stage as a batch of a server: resumes the batch of an earlier start, or submits one."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Submitting:
     window: str
     say: Callable[[str], None]
     on_poll: Callable[[], None] | None = None
-    """Runs between looks at a batch, and may raise to stop."""
+    """Runs between polls of a batch, and may raise to stop."""
     waiting: Waiting | None = None
     on_refusal: Callable[[], object] = lambda: None
-    """Runs where a batch has failed validation: nothing of it is worth going on with."""
+    """Runs if a batch has failed validation: nothing of it can be resumed."""
 
     def run(self, stage: Stage) -> Any:
 
@@ -57,16 +57,16 @@ class Submitting:
         raise ServiceError(f"{ended}\n{describe_errors(batch)}".rstrip())
 
     def _begun(self, stage: Stage) -> Any:
-        """Return the batch of an earlier start; None where there is none, or it ended otherwise than completed."""
+        """Return the batch of an earlier start; None if there is none, or it ended without completing."""
         from openai import NotFoundError
 
         state = stage.run.read()
         if state.batch_id is None:
             return None
-        with suppress(NotFoundError):  # its stack was removed by hand, or its files are gone
+        with suppress(NotFoundError):  # its stack or its files were deleted
             batch = self.client.batches.retrieve(state.batch_id)
             if batch.status not in ENDED or batch.status == "completed":
-                self.say(f"going on with {batch.id}")
+                self.say(f"resuming {batch.id}")
                 return batch
             keep_results(self.client, stage, batch)
             return None
@@ -74,14 +74,14 @@ class Submitting:
         return None
 
     def _submit(self, stage: Stage) -> Any:
-        """Create a batch of the lines that have no result; None where all have one."""
+        """Create a batch of the lines without a result; None if all have one."""
         lines = stage.lines
         if stage.kept.paths:
             lines = stage.rest
             if write_rest(stage) == 0:
                 self._finish(stage, [stage.kept])
                 return None
-            self.say(f"{counted(_num_lines(stage.kept), 'line')} with a result of an earlier batch")
+            self.say(f"{counted(_num_lines(stage.kept), 'line')} with results from an earlier batch")
         return self._create(stage, lines)
 
     def _create(self, stage: Stage, lines: Path) -> Any:
@@ -95,8 +95,8 @@ class Submitting:
         assert state.file_id is not None
         batch = self.client.batches.create(
             input_file_id=state.file_id,
-            endpoint=stage.endpoint,  # type: ignore[arg-type]  # the server knows which ones exist
-            completion_window=self.window,  # type: ignore[arg-type]  # longer than OpenAI's only choice
+            endpoint=stage.endpoint,  # type: ignore[arg-type]  # the server knows its endpoints
+            completion_window=self.window,  # type: ignore[arg-type]  # OpenAI allows one value
             # A kill between this call and the next line must not lead to a second batch.
             extra_headers={"Idempotency-Key": f"run-{stage.run.key}-{state.attempt}-{state.file_id}"},
         )
@@ -105,15 +105,17 @@ class Submitting:
 
     def _watch(self, batch_id: str) -> Any:
 
-        patience = Patience(goes_on=f"{batch_id} is kept; the same command waits for it again")
+        patience = Patience(goes_on=f"{batch_id} continues; the same command waits for it again")
         try:
             return watch_batch(self.client, batch_id, on_poll=self.on_poll, waiting=self.waiting, patience=patience)
         except KeyboardInterrupt:
-            self.say(f"{batch_id} goes on. The same command waits for it again; or: tokenmill batch cancel {batch_id}")
+            self.say(
+                f"{batch_id} continues. The same command waits for it again; or: tokenmill batch cancel {batch_id}"
+            )
             raise
 
     def _collect(self, stage: Stage, batch: Any) -> None:
-        """Bring what a completed batch wrote, and what was kept, to the place of the results."""
+        """Write the results of a completed batch, merged with the kept ones."""
         if stage.kept.paths:
             _download(self.client, batch, stage.latest)
             self._finish(stage, [stage.kept, stage.latest])
@@ -128,9 +130,9 @@ class Submitting:
 
 
 def keep_results(client: OpenAI, stage: Stage, batch: Any) -> int:
-    """Keep the results of a batch that ended otherwise than completed, and forget it; return how many are kept.
+    """Keep the results of a batch that did not complete, and forget the batch; return the number kept.
 
-    May be done again: a kill in between loses nothing.
+    Repeatable: a kill in between loses nothing.
     """
     num_kept = _num_lines(stage.kept)
     if batch.output_file_id or batch.error_file_id:
@@ -151,7 +153,7 @@ def _download(client: OpenAI, batch: Any, into: ResultFiles) -> None:
     if batch.error_file_id:
         download(client, batch.error_file_id, into.errors)
     else:
-        into.errors.unlink(missing_ok=True)  # of an earlier run; it would be taken for this one's
+        into.errors.unlink(missing_ok=True)  # of an earlier run
 
 
 def _num_lines(results: ResultFiles) -> int:

@@ -1,7 +1,7 @@
-"""What an answer that keeps to a JSON schema typically looks like, so that its tokens can be counted.
+"""The typical answer for a JSON schema, for counting its tokens.
 
-Knows no tokenizer and no prompt. What a schema does not say (how long texts and lists are) is as it was in the
-documents of the tutorials: docs/extraction.md has how far off that is.
+Lengths of texts and lists, which a schema does not define, are those of the tutorials' documents; docs/extraction.md
+has the error of this estimate.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _TEXT = "Birch Ltd 42"
 _BY_FORMAT = {"date": "2024-05-17", "date-time": "2024-05-17T09:30:00Z", "time": "09:30:00", "email": "ash@example.org"}
 _NUM_SCALARS = 3
 _NUM_OBJECTS = 8
-"""Items of a list: of words or numbers, and of things with fields of their own."""
+"""Items of a list of words or numbers, and of a list of objects."""
 _MOST_DEPTH = 20
-"""A schema that names itself would go on for ever."""
+"""Limits recursive schemas."""
 
 
 def typical_answer(schema: Any, *, is_empty: bool = False) -> str:
-    """Return the text of an answer; with `is_empty` every value is null that may be."""
+    """Return the text of an answer; with `is_empty` every value that may be null is null."""
     root = schema if isinstance(schema, dict) else {}
     value = _Writer(root, is_empty=is_empty).value(root, depth=0)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -32,7 +32,7 @@ class _Writer:
         self._is_empty = is_empty
 
     def value(self, schema: Any, *, depth: int) -> Any:
-        """Return a value that keeps to the parts of a schema that decide how long it is."""
+        """Return a value that follows the parts of a schema that determine its length."""
         if not isinstance(schema, dict) or depth > _MOST_DEPTH:
             return _TEXT
         if "const" in schema:

@@ -1,6 +1,6 @@
-"""`tokenmill doctor`: looks at everything that a service needs, and says what is wrong and what to do.
+"""`tokenmill doctor`: checks all that a service needs, and says what is wrong and how to fix it.
 
-Each check stands alone: what one of them finds never keeps the others from being made.
+The checks are independent: a failed one does not stop the others.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Verdict(StrEnum):
     """How a check ended."""
 
     OK = "ok"
-    WARNING = "warning"  # it works, and may stop to
+    WARNING = "warning"  # it works, but may stop working
     PROBLEM = "problem"  # something does not work now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found; `advice` says what to do, and is empty where all is well."""
+    """The result of a check; `advice` says what to do, and is empty if all is well."""
 
     check: str
     verdict: Verdict
@@ -54,7 +54,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Yield what is found, one check after the other."""
+    """Yield the findings of all checks, in order."""
     checks: tuple[tuple[str, Callable[[Settings], Iterator[Finding]]], ...] = (
         ("versions", _versions),
         ("database", _database),
@@ -78,83 +78,85 @@ _ADVICE = {
 
 
 _READERS_ADVICE = (
-    "A crafted document may do more than it should: read them as a user, or in a container, that owns nothing else. "
-    "With TOKENMILL_READER_ISOLATION=required no prepare worker starts so."
+    "A crafted document may do more than it should: run prepare workers as a user, or in a container, that owns "
+    "nothing else. With TOKENMILL_READER_ISOLATION=required no prepare worker starts like this."
 )
 
 
 def _versions(_: Settings) -> Iterator[Finding]:
-    found = {name: _version(name) for name in ("tokenmill", "torch", "transformers", "triton", "celery", "sqlalchemy")}
-    listed = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
+    versions = {
+        name: _version(name) for name in ("tokenmill", "torch", "transformers", "triton", "celery", "sqlalchemy")
+    }
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if number is not None)
     yield Finding(check="versions", verdict=Verdict.OK, said=f"Python {platform.python_version()}, {listed}")
 
 
 def _version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:  # the light client has none of the engine's
+    except PackageNotFoundError:  # the light client has no engine
         return None
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
     engine = connect(settings.database_url)
     try:
-        found = look(engine)
+        database = look(engine)
     finally:
         engine.dispose()
-    said = f"PostgreSQL {found.version}, {found.num_connections} of {found.max_connections} connections"
-    if found.num_connections > _BUSY_CONNECTIONS * found.max_connections:
-        advice = "Raise max_connections, or put PgBouncer before it: roles that get none answer 503."
+    said = f"PostgreSQL {database.version}, {database.num_connections} of {database.max_connections} connections"
+    if database.num_connections > _BUSY_CONNECTIONS * database.max_connections:
+        advice = "Raise max_connections, or put PgBouncer in front: roles without a connection answer 503."
         yield Finding(check="database", verdict=Verdict.WARNING, said=said, advice=advice)
     else:
         yield Finding(check="database", verdict=Verdict.OK, said=said)
-    yield _login(found)
-    yield _schema(found)
-    yield _clock(found)
-    if found.revision is not None:
-        yield _workers(found)
-        if found.do_documents_wait:
+    yield _login(database)
+    yield _schema(database)
+    yield _clock(database)
+    if database.revision is not None:
+        yield _workers(database)
+        if database.do_documents_wait:
             yield _documents()
 
 
-def _schema(found: DatabaseLook) -> Finding:
+def _schema(database: DatabaseLook) -> Finding:
     own = head_revision()
-    if found.revision == own:
+    if database.revision == own:
         return Finding(check="schema", verdict=Verdict.OK, said=f"revision {own}")
-    if found.runs_this_code:
-        said = f"revision {found.revision}, newer than this version's {own}, which runs on it"
+    if database.runs_this_code:
+        said = f"revision {database.revision}, newer than {own} of this version, which can run on it"
         return Finding(check="schema", verdict=Verdict.OK, said=said)
-    said = f"revision {found.revision or 'none'}, and this version needs {own}"
-    is_newer = found.revision is not None and found.revision > own
+    said = f"revision {database.revision or 'none'}, and this version needs {own}"
+    is_newer = database.revision is not None and database.revision > own
     advice = "Upgrade this installation." if is_newer else "Run `tokenmill db upgrade`."
     return Finding(check="schema", verdict=Verdict.PROBLEM, said=said, advice=advice)
 
 
-def _login(found: DatabaseLook) -> Finding:
-    standing = found.standing
+def _login(database: DatabaseLook) -> Finding:
+    standing = database.standing
     if standing.is_plain:
         return Finding(check="login", verdict=Verdict.OK, said=f"{standing.login} owns nothing")
     kind = "is a superuser: it may run programs on the server" if standing.is_superuser else "owns the tables"
-    first = "" if standing.are_roles_there else "Run `tokenmill db upgrade` as who may make roles, then "
+    first = "" if standing.are_roles_there else "Run `tokenmill db upgrade` as a role that may create roles, then "
     advice = f"{first}give services tokenmill_service in TOKENMILL_DATABASE_URL: docs/database_roles.md."
     said = f"{standing.login} {kind}, and may change the admin log"
     return Finding(check="login", verdict=Verdict.WARNING, said=said, advice=advice[0].upper() + advice[1:])
 
 
-def _clock(found: DatabaseLook) -> Finding:
-    said = f"{abs(found.clock_seconds):.1f} s {'before' if found.clock_seconds > 0 else 'behind'} the database's"
-    if abs(found.clock_seconds) < _CLOCK_SECONDS:
+def _clock(database: DatabaseLook) -> Finding:
+    said = f"{abs(database.clock_seconds):.1f} s {'before' if database.clock_seconds > 0 else 'behind'} the database's"
+    if abs(database.clock_seconds) < _CLOCK_SECONDS:
         return Finding(check="clock", verdict=Verdict.OK, said=said)
-    advice = "Let NTP set both: leases follow the database's clock, but S3 refuses signatures of a wrong one."
+    advice = "Set both by NTP: leases use the database's clock, but S3 refuses requests signed with a wrong one."
     return Finding(check="clock", verdict=Verdict.WARNING, said=said, advice=advice)
 
 
-def _workers(found: DatabaseLook) -> Finding:
-    served = f"live workers serve {', '.join(found.served_models) or 'nothing'}"
-    if not found.unserved_models:
+def _workers(database: DatabaseLook) -> Finding:
+    served = f"live workers serve {', '.join(database.served_models) or 'nothing'}"
+    if not database.unserved_models:
         return Finding(check="workers", verdict=Verdict.OK, said=served)
-    wanted = ", ".join(found.unserved_models)
-    commands = ", ".join(f"`tokenmill worker --model {name}`" for name in found.unserved_models)
+    wanted = ", ".join(database.unserved_models)
+    commands = ", ".join(f"`tokenmill worker --model {name}`" for name in database.unserved_models)
     advice = f"Start one for each: {commands}."
     return Finding(
         check="workers", verdict=Verdict.WARNING, said=f"open batches wait for {wanted}; {served}", advice=advice
@@ -172,7 +174,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
         with Redis.from_url(settings.redis_client_url, socket_timeout=_WAIT, socket_connect_timeout=_WAIT) as client:
             info = client.info("server")
     except (RedisError, ValueError) as error:
-        advice = "Start it, or set TOKENMILL_REDIS_URL. Workers claim by themselves meanwhile, and no rate is limited."
+        advice = "Start it, or set TOKENMILL_REDIS_URL. Until then workers claim without hints, and no rate is limited."
         yield Finding(check="broker", verdict=Verdict.PROBLEM, said=f"{where} does not answer ({error})", advice=advice)
         return
     number = info.get("valkey_version") or info["redis_version"]
@@ -181,22 +183,22 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
-    folder, advice = _local_folder(settings), "Mount it, or set TOKENMILL_STORAGE_URL, if it is wrong."
+    folder, advice = _local_folder(settings), "Mount it, or correct TOKENMILL_STORAGE_URL."
     if folder is not None and not folder.exists():
-        said = f"{folder} is not there: it is not mounted, or the first start is to make it"
+        said = f"{folder} does not exist: it is not mounted, or the first start will create it"
         yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
         return
-    storage = Storage.of(settings, is_marked=False)  # the database, which knows the marker, may be away
+    storage = Storage.of(settings, is_marked=False)  # the marker's id is in the database, which may be away
     storage.check(below=prepared.PREFIX if _is_of_prepare(settings) else "")
     if storage.access.read_marker() is None:
-        said = f"{settings.storage_url} carries no marker: it is not mounted, or the first start is to write it"
+        said = f"{settings.storage_url} has no marker: it is not mounted, or the first start will write it"
         yield Finding(check="store", verdict=Verdict.WARNING, said=said, advice=advice)
     else:
-        yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} takes an object and deletes it")
+        yield Finding(check="store", verdict=Verdict.OK, said=f"{settings.storage_url} stores and deletes an object")
 
 
 def _is_of_prepare(settings: Settings) -> bool:
-    """Tell whether the settings are those of a prepare worker, who may write what it prepares alone."""
+    """Return whether the settings are those of a prepare worker, which may write only below its own prefix."""
     return urlsplit(settings.database_url).username == PREPARE
 
 
@@ -209,7 +211,7 @@ def _disk(settings: Settings) -> Iterator[Finding]:
     if usage.free > max(_FREE_BYTES, _FREE_PART * usage.total):
         yield Finding(check="disk", verdict=Verdict.OK, said=said)
     else:
-        advice = "Make room: on a full disk uploads are refused and Postgres stops."
+        advice = "Free space: on a full disk uploads are refused and Postgres stops."
         yield Finding(check="disk", verdict=Verdict.WARNING, said=said, advice=advice)
 
 
@@ -221,19 +223,21 @@ def _local_folder(settings: Settings) -> Path | None:
 def _readers(settings: Settings) -> Iterator[Finding]:
 
     try:
-        found = Isolation.probe()
+        isolation = Isolation.probe()
     except ExtractionError as error:
         yield Finding(check="readers", verdict=Verdict.PROBLEM, said=str(error), advice=_READERS_ADVICE)
         return
-    said = f"confined by {found.present}"
-    if not found.missing:
+    said = f"confined by {isolation.present}"
+    if not isolation.missing:
         yield Finding(check="readers", verdict=Verdict.OK, said=said)
-    elif found.is_sufficient:
-        yield Finding(check="readers", verdict=Verdict.OK, said=f"{said}; without {found.lacks}")
+    elif isolation.is_sufficient:
+        yield Finding(check="readers", verdict=Verdict.OK, said=f"{said}; without {isolation.lacks}")
     else:
         is_required = settings.reader_isolation == "required"
         verdict = Verdict.PROBLEM if is_required else Verdict.WARNING
-        yield Finding(check="readers", verdict=verdict, said=f"{said}; without {found.lacks}", advice=_READERS_ADVICE)
+        yield Finding(
+            check="readers", verdict=verdict, said=f"{said}; without {isolation.lacks}", advice=_READERS_ADVICE
+        )
 
 
 def _device(_: Settings) -> Iterator[Finding]:
@@ -246,8 +250,8 @@ def _device(_: Settings) -> Iterator[Finding]:
         names = ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
         yield Finding(check="device", verdict=Verdict.OK, said=f"{names}, CUDA {torch.version.cuda}")
     elif has_driver:
-        advice = "Install the CUDA build: TOKENMILL_TORCH=cuda bash scripts/setup; or see what `nvidia-smi` says."
-        said = f"there is nvidia-smi, but PyTorch {torch.__version__} sees no GPU"
+        advice = "Install the CUDA build: TOKENMILL_TORCH=cuda bash scripts/setup; or check `nvidia-smi`."
+        said = f"nvidia-smi is installed, but PyTorch {torch.__version__} sees no GPU"
         yield Finding(check="device", verdict=Verdict.PROBLEM, said=said, advice=advice)
     else:
         said = f"no GPU; {os.cpu_count()} CPU cores, {torch.get_num_threads()} threads"

@@ -1,6 +1,6 @@
-"""Signs of life of a running stack: a status line in a terminal, a plain line a minute in a log.
+"""The status line of a running stack: live in a terminal, a plain line per minute in a log.
 
-What is looked at is handed in. A look that hangs or fails holds up nobody: it has a thread of its own.
+A thread reads the overview, so that a read that hangs or fails blocks nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Look = Callable[[], "Overview"]
 
 
 class Throughput:
-    """Output tokens per second of all workers, from what each says it has generated since its engine started."""
+    """Output tokens per second of all workers, from the totals since their engines started."""
 
     def __init__(self) -> None:
         self._totals: dict[str, int] = {}
@@ -36,7 +36,7 @@ class Throughput:
         self._tokens = 0.0
 
     def add(self, now: float, totals: dict[str, int]) -> None:
-        """Note one look; an engine that was started again counts from zero."""
+        """Add one sample; a restarted engine counts from zero."""
         if self._seen_at is not None:
             kept = 0.5 ** ((now - self._seen_at) / _HALF_LIFE_SECONDS)
             grown = sum(max(0, total - self._totals.get(worker, total)) for worker, total in totals.items())
@@ -50,7 +50,7 @@ class Throughput:
 
 
 class Life:
-    """What the last look has shown, as one line."""
+    """The latest overview, as one line."""
 
     def __init__(self, look: Look, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -60,7 +60,7 @@ class Life:
         self._overview: Overview | None = None
 
     def look(self) -> None:
-        """Look once; what cannot be looked at is not known."""
+        """Read the overview once; it is unknown if the database is away."""
         try:
             self._overview = self._look()
         except TokenmillError:  # Postgres is away: the supervisor says so
@@ -72,16 +72,16 @@ class Life:
     def line(self) -> str:
         """Return such as `2 batches, 412/1,000 lines, 1,240 output tok/s, 1 worker with 16 requests, up 0:12:03`."""
         up = f"up {clock(self._monotonic() - self._started_at)}"
-        seen = self._overview
-        if seen is None:
+        latest = self._overview
+        if latest is None:
             return f"Postgres does not answer, {up}"
-        num_running = sum(worker.num_running for worker in seen.workers)
-        parts = [counted(seen.num_batches, "batch", "batches") if seen.num_batches else "no batch is open"]
-        if seen.num_lines:
-            parts.append(f"{seen.num_done:,}/{counted(seen.num_lines, 'line')}")
+        num_running = sum(worker.num_running for worker in latest.workers)
+        parts = [counted(latest.num_batches, "batch", "batches") if latest.num_batches else "no batch is open"]
+        if latest.num_lines:
+            parts.append(f"{latest.num_done:,}/{counted(latest.num_lines, 'line')}")
         if (speed := self._throughput.tokens_per_second) >= 0.5:
             parts.append(f"{speed:,.0f} output tok/s")
-        workers = counted(len(seen.workers), "worker") if seen.workers else "no worker runs"
+        workers = counted(len(latest.workers), "worker") if latest.workers else "no worker runs"
         parts.append(f"{workers} with {counted(num_running, 'request')}" if num_running else workers)
         return ", ".join([*parts, up])
 
@@ -90,7 +90,7 @@ class Life:
 def shown_life(
     look: Look, *, stream: TextIO | None = None, every: float | None = None, looks_a_line: int = 6
 ) -> Iterator[None]:
-    """Show life on `stream` (standard error by default) until the block ends."""
+    """Show the status line on `stream` (standard error by default) until the block ends."""
     stream, life = stream or sys.stderr, Life(look)
     if stream.isatty():
         show = _in_terminal(life, stream, LOOK_SECONDS if every is None else every)
@@ -111,7 +111,7 @@ def _in_terminal(life: Life, stream: TextIO, every: float) -> Iterator[None]:
 
     with (
         _looking(life.look, every),
-        # What else is printed there comes above the line; exports on standard output are left as they are.
+        # Other output on stderr appears above the line; standard output is not redirected.
         Live(get_renderable=rendered, console=Console(file=stream), transient=True, redirect_stdout=False),
     ):
         yield
@@ -147,4 +147,4 @@ def _looking(look: Callable[[], None], every: float) -> Iterator[None]:
         yield
     finally:
         end.set()
-        thread.join(1.0)  # one that hangs in a look dies with us
+        thread.join(1.0)  # a thread that hangs in a read dies with the process

@@ -1,4 +1,4 @@
-"""The option of the commands that look at a stack."""
+"""The option of commands about a stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs, and how it does: roles, queue, workers, health; of the embedded stack here or of a server over HTTP."""
+"""A report of roles, queue, workers and health, of the embedded stack here or of a server over HTTP."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from jobs.lines.document_bodies import shown_model
 _TIMEOUT_SECONDS = 10.0
 _QUEUE_STATES = ("leased", "ready", "waiting", "deferred")
 WORDS = frozenset({"state", "class", "worker", "pid", "ends in"})
-"""The columns that are no amounts, beside the first of each table."""
+"""The columns without numbers, apart from the first of each table."""
 
 Section = tuple[Sequence[str], Sequence[Sequence[object]]]
-"""A table: its header and its rows."""
+"""Header and rows of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One number of the service, as its metrics name it."""
+    """One sample of the service's metrics."""
 
     name: str
     labels: Mapping[str, str]
@@ -39,28 +39,28 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReport:
-    """One look at the service."""
+    """The state of the service at one moment."""
 
     title: str
     problems: Sequence[str]
-    """What does not work, as sentences; none: all is well."""
+    """Sentences about what does not work; empty if all is well."""
     roles: Sequence[RoleProcess] = ()
     samples: Sequence[Sample] = ()
     seen_at: float = field(default_factory=time.monotonic)
 
     def sections(self, before: ServiceReport | None = None) -> list[Section]:
-        """Return the tables to show; `before`, an earlier look, gives workers their tokens per second."""
-        found = [_role_table(self.roles)] if self.roles else []
+        """Return the tables to show; with `before`, an earlier report, workers have their tokens per second."""
+        tables = [_role_table(self.roles)] if self.roles else []
         if self.samples:
-            found += [_batch_table(self.samples), _queue_table(self.samples), _worker_table(self, before)]
-        return [section for section in found if section[1]]
+            tables += [_batch_table(self.samples), _queue_table(self.samples), _worker_table(self, before)]
+        return [section for section in tables if section[1]]
 
 
 def report_of_service(data_dir: Path | None) -> ServiceReport:
-    """Look at the stack that runs on `data_dir`. Without one: at the server of TOKENMILL_BASE_URL, or at the stack of
-    the usual folder where that is it, or none is set.
+    """Report on the stack that runs on `data_dir`. Without it: on the server of TOKENMILL_BASE_URL, or on the stack of
+    the default folder if that is the same one or the variable is not set.
 
-    Raises InputError where that is not there, ServiceError where the server is not reached.
+    Raises InputError if there is none, ServiceError if the server cannot be reached.
     """
     folder = data_dir or default_data_dir()
     note = running_stack_of(folder)
@@ -71,11 +71,11 @@ def report_of_service(data_dir: Path | None) -> ServiceReport:
         return _report_of_server()
     if base_url:
         raise InputError(
-            f"no `tokenmill up` runs on {folder}. Start it, or leave --data-dir out to look at {base_url}."
+            f"no `tokenmill up` runs on {folder}. Start it, or leave out --data-dir to report on {base_url}."
         )
     raise InputError(
         f"nothing runs on {folder}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
-        "--data-dir, or set what it printed."
+        "--data-dir, or set the variables that it printed."
     )
 
 
@@ -91,8 +91,8 @@ def _report_of_stack(note: StackNote, data_dir: Path) -> ServiceReport:
     engine = connect(note.environment["TOKENMILL_DATABASE_URL"])
     try:
         with transaction(sessions(engine)) as session:
-            found = [one for one in metrics.read_samples(session) if isinstance(one, meters.Sample)]
-        samples = [Sample(name=one.meter.name, labels=one.labels, value=one.value) for one in found]
+            values = [one for one in metrics.read_samples(session) if isinstance(one, meters.Sample)]
+        samples = [Sample(name=one.meter.name, labels=one.labels, value=one.value) for one in values]
         problems += _workers_out(samples)
     except ServiceError as error:
         problems.append(error.message)
@@ -110,7 +110,7 @@ def _report_of_server() -> ServiceReport:
     problems = _api_problems(base_url)
     samples = _metrics_of(base_url)
     if samples is None:
-        problems.append("its metrics are not open to us: set TOKENMILL_API_OPERATOR_KEY to see queue and workers")
+        problems.append("its metrics need a key: set TOKENMILL_API_OPERATOR_KEY to see queue and workers")
     problems += _workers_out(samples or ())
     return ServiceReport(title=f"{base_url}, models: {models}", problems=problems, samples=samples or [])
 
@@ -125,14 +125,14 @@ def _api_problems(base_url: str) -> list[str]:
         is_full = answer.json().get("storage") == "full"
         return ["the object store is full: uploads are refused, batches wait for their files"] if is_full else []
     try:
-        said = answer.json()["error"]["message"]
+        reason = answer.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        said = f"status {answer.status_code}"
-    return [f"the API is not ready: {said}"]
+        reason = f"status {answer.status_code}"
+    return [f"the API is not ready: {reason}"]
 
 
 def _metrics_of(base_url: str) -> list[Sample] | None:
-    """Return the server's metrics, None where it does not show them."""
+    """Return the server's metrics; None if it does not expose them."""
     from prometheus_client.parser import text_string_to_metric_families
 
     key = os.environ.get("TOKENMILL_API_OPERATOR_KEY")
@@ -155,7 +155,7 @@ def _metrics_of(base_url: str) -> list[Sample] | None:
 
 def _workers_out(samples: Iterable[Sample]) -> list[str]:
     return [
-        "worker {worker} of {model} is out: {reason}. Look at its device and its model's files, then "
+        "worker {worker} of {model} is out: {reason}. Check its device and the files of its model, then "
         "`tokenmill workers resume {worker}`.".format_map(one.labels)
         for one in samples
         if one.name == "tokenmill_workers_out"
@@ -195,12 +195,12 @@ def _queue_table(samples: Iterable[Sample]) -> Section:
 
 
 def _ends_in(seconds: Mapping[str, float]) -> str:
-    """Return such as `0:09:00 to 0:20:00`, nothing where nobody knows."""
+    """Return such as `0:09:00 to 0:20:00`; empty if not known."""
     return f"{clock(seconds['earliest'])} to {clock(seconds['latest'])}" if len(seconds) == 3 else ""
 
 
 def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Section:
-    """Return the workers; their long ids come last, so that narrow terminals break those alone."""
+    """Return the workers; their long ids come last, so that a narrow terminal wraps only those."""
     now, earlier = _by_worker(report.samples), _by_worker(before.samples if before else ())
     seconds = report.seen_at - before.seen_at if before else 0.0
     rows = []
@@ -216,12 +216,12 @@ def _worker_table(report: ServiceReport, before: ServiceReport | None) -> Sectio
 
 
 def _by_worker(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, float]]:
-    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    numbers: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for one in samples:
         if one.name.startswith("tokenmill_engine_") and "worker" in one.labels:
             key = (one.labels["model"], one.labels["worker"])
-            found[key][one.name.removeprefix("tokenmill_engine_")] = one.value
-    return found
+            numbers[key][one.name.removeprefix("tokenmill_engine_")] = one.value
+    return numbers
 
 
 def _ago(unix_seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`tokenmill logs`: what the roles of the stack on this machine wrote."""
+"""`tokenmill logs`: the logs of the stack on this machine."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FOLLOW_SECONDS = 0.3
 def logs(
     role: Annotated[str | None, typer.Argument(help="api, worker, postgres … [default: all]")] = None,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many of each role.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines of each role.")] = 20,
     data_dir: DataDirOption = None,
 ) -> None:
     """Show the logs of the roles of `tokenmill up`."""
     folder = DataDir(root=(data_dir or default_data_dir()).expanduser().absolute()).logs
-    found = {path.stem: path for path in sorted(folder.glob("*.log"))}
-    if not found:
+    files = {path.stem: path for path in sorted(folder.glob("*.log"))}
+    if not files:
         raise InputError(f"there are no logs in {folder}. Start `tokenmill up`, or name its folder with --data-dir.")
-    if role is not None and role not in found:
-        raise InputError(f"there is no log of {role!r} in {folder}; there are those of {', '.join(found)}")
-    chosen = found if role is None else {role: found[role]}
+    if role is not None and role not in files:
+        raise InputError(f"there is no log of {role!r} in {folder}; there are logs of {', '.join(files)}")
+    chosen = files if role is None else {role: files[role]}
     prefixes = {name: "" if len(chosen) == 1 else f"{name:<{max(map(len, chosen))}} | " for name in chosen}
     ends = {name: _print_last(path, lines, prefix=prefixes[name], is_whole=follow) for name, path in chosen.items()}
     while follow:
@@ -40,7 +40,7 @@ def logs(
 
 
 def _print_last(path: Path, count: int, *, prefix: str, is_whole: bool) -> int:
-    """Print the last lines, with `is_whole` not the one that is being written; return where those behind begin."""
+    """Print the last lines, with `is_whole` without an unfinished one; return the offset of the next line."""
     end = 0
     last: deque[bytes] = deque(maxlen=count)
     with path.open("rb") as file:
@@ -55,7 +55,7 @@ def _print_last(path: Path, count: int, *, prefix: str, is_whole: bool) -> int:
 
 
 def _print_new(path: Path, start: int, *, prefix: str) -> int:
-    """Print the whole lines behind `start`; a log that became shorter was emptied, and is read anew."""
+    """Print the complete lines from `start` on; return the next offset. A log that became shorter is read anew."""
     with path.open("rb") as file:
         start = start if path.stat().st_size >= start else 0
         file.seek(start)

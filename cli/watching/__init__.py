@@ -1,1 +1,1 @@
-"""Work that goes on elsewhere, as a terminal follows it: its progress, its bar, and patience with a server."""
+"""Follows batches on a server: progress, displays, and retries while the server is unreachable."""

@@ -1,4 +1,4 @@
-"""Shows the progress of a batch: a live bar in a terminal, a plain line now and then in a pipe or a log."""
+"""Shows the progress of a batch: a live bar in a terminal, a plain line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def progress_display(
     monotonic: Callable[[], float] = time.monotonic,
     waiting: Waiting | None = None,
 ) -> Iterator[Display]:
-    """Open the display that suits `stream` (standard error by default)."""
+    """Open the display for `stream` (standard error by default)."""
     stream, waiting = stream or sys.stderr, waiting or Waiting()
     if not stream.isatty():
         yield PlainDisplay(stream, monotonic=monotonic, waiting=waiting)
         return
-    from cli.watching.live_display import live_display  # rich, which a pipe does without
+    from cli.watching.live_display import live_display  # loads rich, which a pipe does not need
 
     with live_display(stream, monotonic=monotonic, waiting=waiting) as display:
         yield display
 
 
 class PlainDisplay:
-    """Writes a line when the status changes and every ten seconds in between; the end is for the caller to tell."""
+    """Writes a line when the status changes and every ten seconds; the caller reports the end."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], waiting: Waiting | None = None) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""The bar of a batch in a terminal: lines that are completed, lines that failed, lines to do."""
+"""The bar of a batch in a terminal: completed, failed and remaining lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHARACTER = "━"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesBar:
-    """Takes the width that it is given; what failed has a character of it at least."""
+    """Fills the available width; failed lines have at least one character."""
 
     completed: int
     failed: int
@@ -28,7 +28,7 @@ class LinesBar:
             yield Segment(character * width, style)
 
     def widths(self, width: int) -> tuple[int, int, int]:
-        """Return how many characters of `width` each part has."""
+        """Return the number of characters of each part."""
         done = width * (self.completed + self.failed) // self.total
         failed = max(width * self.failed // self.total, 1) if self.failed else 0
         completed = max(done - failed, 0)

@@ -1,4 +1,4 @@
-"""The progress of a batch in a terminal: a bar, and below it what is known."""
+"""The progress of a batch in a terminal: a bar and figures below it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def live_display(stream: TextIO, *, monotonic: Callable[[], float], waiting: Wai
 
 
 class LiveDisplay:
-    """A bar, below it what is known in numbers, and below that what the batch waits for."""
+    """A bar, below it figures, and below those what the batch waits for."""
 
     def __init__(self, *, monotonic: Callable[[], float], waiting: Waiting) -> None:
         self._monotonic = monotonic
@@ -39,7 +39,7 @@ class LiveDisplay:
         self._progress = progress
 
     def rendered(self) -> RenderableType:
-        """Return what the terminal shows now."""
+        """Return the current content of the terminal."""
 
         progress = self._progress
         if progress is None:

@@ -1,4 +1,4 @@
-"""Asks a server that may be away for a while: it restarts, or the network between is gone. Knows no batch."""
+"""Retries calls to a server that is unreachable for a while, such as during a restart."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 DEFAULT = timedelta(hours=1)
 _ASK_SECONDS = 0.4
 _SAY_SECONDS = 600.0
-"""A night in a log is then 50 lines."""
+"""At this interval a night is 50 lines of a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a server may be away in one go, and what is said where it is away for longer."""
+    """How long a server may be unreachable at a time, and the message if it stays away longer."""
 
     most: timedelta = DEFAULT
-    goes_on: str = "What was begun there goes on."
-    """A sentence: what becomes of what was waited for, and how to look at it."""
+    goes_on: str = "What was started there continues."
+    """A sentence about the state of what is waited for, and how to see it."""
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -41,10 +41,10 @@ def ask_patiently(
     patience: Patience | None = None,
     on_poll: Callable[[], None] = lambda: None,
 ) -> T:
-    """Return what is answered; a server that does not answer, or cannot, is waited for and asked again.
+    """Return the result of `ask`; retry it while the server is unreachable or answers 5xx.
 
-    Says so on standard error. `on_poll` runs in between, and may raise to stop.
-    Raises ServiceError where patience ends.
+    Reports that on standard error. `on_poll` runs between tries, and may raise to stop.
+    Raises ServiceError if the server stays away longer than `patience.most`.
     """
     from openai import APIConnectionError, APIStatusError
 
@@ -67,14 +67,14 @@ def ask_patiently(
 
 
 class _Absence:
-    """One time during which a server is away, from now on."""
+    """One outage of a server, from now on."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._began = self._say_at = patience.monotonic()
 
     def note(self, why: str) -> None:
-        """Say now and then that the server is waited for. Raises ServiceError once that is over."""
+        """Report the wait now and then. Raises ServiceError once the time is over."""
         now, most = self._patience.monotonic(), self._patience.most
         left = most - timedelta(seconds=round(now - self._began))
         if left <= timedelta():

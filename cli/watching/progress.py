@@ -1,4 +1,4 @@
-"""The progress of a batch in numbers: its rate, what it waits for, when it ends."""
+"""The progress of a batch: figures, rate, and what it waits for."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 _HALF_LIFE_SECONDS = 30.0
-"""Lines end in bursts, a chunk's at about the same time: over a shorter time the rate would follow each of them."""
-_SHORTEST_LOOK_SECONDS = 5.0  # before it nothing is guessed: the first lines to end are the short ones
-_SHORTEST_AVERAGE_SECONDS = 5  # servers tell whole seconds, so over a shorter time the rate would be a guess
+"""Lines end in bursts, those of a chunk at about the same time: a shorter half-life would follow each burst."""
+_SHORTEST_LOOK_SECONDS = 5.0  # no estimate before: the first lines to end are short ones
+_SHORTEST_AVERAGE_SECONDS = 5  # times are in whole seconds, too coarse for a shorter batch
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One look at a batch. Tokens are those of finished lines."""
+    """The state of a batch at one moment. Tokens are those of finished lines."""
 
     status: str
     done: int
@@ -28,24 +28,24 @@ class BatchProgress:
     output_tokens: int
     input_tokens: int = 0
     average: float | None = None
-    """Output tokens per second from the batch's creation to its end; None before and for a short one."""
+    """Output tokens per second from creation to end; None for an open or short batch."""
     waits_for: str | None = None
-    """A sentence; other servers have none, nor the fields that follow."""
+    """A sentence; other servers have neither this nor the following fields."""
     eta: int | None = None
-    """When the server expects the end, in Unix seconds."""
+    """Expected end, in Unix seconds."""
     eta_earliest: int | None = None
     eta_latest: int | None = None
-    """Between them most batches end."""
+    """Most batches end between these two."""
     position: int | None = None
-    """How many batches have their next lines before it; 0 for one that runs."""
+    """Batches whose next lines come first; 0 for a running one."""
     running_lines: int | None = None
-    """Lines that are in an engine now."""
+    """Lines in an engine now."""
     cost_micros: int | None = None
     currency: str = ""
 
     @classmethod
     def of(cls, batch: Any) -> BatchProgress:
-        """Read an openai Batch; servers leave out counts they do not know yet."""
+        """Return the progress of an openai Batch; servers omit counts that they do not know yet."""
         counts, usage = batch.request_counts, getattr(batch, "usage", None)
         output_tokens = usage.output_tokens if usage else 0
         seconds = _elapsed_seconds(batch) if batch.status in ENDED else 0
@@ -75,10 +75,10 @@ def _elapsed_seconds(batch: Any) -> int:
 
 @dataclass(slots=True)
 class Rate:
-    """Tokens and lines per second, from samples of growing totals: what is longer ago counts less and less.
+    """Tokens and lines per second, as an exponentially decaying average over samples of growing totals.
 
-    Sums of what was done, and of the time that it took, both halved every `_HALF_LIFE_SECONDS`: from the first sample
-    on their quotient is the average so far, and later it follows the last minute.
+    The sums of work and of time are halved every `_HALF_LIFE_SECONDS`; their quotient begins as the average so far and
+    later follows the last minute.
     """
 
     _last: tuple[float, int, int] | None = None
@@ -100,7 +100,7 @@ class Rate:
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def seconds_left(self, progress: BatchProgress) -> float | None:
-        """Return None while nothing is known."""
+        """Return the estimate; None while nothing is known."""
         if self._seconds < _SHORTEST_LOOK_SECONDS or self._lines < 0.5:
             return None
         return (progress.total - progress.done) * self._seconds / self._lines
@@ -108,32 +108,32 @@ class Rate:
 
 @dataclass(slots=True)
 class Waiting:
-    """What a batch waits for, told when it begins to wait for that; the numbers change from look to look."""
+    """Reports what a batch waits for, once per reason; numbers in it may change."""
 
     is_budget_alone: bool = False
-    """Tell of waits for the budget only: `tokenmill run` is starting a worker."""
-    _told: str | None = None
+    """Report only waits for the budget: `tokenmill run` is starting a worker."""
+    _reported: str | None = None
 
     def sentence(self, progress: BatchProgress) -> str | None:
-        """Return what is to be shown now."""
+        """Return the sentence to show now."""
         if progress.waits_for is None or progress.status in ENDED:
             return None
         is_shown = not self.is_budget_alone or progress.waits_for.startswith("waiting_budget")
         return progress.waits_for if is_shown else None
 
     def news(self, progress: BatchProgress) -> str | None:
-        """Return the sentence where it says something else than before, its numbers apart."""
+        """Return the sentence if it differs from the last one, apart from numbers."""
         sentence = self.sentence(progress)
         words = None if sentence is None else re.sub(r"\d[\d,.]*", "#", sentence)
-        is_new = words != self._told
-        self._told = words
+        is_new = words != self._reported
+        self._reported = words
         return sentence if is_new else None
 
 
 def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = time.time) -> list[str]:
     """Return such as `ETA 0:03:20 (0:02:50 to 0:04:10)`, `812 output tok/s`, `2 failed`, `tokens 3,100 in, 940 out`.
 
-    The rate is that of now, at the end the average; the end is the server's own guess where it has one.
+    The rate is the current one, at the end the average; the ETA is the server's if it has one.
     """
     has_ended = progress.status in ENDED
     parts = []
@@ -154,7 +154,7 @@ def figures(rate: Rate, progress: BatchProgress, *, now: Callable[[], float] = t
 
 
 def _time_left(rate: Rate, progress: BatchProgress, now: float) -> str:
-    """Return nothing where neither the server nor the rate tells it."""
+    """Return the ETA; empty if it is not known."""
     left = rate.seconds_left(progress) if progress.eta is None else max(0.0, progress.eta - now)
     if left is None:
         return ""
@@ -174,12 +174,12 @@ def shown_count(progress: BatchProgress) -> str:
 
 
 def shown_rate(tokens_per_second: float | None) -> str:
-    """Return such as `812 output tok/s`; nothing for no rate."""
+    """Return such as `812 output tok/s`; empty for no rate."""
     return f"{tokens_per_second:,.0f} output tok/s" if tokens_per_second and tokens_per_second >= 0.5 else ""
 
 
 def money(micros: int) -> str:
-    """Return an amount in currency, with two digits behind the point or as many as it needs, such as `0.000125`."""
+    """Return an amount in currency with at least two decimal places, such as `0.000125`."""
     whole, _, digits = f"{micros / 1e6:,.6f}".partition(".")
     return f"{whole}.{digits.rstrip('0').ljust(2, '0')}"
 

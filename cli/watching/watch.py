@@ -1,4 +1,4 @@
-"""Follows one batch until it ends."""
+"""Follows a batch until it ends, and describes how it ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 _POLL_SECONDS = 0.4
-_LOOK_SECONDS = 30.0  # a server that takes a connection and never answers is away, too
-_SILENCE_SECONDS = 60.0  # of a server that tells of a batch: ours says each 15 s that nothing has changed
+_ANSWER_SECONDS = 30.0  # a server that accepts a connection and never answers is away too
+_SILENCE_SECONDS = 60.0  # of a stream of events: our server sends one every 15 s
 
 
 def watch_batch(
@@ -32,36 +32,36 @@ def watch_batch(
     waiting: Waiting | None = None,
     patience: Patience | None = None,
 ) -> Any:
-    """Show progress until the batch has ended; return it. Raises ServiceError where the server stays away for too long.
+    """Show progress until the batch has ended; return it. Raises ServiceError if the server stays away for too long.
 
-    The server tells what changes, where it can; otherwise it is asked. So it is with `on_poll`, too, which runs between
-    looks, and may raise to stop.
+    Uses the server's stream of events if it has one, otherwise polls. With `on_poll`, which runs between polls and may
+    raise to stop, it always polls.
     """
     with progress_display(waiting=waiting) as display:
-        for batch in _looks(client, batch_id, on_poll=on_poll, patience=patience or Patience()):
+        for batch in _states(client, batch_id, on_poll=on_poll, patience=patience or Patience()):
             display.show(BatchProgress.of(batch))
             if batch.status in ENDED:
                 return batch
-    raise AssertionError("looks go on until the batch has ended")
+    raise AssertionError("polling ends with the batch")
 
 
-def _looks(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None, patience: Patience) -> Iterator[Any]:
-    tells = on_poll is None
+def _states(client: OpenAI, batch_id: str, *, on_poll: Callable[[], None] | None, patience: Patience) -> Iterator[Any]:
+    has_events = on_poll is None
     do = on_poll or (lambda: None)
-    look = partial(client.batches.retrieve, batch_id, timeout=_LOOK_SECONDS)
+    look = partial(client.batches.retrieve, batch_id, timeout=_ANSWER_SECONDS)
     while True:
         yield ask_patiently(client, look, patience=patience, on_poll=do)
-        if tells:
-            tells = yield from _told(client, batch_id)
+        if has_events:
+            has_events = yield from _events(client, batch_id)
         do()
         time.sleep(_POLL_SECONDS)
 
 
-def _told(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
-    """Yield the batch whenever the server tells that it has changed, and now and then where nothing has.
+def _events(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
+    """Yield the batch at each event of the server, and at each keep-alive.
 
-    Returns once that is over: whether to ask for it again. A server that refuses it is an older one, or another's, or
-    has as many readers as it may: it is polled from here on.
+    Returns whether to open the stream again. A server that refuses it is older, of another kind, or has as many readers
+    as it allows: it is polled from then on.
     """
     import httpx2
     from openai import APIConnectionError, APIStatusError, Stream
@@ -83,7 +83,7 @@ def _told(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
         if not stream.response.headers.get("content-type", "").startswith("text/event-stream"):
             return False
         latest: Batch | None = None
-        with suppress(httpx2.TransportError):  # it broke: the next look says whether the server is still there
+        with suppress(httpx2.TransportError):  # the next poll shows whether the server is still there
             for line in _lines(stream.response.iter_bytes()):
                 if line.startswith(b"data:"):
                     latest = Batch.construct(**json.loads(line.removeprefix(b"data:")))
@@ -94,24 +94,24 @@ def _told(client: OpenAI, batch_id: str) -> Generator[Any, None, bool]:
 
 
 def counts_of(batch: Any) -> tuple[int, int, int]:
-    """Return how many lines are done, failed, and there in all."""
+    """Return the numbers of done, failed and all lines."""
     counts = batch.request_counts
     return (counts.completed, counts.failed, counts.total) if counts else (0, 0, 0)
 
 
 def stands(batch: Any) -> str:
-    """Return a batch's status, of a completed one what became of its lines."""
+    """Return the status of a batch; of a completed one, the outcome of its lines."""
     done, failed, _ = counts_of(batch)
     return standing(batch.status, completed=done, failed=failed)
 
 
 def cost_of(batch: Any) -> str:
-    """Return what a batch costs, exactly, with the currency; other servers do not tell."""
+    """Return the exact cost of a batch with the currency; empty on other servers."""
     return f"{getattr(batch, 'cost', '')} {getattr(batch, 'currency', '')}".strip()
 
 
 def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
-    """Count an ended batch's failed lines by their codes; nothing is known where its error file is gone."""
+    """Count the failed lines of an ended batch by code; empty if its error file is deleted."""
     from openai import NotFoundError
 
     tally = LineTally()
@@ -123,7 +123,7 @@ def error_codes(client: OpenAI, batch: Any) -> Counter[str]:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Split at line feeds alone: a JSON string may hold what other ways take for the end of a line."""
+    """Split at line feeds only: a JSON string may contain other line separators."""
     rest = b""
     for part in parts:
         *whole, rest = (rest + part).split(b"\n")
@@ -133,12 +133,12 @@ def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def num_truncated(batch: Any) -> int:
-    """Return how many answers were truncated; other servers do not tell."""
+    """Return the number of truncated answers; 0 on other servers."""
     return getattr(batch.request_counts, "truncated", None) or 0
 
 
 def exit_status(batch: Any, *, fail_on_errors: bool) -> int:
-    """Return 0 for a batch that did its work: not one that did not complete, nor one whose every line failed."""
+    """Return 0 for a completed batch with a good line or without lines; 1 or, for --fail-on-errors, 3 otherwise."""
     done, failed, _ = counts_of(batch)
     if failed and fail_on_errors and batch.status == "completed":
         return SOME_LINES_FAILED
@@ -146,7 +146,7 @@ def exit_status(batch: Any, *, fail_on_errors: bool) -> int:
 
 
 def describe_end(batch: Any, *, codes: Mapping[str, int] | None = None) -> str:
-    """Return what came of a batch, and how to read why lines failed; `codes` count those by their error code."""
+    """Return the outcome of a batch, and how to read why lines failed; `codes` counts those by error code."""
     lines = [_outcome(batch)]
     if codes:
         lines.append(f"  failed lines: {by_code(codes)}")
@@ -161,7 +161,7 @@ def describe_end(batch: Any, *, codes: Mapping[str, int] | None = None) -> str:
 
 def _outcome(batch: Any) -> str:
     done, failed, total = counts_of(batch)
-    if batch.status == "failed" and total == 0:  # a server counts the lines once all of them are good
+    if batch.status == "failed" and total == 0:  # lines are counted once all are valid
         return "failed validation:"
     counted = f"{stands(batch)}: {done:,} done, {failed:,} failed of {total:,}"
     rate = average_rate(batch)
@@ -169,19 +169,19 @@ def _outcome(batch: Any) -> str:
 
 
 def average_rate(batch: Any) -> str:
-    """Return such as `812 output tok/s`, from a batch's creation to its end; empty where that is not known."""
+    """Return such as `812 output tok/s`, from creation to end of a batch; empty if not known."""
     return shown_rate(BatchProgress.of(batch).average)
 
 
 def describe_errors(batch: Any) -> str:
-    """Return the listed errors of a failed batch, one a line, and how many more there are."""
+    """Return the listed errors of a failed batch, one per line, and the number of further ones."""
     listed = describe_listed((batch.errors.data if batch.errors else None) or [], most=100)
     num_unlisted = getattr(batch.errors, "num_unlisted", 0)
     return f"{listed}\n  … and {num_unlisted:,} more" if num_unlisted else listed
 
 
 def describe_listed(errors: Sequence[Any], *, most: int) -> str:
-    """Return errors of a batch, or the first of them, one a line."""
+    """Return the first errors of a batch, one per line."""
     lines = [
         f"  line {error.line}: {error.message} ({error.code})" if error.line else f"  {error.message} ({error.code})"
         for error in errors[:most]

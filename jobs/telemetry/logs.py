@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -100,6 +101,11 @@ def configure(role: str, *, is_json: bool, has_relay: bool = False) -> None:
         logging.captureWarnings(True)
         sys.excepthook = _log_exception
         threading.excepthook = _log_thread_exception
+
+
+def wants_json() -> bool:
+    """Return whether TOKENMILL_LOG_FORMAT is json; read before the settings, whose errors are logged too."""
+    return os.environ.get("TOKENMILL_LOG_FORMAT") == "json"
 
 
 def is_json() -> bool:

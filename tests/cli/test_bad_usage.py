@@ -80,7 +80,7 @@ def test_where_nothing_runs_status_and_logs_say_what_to_start(tmp_path: Path) ->
     assert_refused(
         tokenmill("status", "--data-dir", tmp_path),
         f"nothing runs on {tmp_path}, and TOKENMILL_BASE_URL is not set. Start `tokenmill up`, name its folder with "
-        "--data-dir, or set what it printed.",
+        "--data-dir, or set the variables that it printed.",
     )
     assert_refused(
         tokenmill("logs", "--data-dir", tmp_path),
@@ -105,14 +105,14 @@ def test_a_model_path_that_does_not_exist_is_refused() -> None:
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     assert_refused(
         tokenmill("up", "--model", tmp_path),
-        f"{tmp_path} holds no model: config.json is missing. Give the folder that contains it.",
+        f"{tmp_path} contains no model: config.json is missing. Give the folder that contains it.",
     )
 
 
 def test_a_port_in_use_is_refused(tmp_path: Path, model: Path, listener: int) -> None:
     sentence = (
         f"cannot listen on 127.0.0.1:{listener} (Address already in use). "
-        "Stop what uses it, or choose another with --port."
+        "Stop the process that uses it, or choose another port with --port."
     )
     assert_refused(
         tokenmill("up", "--model", model, "--port", str(listener), "--data-dir", tmp_path / "data"), sentence

@@ -189,6 +189,6 @@ def test_the_command_ends_with_status_1_where_something_is_wrong(tmp_path: Path)
     done = typed("doctor", variables=nothing)
     assert done.returncode == 1
     assert "database  problem  cannot reach Postgres" in done.stdout
-    assert "it is not mounted, or the first start is to make it" in done.stdout
+    assert "it is not mounted, or the first start will create it" in done.stdout
     assert not (tmp_path / "objects").exists()
     assert done.stderr == ""

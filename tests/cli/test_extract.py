@@ -169,7 +169,7 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
         fields = {"vendor": said("Birch GmbH", "Birch GmbH"), "total": said(20, "Total 20.00")}
         service.work_off(service.batches()[0]["id"], [answered(0, 1, fields)])
         told = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines with a result of an earlier batch" in told) == (0, True)
+    assert (process.returncode, "2 lines with results from an earlier batch" in told) == (0, True)
     records = [json.loads(line) for line in (folder / "fields.jsonl").read_text().splitlines()]
     assert [record["fields"] and record["fields"]["vendor"] for record in records] == [
         "Ash Ltd",
@@ -193,7 +193,7 @@ def test_the_same_command_given_twice_runs_once_and_says_what_goes_on_when_it_is
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=120)[1]
     assert process.returncode == 130
-    assert f"{batch_id} goes on. The same command waits for it again; or: tokenmill batch cancel {batch_id}" in told
+    assert f"{batch_id} continues. The same command waits for it again; or: tokenmill batch cancel {batch_id}" in told
     assert len(service.batches()) == before + 1
 
 
@@ -201,7 +201,7 @@ def test_a_schema_that_no_grammar_can_keep_is_refused_before_anything_is_started
     fields = {"code": {"type": "string"}, "vendor": {"type": "string", "pattern": "(?=a)b"}}
     (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": fields}))
     given = ("--model", str(ROOT / "examples" / "demo_model"), "--max-fields", "1")
-    with pytest.raises(InputError, match="the schema cannot be kept: "):
+    with pytest.raises(InputError, match="the schema cannot be enforced: "):
         run(*arguments(folder, *given), TOKENMILL_BASE_URL="")
     assert not (folder / "d").exists()
 

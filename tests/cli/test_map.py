@@ -114,7 +114,7 @@ def test_a_batch_that_was_cancelled_leaves_its_results_and_the_rest_runs_again(s
         second = service.batches()[0]
         service.work_off(second["id"], [answered(0, 3, '{"label": "later"}')])
         said = process.communicate(timeout=120)[1]
-    assert (process.returncode, "2 lines with a result of an earlier batch" in said) == (0, True)
+    assert (process.returncode, "2 lines with results from an earlier batch" in said) == (0, True)
     rows = pq.read_table(folder / "out.parquet").to_pylist()
     assert [row["label"] for row in rows] == ["fine", None, "later", None]
     assert rows[3]["error"] == "it went wrong (engine_failure)"
@@ -238,4 +238,4 @@ def test_a_command_that_is_wrong_says_what_to_do(service: Service, folder: Path)
 def test_a_schema_that_no_grammar_can_keep_is_refused_before_anything_is_started(folder: Path) -> None:
     schema = {"properties": {"label": {"type": "string", "pattern": "(?=a)b"}}, "type": "object"}
     (folder / "out.json").write_text(json.dumps(schema))
-    assert "the schema cannot be kept: " in refusal(folder, "--model", str(ROOT / "examples" / "demo_model"))
+    assert "the schema cannot be enforced: " in refusal(folder, "--model", str(ROOT / "examples" / "demo_model"))

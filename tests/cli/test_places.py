@@ -74,7 +74,7 @@ def test_lines_without_a_result_alone_run_again_and_all_results_are_in_their_ord
     assert not stage.results.paths
     second = Hand(service, worked_off)
     second.run(stage)
-    assert second.said == ["2 lines with a result of an earlier batch"]
+    assert second.said == ["2 lines with results from an earlier batch"]
     assert (names(stage.results.answers), names(stage.results.errors)) == (["3", "0"], ["2", "1"])
     assert stage.is_done
     assert [path.name for path in stage.run.root.iterdir()] == ["state.json"]
@@ -108,6 +108,6 @@ def test_a_line_that_two_batches_answered_has_one_result(tmp_path: Path, stage: 
 @pytest.mark.parametrize("custom_ids", [["0", "3"], ["3", "nobody"]])
 def test_results_in_another_order_are_not_lost_in_silence(tmp_path: Path, stage: Stage, custom_ids: list[str]) -> None:
     latest = write(tmp_path / "latest", custom_ids)
-    with pytest.raises(ServiceError, match="not in the order of the lines, or of no line"):
+    with pytest.raises(ServiceError, match="out of order, or belongs to no line"):
         merge(stage.lines, [latest], stage.kept)
     assert not stage.kept.paths

@@ -51,7 +51,7 @@ def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
         assert process.returncode == 130
-        assert "Run the same command again to go on." in said
+        assert "Run the same command again to resume." in said
     assert not (tmp_path / "out.jsonl").exists()
     assert len(before) < NUM_LINES
     after: dict[int, str] = {}

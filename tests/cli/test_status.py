@@ -109,7 +109,7 @@ def test_logs_show_the_end_of_each_role_or_of_one(logs: Path, tmp_path: Path) ->
     everything = run("logs", "-n", "2", "--data-dir", tmp_path).stdout
     assert everything == "api    | api 28\napi    | api 29\nworker | loaded\n"
     assert run("logs", "api", "-n", "1", "--data-dir", tmp_path).stdout == "api 29\n"
-    with pytest.raises(InputError, match="there are those of api, worker"):
+    with pytest.raises(InputError, match="there are logs of api, worker"):
         run("logs", "apo", "--data-dir", tmp_path)
 
 
