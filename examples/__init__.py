@@ -1,1 +1,1 @@
-"""Hold the demo: a toy model, the documents it was trained on, and a batch to run."""
+"""The demo: a toy model, the documents it was trained on, and a batch to run."""

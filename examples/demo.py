@@ -1,7 +1,7 @@
-"""The demo: a batch of business documents through the whole service, then PDFs into fields; each against the gold.
+"""The demo: a batch of business documents through the whole service, then fields of PDFs; both compared with the gold.
 
-Starts the embedded stack in a temporary folder, submits examples/documents.jsonl with the official openai client, lets
-`tokenmill extract` read a few made PDFs, and leaves only what came out. Run it with `bash scripts/demo`.
+Starts the embedded stack in a temporary folder, submits examples/documents.jsonl with the official openai client, runs
+`tokenmill extract` on a few generated PDFs, and keeps only the outputs. Run it with `bash scripts/demo`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Fields = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the batch came to."""
+    """Results of the batch."""
 
     output_tokens: int
     total_tokens: int
@@ -98,9 +98,9 @@ def _run_batch(client: OpenAI, *, on_poll: Any) -> Outcome:
 
 def _report(console: Console, outcome: Outcome) -> None:
     gold = read_gold(GOLD)
-    found = read_answers(OUTPUT)
-    exact, total = count_exact_fields(gold, found)
-    console.print(_table(_documents(INPUT), found))
+    answers = read_answers(OUTPUT)
+    exact, total = count_exact_fields(gold, answers)
+    console.print(_table(_documents(INPUT), answers))
     console.print(f"Fields equal to the gold: {exact} of {total} ({exact / total:.1%}), {len(gold)} documents")
     if outcome.num_failed:
         console.print(f"Failed lines: {outcome.num_failed}")
@@ -112,7 +112,7 @@ def _report(console: Console, outcome: Outcome) -> None:
 
 
 def _extract_papers(console: Console, stack: RunningStack, folder: Path) -> None:
-    """Let the command read PDFs and a mail in layouts that the demo model was not trained on."""
+    """Run `tokenmill extract` on PDFs and a mail in layouts that the demo model was not trained on."""
     papers = list(make_papers(_NUM_PAPERS))
     folder.mkdir()
     for paper in papers:
@@ -129,8 +129,8 @@ def _extract_papers(console: Console, stack: RunningStack, folder: Path) -> None
             time.sleep(_POLL_SECONDS)
     if process.returncode:
         raise ServiceError(f"tokenmill extract ended with status {process.returncode}.")
-    found = {Path(record["document"]).name: record["fields"] for record in _json_lines(FIELDS)}
-    right = [(found[paper.name] or {}).get(name) == value for paper in papers for name, value in paper.fields.items()]
+    fields = {Path(record["document"]).name: record["fields"] for record in _json_lines(FIELDS)}
+    right = [(fields[paper.name] or {}).get(name) == value for paper in papers for name, value in paper.fields.items()]
     console.print(
         f"Fields equal to the gold: {sum(right)} of {len(right)}, null where a document lacks one", soft_wrap=True
     )
@@ -143,27 +143,27 @@ def read_gold(path: Path) -> dict[str, Fields]:
 
 
 def read_answers(path: Path) -> dict[str, Fields]:
-    """Return the answered fields by custom_id; an answer that is no JSON object has none."""
+    """Return the answered fields by custom_id; an answer that is not a JSON object has none."""
     return {
         line["custom_id"]: _fields_of(line["response"]["body"]["choices"][0]["message"]["content"])
         for line in _json_lines(path)
     }
 
 
-def count_exact_fields(gold: Mapping[str, Fields], found: Mapping[str, Fields]) -> tuple[int, int]:
-    """Return how many gold fields were answered to the character, and how many there are."""
+def count_exact_fields(gold: Mapping[str, Fields], answers: Mapping[str, Fields]) -> tuple[int, int]:
+    """Return how many gold fields were answered exactly, and how many there are."""
     exact = sum(
-        found.get(custom_id, {}).get(name) == value
+        answers.get(custom_id, {}).get(name) == value
         for custom_id, fields in gold.items()
         for name, value in fields.items()
     )
     return exact, sum(len(fields) for fields in gold.values())
 
 
-def _table(documents: Mapping[str, str], found: Mapping[str, Fields]) -> Table:
+def _table(documents: Mapping[str, str], answers: Mapping[str, Fields]) -> Table:
     table = Table("document", "extracted fields", show_lines=True)
     for custom_id in list(documents)[:_SHOWN_DOCUMENTS]:
-        fields = found.get(custom_id, {})
+        fields = answers.get(custom_id, {})
         table.add_row(documents[custom_id], "\n".join(f"{name}: {value}" for name, value in fields.items()))
     return table
 

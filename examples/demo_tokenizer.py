@@ -1,7 +1,7 @@
 """Train the demo model's tokenizer: byte-level BPE with a chat template, in the Hugging Face fast format.
 
-A word carries the space behind it, never the one before it, so a value is cut into the same tokens in a document and in
-the JSON of its answer: the model copies tokens instead of learning which spelling matches which.
+A word includes the space after it, never the one before it, so a value has the same tokens in a document and in
+the JSON of its answer: the model copies tokens instead of learning which spellings match.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(*, seed: int, num_documents: int = 20_000) -> PreTrainedTokenizerFast:
-    """Train on generated documents and their answers; the template alone adds the one BOS."""
+    """Train on generated documents and their answers; only the template adds the BOS."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,7 +1,4 @@
-"""Lay out the facts of a business document as text, in seven ways.
-
-Knows nothing of how facts are drawn, nor of training.
-"""
+"""Seven layouts of the facts of a business document as text."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """Name the kinds of document, as the answers spell them."""
+    """Kinds of document, as the answers spell them."""
 
     RECEIPT = "receipt"
     INVOICE = "invoice"
@@ -23,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Extra(StrEnum):
-    """Name what a document may say beside its fields."""
+    """Optional content of a document beside its fields."""
 
     ADDRESS = "address"
     PHONE = "phone"
@@ -36,7 +33,7 @@ class Extra(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Hold one position; price_cents is for all its pieces together."""
+    """One position; price_cents is for all its pieces together."""
 
     name: str
     quantity: int
@@ -45,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Hold what a document says, before a layout decides how; extras lists the optional facts that it names."""
+    """The content of a document, independent of its layout; extras lists the optional facts that it states."""
 
     kind: Kind
     heading: str
@@ -94,17 +91,17 @@ DATE_STYLES: tuple[Callable[[date], str], ...] = (
 
 
 def money(cents: int) -> str:
-    """Write an amount with two decimals."""
+    """Return an amount with two decimals."""
     return f"{cents // 100}.{cents % 100:02d}"
 
 
 def shown_date(facts: Facts) -> str:
-    """Write the day as the document does."""
+    """Return the day in the document's date style."""
     return facts.date_style(facts.day)
 
 
 def shown_total(facts: Facts, rng: random.Random) -> str:
-    """Write the sum with its currency, in one of three ways."""
+    """Return the sum with its currency, in one of three forms."""
     total = money(facts.total_cents)
     shapes = (f"{facts.currency} {total}", f"{total} {facts.currency}", f"{SYMBOLS[facts.currency]}{total}")
     return rng.choice(shapes)

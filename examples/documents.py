@@ -1,6 +1,6 @@
 """Generate short business documents together with the fields they state.
 
-Pure functions of a seed: no torch, no files, no clock. The same split, seed and index give the same document forever.
+Pure functions of a seed: no torch, no files, no clock. The same split, seed and index always give the same document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INSTRUCTION = "Extract the fields as JSON."
 
 
 class Split(StrEnum):
-    """Name a stream of documents; streams never share a random seed."""
+    """A stream of documents; streams never share a random seed."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -27,7 +27,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Hold a document's text and its gold fields, in the order of the answer."""
+    """A document's text and its gold fields, in the order of the answer."""
 
     text: str
     fields: dict[str, str]
@@ -39,13 +39,13 @@ def make_document(rng: random.Random) -> Document:
 
 
 def lay_out(facts: Facts, rng: random.Random) -> Document:
-    """Write facts down in a layout that is drawn."""
+    """Write facts in a random layout."""
     layout = rng.choice(LAYOUTS)
     return Document(text="\n".join(layout(facts, rng)), fields=_gold_fields(facts))
 
 
 def make_documents(count: int, *, split: Split, seed: int = 0, start: int = 0) -> Iterator[Document]:
-    """Yield documents start … start + count − 1 of a stream; each depends on its own index alone."""
+    """Yield documents start … start + count − 1 of a stream; each depends only on its own index."""
     for index in range(start, start + count):
         yield make_document(random.Random(f"{split}/{seed}/{index}"))
 
@@ -61,7 +61,7 @@ def chat_messages(document: Document) -> list[dict[str, str]]:
 
 
 def exact_fields(document: Document, answer: str) -> set[str]:
-    """Return the names of the gold fields that an answer states exactly; none if it is no JSON object."""
+    """Return the names of the gold fields that an answer states exactly; none if it is not a JSON object."""
     try:
         stated = json.loads(answer)
     except json.JSONDecodeError:
@@ -132,7 +132,7 @@ def _gold_fields(facts: Facts) -> dict[str, str]:
 
 
 def draw_facts(rng: random.Random) -> Facts:
-    """Draw what a document says, of any kind."""
+    """Draw the facts of a document of any kind."""
     kind = rng.choice(tuple(Kind))
     day = _FIRST_DAY + timedelta(days=rng.randrange(_NUM_DAYS))
     return Facts(

@@ -1,6 +1,6 @@
 """Measure the demo model on documents it was not trained on: `python -m examples.evaluate_demo_model`.
 
-Answers greedily with transformers' own generate; a field counts when its value equals the gold to the character.
+Answers greedily with transformers' own generate; a field counts when its value equals the gold exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODEL_DIRECTORY = Path(__file__).parent / "demo_model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Count exact fields by name, and documents with all their fields exact."""
+    """Counts of exact fields by name, and of documents with all their fields exact."""
 
     num_documents: int
     num_exact_documents: int
@@ -92,7 +92,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--show", type=int, default=0, help="print so many wrong answers")
+    parser.add_argument("--show", type=int, default=0, help="number of wrong answers to print")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""Generate documents as they are asked for their fields: a page of paper or a mail, a schema, and the true answer.
+"""Generate requests for fields of documents: the text of a page, a mail or plain text, and the true answer.
 
-Each page is written as a PDF and read back, so that a model sees what it will see. The same split, seed and index give
-the same request forever.
+Each page is written as a PDF and read back, so that a model is trained on what prompts show. The same split, seed and
+index always give the same request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.extraction.pdf_writer import write_pdf
 
 _PAPER_SHARE, _MAIL_SHARE = 0.6, 0.2
 _UNNUMBERED_SHARE = 0.15
-"""Without a number of their own, beside others that are none of the document: so null is learned."""
+"""Share of documents without a number, but with other numbers: so the model learns to answer null."""
 _MAILBOXES = (
     *("office@example.org", "accounts@example.com", "billing@example.net", "anna.meyer@example.com"),
     *("post@example.org", "orders@example.net", "John Doe <john@example.org>", "Purchasing <buy@example.com>"),
@@ -38,7 +38,7 @@ SCHEMA_PATH = Path(__file__).parent / "extract" / "invoice.schema.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRequest:
-    """A document's text as a prompt shows it, and the value and quote of each field; None where it has none."""
+    """A document's text as a prompt shows it, and the value and quote of each field; None for a field without one."""
 
     text: str
     fields: dict[str, tuple[Any, str] | None]
@@ -47,9 +47,9 @@ class FieldRequest:
 
 
 def draw_request(rng: random.Random, *, harm_share: float = 0.0) -> FieldRequest:
-    """Draw one document: on paper, in a mail, or as plain text; so many of its values are harmed.
+    """Draw one document: on paper, in a mail, or as plain text; `harm_share` of its values are harmed.
 
-    Of two values that contradict one another either is the answer, by chance: so a model learns to be unsure.
+    If two values contradict each other, either is the answer, at random: so a model learns to be unsure.
     """
     facts, kind = draw_facts(rng), rng.random()
     if rng.random() < _UNNUMBERED_SHARE:
@@ -72,7 +72,7 @@ def draw_request(rng: random.Random, *, harm_share: float = 0.0) -> FieldRequest
 
 
 def _quote_one_sum(fields: dict[str, tuple[Any, str] | None], harms: Harms) -> None:
-    """Let the words of a sum that was chosen of two hold its currency, too, and the other way about."""
+    """Quote a sum and its currency from the same words where one of them was chosen from two values."""
     for name, other in (("total", "currency"), ("currency", "total")):
         chosen, beside = fields[name], fields[other]
         if name in harms and chosen is not None and beside is not None and other not in harms:
@@ -85,7 +85,7 @@ def shown(content: bytes, name: str) -> str:
 
 
 def mail_of(facts: Facts, rng: random.Random, *, harms: Harms | None = None) -> bytes:
-    """Return a mail with the document's text as its body, sent at another time by somebody else than the seller."""
+    """Return a mail with the document's text as its body, with a date and sender other than the document's."""
     mail = EmailMessage()
     mail["Subject"] = rng.choice((facts.heading, "Your documents", f"Documents {rng.randint(100, 999)}"))
     sender, receiver = rng.sample(_MAILBOXES, 2)
@@ -103,7 +103,7 @@ def make_request(split: Split, seed: int, index: int, *, harm_share: float = 0.0
 
 
 def gold(facts: Facts, text: str) -> dict[str, tuple[Any, str] | None]:
-    """Return what a document says of each field, and in which words."""
+    """Return the value and the quote of each field of a document."""
     has_sum = facts.kind is not Kind.DELIVERY_NOTE
     total = _shown_total(facts, text) if has_sum else ""
     return {
@@ -118,11 +118,11 @@ def gold(facts: Facts, text: str) -> dict[str, tuple[Any, str] | None]:
 
 
 def answer_text(fields: dict[str, tuple[Any, str] | None]) -> str:
-    """Return the answer as compact JSON; an amount has its two decimals."""
+    """Return the answer as compact JSON; amounts have two decimals."""
     parts = []
-    for name, found in fields.items():
-        shown = "null" if found is None else f'{{"value":{_json(found[0])},"quote":{_json(found[1])}}}'
-        parts.append(f'"{name}":{shown}')
+    for name, stated in fields.items():
+        text = "null" if stated is None else f'{{"value":{_json(stated[0])},"quote":{_json(stated[1])}}}'
+        parts.append(f'"{name}":{text}')
     return "{" + ",".join(parts) + "}"
 
 
@@ -132,7 +132,7 @@ def _json(value: Any) -> str:
 
 def _shown_total(facts: Facts, text: str) -> str:
     total = money(facts.total_cents)
-    for shown in (f"{facts.currency} {total}", f"{total} {facts.currency}", f"€{total}", f"${total}", f"£{total}"):
-        if shown in text:
-            return shown
+    for words in (f"{facts.currency} {total}", f"{total} {facts.currency}", f"€{total}", f"${total}", f"£{total}"):
+        if words in text:
+            return words
     return f"Fr. {total}"

@@ -1,7 +1,7 @@
-"""Harm values of documents on purpose: inked over, letters lost, or contradicted by a second value elsewhere.
+"""Harm values of documents on purpose: ink over them, remove letters, or contradict them by a second value elsewhere.
 
-What is inked over or has lost letters can no longer be read, and of two values none is right: a person must look. Knows
-lines of text and pages of paper, not how they become files.
+Values inked over or without some letters cannot be read, and of two contradictory values none is right: a person must
+review them. Works on lines of text and pages of paper.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.extraction.pdf_writer import PdfPage, Picture, Words
 
 
 class Harm(StrEnum):
-    """What was done to a value."""
+    """The ways of harming a value."""
 
     INKED = "inked over"
     LOST = "letters lost"
@@ -28,7 +28,7 @@ class Harm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harmed:
-    """One value that was harmed; where it is contradicted, what is said of it besides."""
+    """One harmed value; if it is contradicted, also the second value."""
 
     harm: Harm
     label: str = ""
@@ -40,9 +40,9 @@ Harms = Mapping[str, Harmed]
 
 _HARMS = (Harm.INKED, Harm.LOST, Harm.CONTRADICTED, Harm.CONTRADICTED)
 _ONLY_WHOLE = {"currency", "pieces"}
-"""`E?R` can still be read, and a count has no letter within."""
+"""`E?R` can still be read, and a count has no inner letter."""
 _ONLY_CONTRADICTED = {"type"}
-"""It is concluded, and may be so from a number's letters, too."""
+"""It is derived, possibly from the letters of the number, too."""
 _LABELS = {
     "type": ("",),
     "vendor": ("From", "Seller", "Vendor"),
@@ -56,20 +56,20 @@ _PIECES = re.compile(r"(?:Pieces|Total pieces|Quantity)(?:: | \| |=)(\d+)")
 _INK = "\u2588" * 3
 _LOST_MARK = "?"
 _BLANKS = "  "
-"""As wide as a digit: on paper, where a letter was."""
+"""As wide as a digit: on paper, in place of a letter."""
 
 
 def draw_harms(facts: Facts, rng: random.Random, *, share: float) -> dict[str, Harmed]:
-    """Draw which of the stated values are harmed, each with the same chance, and how."""
-    found: dict[str, Harmed] = {}
+    """Draw which of the stated values are harmed, each with the probability `share`, and how."""
+    harms: dict[str, Harmed] = {}
     for name in _stated(facts):
-        if rng.random() >= share or (name == "currency" and "total" in found):
+        if rng.random() >= share or (name == "currency" and "total" in harms):
             continue
         harm = Harm.CONTRADICTED if name in _ONLY_CONTRADICTED else rng.choice(_HARMS)
         if harm is Harm.LOST and name in _ONLY_WHOLE:
             harm = Harm.INKED
-        found[name] = _contradiction(name, facts, rng) if harm is Harm.CONTRADICTED else Harmed(harm=harm)
-    return found
+        harms[name] = _contradiction(name, facts, rng) if harm is Harm.CONTRADICTED else Harmed(harm=harm)
+    return harms
 
 
 def _stated(facts: Facts) -> list[str]:
@@ -78,16 +78,16 @@ def _stated(facts: Facts) -> list[str]:
 
 
 def _contradiction(name: str, facts: Facts, rng: random.Random) -> Harmed:
-    """Draw what else a document says of a field, in the way in which it says the first."""
-    own = _said(name, facts, facts)
-    while (said := _said(name, draw_facts(rng), facts)) in (own, None) or said[0] == own[0]:  # type: ignore[index]
+    """Draw a second value of a field, written in the form of the first."""
+    own = _value_and_quote(name, facts, facts)
+    while (other := _value_and_quote(name, draw_facts(rng), facts)) in (own, None) or other[0] == own[0]:  # type: ignore[index]
         continue
-    assert said is not None
-    return Harmed(harm=Harm.CONTRADICTED, label=rng.choice(_LABELS[name]), other=said[0], other_quote=said[1])
+    assert other is not None
+    return Harmed(harm=Harm.CONTRADICTED, label=rng.choice(_LABELS[name]), other=other[0], other_quote=other[1])
 
 
-def _said(name: str, drawn: Facts, own: Facts) -> tuple[Any, str] | None:
-    """Return the value and the words of a field as drawn, beside the other facts of the document's own."""
+def _value_and_quote(name: str, drawn: Facts, own: Facts) -> tuple[Any, str] | None:
+    """Return the value and the quote of a field of `drawn`, with the other facts from `own`."""
     if name == "type":
         return drawn.kind.value, drawn.heading
     if name == "vendor":
@@ -108,8 +108,8 @@ def harm_lines(lines: Sequence[str], facts: Facts, harms: Harms, rng: random.Ran
     harmed = list(lines)
     for name, each in harms.items():
         if each.harm is Harm.CONTRADICTED:
-            said = f"{each.label}: {each.other_quote}" if each.label else each.other_quote
-            harmed.insert(rng.randint(1, len(harmed)), said)
+            second = f"{each.label}: {each.other_quote}" if each.label else each.other_quote
+            harmed.insert(rng.randint(1, len(harmed)), second)
         else:
             ink = rng.choice((_INK, "", ""))
             change = _inked(ink) if each.harm is Harm.INKED else _thinned(rng, _LOST_MARK)
@@ -134,16 +134,16 @@ def harm_page(page: PdfPage, facts: Facts, harms: Harms, rng: random.Random) -> 
 def harmed_gold(
     gold: Mapping[str, tuple[Any, str] | None], text: str, facts: Facts, harms: Harms
 ) -> dict[str, tuple[Any, str] | None]:
-    """Return what a harmed document says of each field, in the words that are left: nothing of what was harmed."""
-    found = {name: None if name in harms else said for name, said in gold.items()}
-    if _is_unreadable("currency", harms) and found["total"] is not None:
-        found["total"] = found["total"][0], money(facts.total_cents)
-    if _is_unreadable("total", harms) and found["currency"] is not None:
-        found["currency"] = (
+    """Return the value and the remaining quote of each field of a harmed document: None for harmed ones."""
+    fields = {name: None if name in harms else field for name, field in gold.items()}
+    if _is_unreadable("currency", harms) and fields["total"] is not None:
+        fields["total"] = fields["total"][0], money(facts.total_cents)
+    if _is_unreadable("total", harms) and fields["currency"] is not None:
+        fields["currency"] = (
             facts.currency,
             facts.currency if facts.currency in text else SYMBOLS[facts.currency].strip(),
         )
-    return found
+    return fields
 
 
 def _is_unreadable(name: str, harms: Harms) -> bool:
@@ -158,9 +158,9 @@ def _inked(ink: str) -> Change:
 
 
 def _thinned(rng: random.Random, mark: str) -> Change:
-    """Return what takes letters out of a text: one or two digits where it has some, else a third of its letters.
+    """Return a function that removes one or two digits from a text, or a third of its letters if it has no digits.
 
-    Never the first or the last, where nobody could see that one is missing.
+    Never the first or the last, whose absence would be invisible.
     """
 
     def change(text: str) -> str:
@@ -177,7 +177,7 @@ def _thinned(rng: random.Random, mark: str) -> Change:
 
 
 def _changed(text: str, name: str, facts: Facts, change: Change) -> str:
-    """Return a text with a field's value changed wherever it stands in it."""
+    """Return a text with all occurrences of a field's value changed."""
     if name == "pieces":
         return _PIECES.sub(lambda match: match.group()[: match.start(1) - match.start()] + change(match.group(1)), text)
     for shown, part in _shown(name, facts):
@@ -187,7 +187,7 @@ def _changed(text: str, name: str, facts: Facts, change: Change) -> str:
 
 
 def _shown(name: str, facts: Facts) -> Iterable[tuple[str, str]]:
-    """Yield the ways in which a field may be shown, and which part of them is its value."""
+    """Yield the forms in which a field may be shown, each with the part that is its value."""
     if name in ("total", "currency"):
         amount, symbol = money(facts.total_cents), SYMBOLS[facts.currency]
         for shown, sign in (
@@ -210,7 +210,7 @@ def _changed_words(one: Words, name: str, facts: Facts, change: Change, page: Se
 
 
 def _ink_over(old: Words, new: Words) -> Picture:
-    """Return ink about where words differ; a letter of Helvetica is about half as wide as high."""
+    """Return ink over the place where words differ; a letter of Helvetica is about half as wide as high."""
     same = next((place for place, pair in enumerate(zip(old.text, new.text, strict=False)) if pair[0] != pair[1]), 0)
     width = 0.55 * old.size * (len(old.text) if not new.text.strip() else 1)
     return Picture(

@@ -1,4 +1,4 @@
-"""Write an OpenAI batch input file of fresh documents, and their gold fields beside it.
+"""Write an OpenAI batch input file of generated documents, and a file of their gold fields.
 
 Run as `python -m examples.make_batch`.
 """

@@ -1,7 +1,7 @@
 """Write documents as files, in layouts the demo model was not trained on: `python -m examples.make_papers FOLDER`.
 
-PDFs, and a mail for every fifth; what they say stands in `gold.jsonl` beside the folder. With `--harmed` some of it
-cannot be read, or is contradicted: `harms.jsonl` tells which. Pure functions of a seed.
+Every fifth is a mail, the others PDFs; `gold.jsonl` beside the folder has their fields. With `--harmed` some values
+cannot be read, or are contradicted: `harms.jsonl` lists them. Pure functions of a seed.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _MAIL_EVERY = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """A file and the fields that it states; None for one that it does not."""
+    """A file and its fields; None for a field that it does not state."""
 
     name: str
     content: bytes
     gold: dict[str, tuple[Any, str] | None]
-    """The value of each field and the words that state it."""
+    """The value and the quote of each field."""
     harms: Harms
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {name: found and found[0] for name, found in self.gold.items()}
+        return {name: field and field[0] for name, field in self.gold.items()}
 
 
 def make_papers(count: int, *, seed: int = 0, harm_share: float = 0.0) -> Iterator[Paper]:
-    """Yield documents, so many of their values harmed; each depends on the seed and its own number alone."""
+    """Yield documents with `harm_share` of their values harmed; each depends only on the seed and its own number."""
     for index in range(count):
         rng = random.Random(f"papers/{seed}/{index}")
         facts = draw_facts(rng)
@@ -55,24 +55,24 @@ def make_papers(count: int, *, seed: int = 0, harm_share: float = 0.0) -> Iterat
 
 
 def write_papers(folder: Path, count: int, *, seed: int = 0, harm_share: float = 0.0) -> None:
-    """Write so many documents below `folder`, `gold.jsonl` beside it, and with harms `harms.jsonl`."""
+    """Write `count` documents below `folder`, `gold.jsonl` beside it, and with harms `harms.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
     papers = list(make_papers(count, seed=seed, harm_share=harm_share))
     for paper in papers:
         (folder / paper.name).write_bytes(paper.content)
     _write_lines(folder, "gold.jsonl", ((paper, {"fields": paper.fields}) for paper in papers))
     if harm_share:
-        _write_lines(folder, "harms.jsonl", ((paper, {"harms": _told(paper.harms)}) for paper in papers))
+        _write_lines(folder, "harms.jsonl", ((paper, {"harms": _harms_json(paper.harms)}) for paper in papers))
 
 
 def _write_lines(folder: Path, name: str, lines: Iterable[tuple[Paper, dict[str, Any]]]) -> None:
     with (folder.parent / name).open("w", encoding="utf-8") as file:
-        for paper, told in lines:
-            print(json.dumps({"document": str(folder / paper.name), **told}, ensure_ascii=False), file=file)
+        for paper, values in lines:
+            print(json.dumps({"document": str(folder / paper.name), **values}, ensure_ascii=False), file=file)
 
 
-def _told(harms: Harms) -> dict[str, Any]:
-    """Return what was done to each value, and what else is said of it where it is contradicted."""
+def _harms_json(harms: Harms) -> dict[str, Any]:
+    """Return the harm of each value, and the second value of a contradicted one."""
     return {name: {"harm": each.harm.value, "other": each.other} for name, each in harms.items()}
 
 

@@ -1,4 +1,4 @@
-"""Write an OpenAI batch input file of tasks for a real model, over the demo's documents: real text to measure with.
+"""Write an OpenAI batch input file of tasks for a real model, over the demo's documents, for benchmarks on real text.
 
 Run as `python -m examples.make_tasks TASKS.jsonl --tasks questions,fields,copies --count 96 --seed 0`.
 """
@@ -49,11 +49,11 @@ TASKS: dict[str, Callable[[Document, random.Random], dict[str, Any]]] = {
     "fields": _fields,
     "copies": _copy,
 }
-"""Answers in words of the model's own; answers kept to a JSON schema; answers that stand in the prompt."""
+"""Free answers; answers constrained by a JSON schema; answers that copy from the prompt."""
 
 
 def task_lines(tasks: list[str], count: int, *, seed: int) -> list[dict[str, Any]]:
-    """Return the lines, the tasks in turn, each over a document of its own."""
+    """Return the lines, cycling through the tasks, each with its own document."""
     lines = []
     for index, document in enumerate(make_documents(count, split=Split.EVALUATION, seed=seed)):
         task = tasks[index % len(tasks)]
@@ -76,12 +76,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help=f"of {','.join(TASKS)}")
     parser.add_argument("--count", type=int, default=96)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(argv)
-    tasks = given.tasks.split(",")
+    arguments = parser.parse_args(argv)
+    tasks = arguments.tasks.split(",")
     if unknown := [task for task in tasks if task not in TASKS]:
-        parser.error(f"--tasks {given.tasks}: {unknown[0]!r} is none; there are {', '.join(TASKS)}.")
-    lines = task_lines(tasks, given.count, seed=given.seed)
-    given.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        parser.error(f"--tasks {arguments.tasks}: {unknown[0]!r} is not a task; use {', '.join(TASKS)}.")
+    lines = task_lines(tasks, arguments.count, seed=arguments.seed)
+    arguments.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Lay out the facts of a business document on a page of paper, in eight ways; two of them no model is trained on.
-
-Knows where words stand, not how they become a PDF, nor how facts are drawn.
-"""
+"""Layouts of the facts of a business document on a page of paper; the demo model was not trained on two of them."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ class _Sheet:
         self._words: list[Words] = []
 
     def line(self, *cells: tuple[float, str], size: float = 10.0) -> None:
-        """Set what stands beside one another, each from its x on."""
+        """Set the cells of one line, each starting at its x."""
         self._words += [Words(x=x, y=self._y, text=text, size=size) for x, text in cells if text]
         self._y += _LEADING * size / 10.0
 
     def lines(self, texts: Iterable[str], *, x: float) -> None:
-        """Set texts below one another."""
+        """Set texts one below the other."""
         for text in texts:
             self.line((x, text))
 
@@ -137,7 +134,7 @@ def _two_sides(facts: Facts, rng: random.Random) -> PdfPage:
 
 
 def _head_of_cells(facts: Facts, rng: random.Random) -> PdfPage:
-    """Labels in one line, what they are about in the next."""
+    """Labels in one line, their values in the next."""
     sheet = _Sheet()
     sheet.line((LEFT, facts.heading), size=15)
     sheet.line((LEFT, rng.choice(("From", "Seller", "Vendor"))), (220.0, facts.vendor))
@@ -178,7 +175,7 @@ def _seller_below(facts: Facts, rng: random.Random) -> PdfPage:
 
 
 def _shuffled(facts: Facts, rng: random.Random) -> PdfPage:
-    """What belongs together in any order: so a model learns what words mean, and not where they stand."""
+    """Blocks in random order: so a model learns the meaning of words, and not their place."""
     sheet = _Sheet()
     left, right = rng.choice((LEFT, 90.0, 130.0)), rng.choice((MIDDLE, 340.0, 400.0))
     references = [_date_pair(facts, rng), *_number_pair(facts, rng), *_reference_pairs(facts, rng)]

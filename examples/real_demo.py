@@ -1,6 +1,6 @@
 """The demo with a real model: one batch of questions, a JSON schema and a tool call, answered by the whole service.
 
-The model is SmolLM2-135M-Instruct out of a GGUF file; `bash scripts/demo --real` installs it and gives its path.
+The model is SmolLM2-135M-Instruct from a GGUF file; `bash scripts/demo --real` installs it and passes its path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUESTIONS = (
     "What is a computer? Answer in one sentence.",
     "Write one sentence about the sea.",
 )
-"""Of the kind that so small a model can answer."""
+"""Questions that so small a model can answer."""
 
 PERSON = "Anna Weber is 34 years old. She lives in Hamburg and works as a nurse."
 PERSON_SCHEMA = {
@@ -71,7 +71,7 @@ WEATHER = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo with the model file that is given; return the exit status."""
+    """Run the demo with the model file given as the argument; return the exit status."""
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="tokenmill-demo-") as folder:
@@ -103,12 +103,12 @@ def main(arguments: list[str]) -> int:
 
 def lines() -> list[dict[str, Any]]:
     """Return the requests of the batch."""
-    asked = [_line(f"question-{number}", question, max_tokens=60) for number, question in enumerate(QUESTIONS)]
+    questions = [_line(f"question-{number}", question, max_tokens=60) for number, question in enumerate(QUESTIONS)]
     schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON_SCHEMA, "strict": True}}
-    wanted = f"{PERSON} Write the person's name, age, city and job as JSON."
+    task = f"{PERSON} Write the person's name, age, city and job as JSON."
     return [
-        *asked,
-        _line("schema", wanted, max_tokens=100, response_format=schema),
+        *questions,
+        _line("schema", task, max_tokens=100, response_format=schema),
         _line(
             "tool", ERRAND, max_tokens=100, tools=[{"type": "function", "function": WEATHER}], tool_choice="required"
         ),
@@ -137,11 +137,12 @@ def _run_batch(client: OpenAI, requests: Path, *, on_poll: Any) -> str:
 
 def _report(console: Console) -> None:
     messages = read_messages(OUTPUT)
-    table = Table("asked", "answered", show_lines=True)
+    table = Table("request", "answer", show_lines=True)
     for number, question in enumerate(QUESTIONS):
         table.add_row(question, messages[f"question-{number}"]["content"].strip())
     table.add_row(
-        f"{PERSON}\n[dim]kept to a JSON schema[/]", json.dumps(json.loads(messages["schema"]["content"]), indent=2)
+        f"{PERSON}\n[dim]with a JSON schema[/]",
+        json.dumps(json.loads(messages["schema"]["content"]), indent=2),
     )
     calls = [call["function"] for call in messages["tool"]["tool_calls"]]
     table.add_row(

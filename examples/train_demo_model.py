@@ -1,6 +1,6 @@
 """Train the demo model from scratch on generated documents: `python -m examples.train_demo_model`.
 
-Runs on 2 CPU cores, writes a checkpoint now and then, and goes on from it when started again with the same options.
+Runs on 2 CPU cores, writes checkpoints, and continues from the last one when started again with the same options.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples.demo_tokenizer import train_tokenizer
 from examples.documents import Split, answer_text, chat_messages, make_documents
 
 MAX_POSITIONS = 512
-WITHOUT_SYSTEM_EVERY = 4  # every fourth document is asked for without the system message
+WITHOUT_SYSTEM_EVERY = 4  # every fourth request has no system message
 MAX_GRADIENT_NORM = 1.0
 FINAL_RATE_FRACTION = 0.02
 REPORT_EVERY = 20
@@ -30,9 +30,9 @@ IGNORED = -100  # target of a position that is not trained on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Fix what a run computes; a checkpoint of other settings is refused, but for the number of steps.
+    """The settings of a run; a checkpoint with other settings is refused, except for the number of steps.
 
-    A run may be shortened or lengthened when it goes on: its rate then follows the schedule of the new length.
+    A continued run may be shortened or lengthened: its rate then follows the schedule of the new length.
     """
 
     steps: int
@@ -46,14 +46,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Hold token ids and next-token targets, both [sequences, tokens]; untrained targets are IGNORED."""
+    """Token ids and next-token targets, both [sequences, tokens]; untrained targets are IGNORED."""
 
     tokens: Tensor
     targets: Tensor
 
 
 class Optimizers:
-    """Step Muon on the hidden matrices and AdamW on the rest, under one cosine schedule.
+    """Muon on the hidden matrices and AdamW on the rest, under one cosine schedule.
 
     Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) learns to copy in fewer steps than AdamW alone.
     """
@@ -120,9 +120,9 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCaus
 
 
 def copy_batch(step: int, vocabulary_size: int, settings: Settings) -> Batch:
-    """Draw sequences of random tokens, each said twice; only the second saying is trained on.
+    """Draw sequences of random tokens, each repeated once; only the repetition is trained on.
 
-    Learning to copy on these first takes less time than waiting until the documents teach it.
+    Learning to copy from these first takes less time than from the documents.
     """
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
     length = int(torch.randint(8, 40, (), generator=generator))
@@ -134,7 +134,7 @@ def copy_batch(step: int, vocabulary_size: int, settings: Settings) -> Batch:
 
 
 def document_batch(step: int, tokenizer: PreTrainedTokenizerFast, settings: Settings) -> Batch:
-    """Make the step's fresh documents into padded chats; only the answers are trained on."""
+    """Return the step's documents as padded chats; only the answers are trained on."""
     documents = make_documents(
         settings.batch_size, split=Split.TRAINING, seed=settings.seed, start=step * settings.batch_size
     )
@@ -149,7 +149,7 @@ def document_batch(step: int, tokenizer: PreTrainedTokenizerFast, settings: Sett
 
 
 def token_batch(chats: Iterable[tuple[list[dict[str, str]], list[int]]], tokenizer: PreTrainedTokenizerFast) -> Batch:
-    """Make messages and their answers' tokens into padded chats; only the answers are trained on."""
+    """Return messages and their answers' tokens as padded chats; only the answers are trained on."""
     prompts, answers = [], []
     for messages, answer in chats:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -170,7 +170,7 @@ def _pad(prompts: list[list[int]], answers: list[list[int]], *, pad: int) -> Bat
 
 
 def training_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, float]:
-    """Return the mean cross-entropy of the trained positions and their share of right first guesses."""
+    """Return the mean cross-entropy and the accuracy of the trained positions."""
     hidden = model.model(input_ids=batch.tokens, use_cache=False).last_hidden_state
     trained = batch.targets != IGNORED
     logits = model.lm_head(hidden[trained])
@@ -180,9 +180,9 @@ def training_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, float]
 
 
 def train(settings: Settings, *, checkpoint: Path, output: Path, save_every: int) -> None:
-    """Train to the last step, from the checkpoint where there is one, and write the model directory.
+    """Train to the last step, from the checkpoint if there is one, and write the model directory.
 
-    Raises SystemExit where the checkpoint was written with other settings than these, the number of steps apart.
+    Raise SystemExit if the checkpoint has other settings, apart from the number of steps.
     """
     tokenizer = train_tokenizer(seed=settings.seed)
     model = make_model(tokenizer, seed=settings.seed)
@@ -207,7 +207,7 @@ def train(settings: Settings, *, checkpoint: Path, output: Path, save_every: int
 
 
 def write_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, output: Path) -> None:
-    """Write the model directory with weights in bf16, which halves them."""
+    """Write the model directory with weights in bf16, half their size."""
     output.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(output)
     tokenizer.save_pretrained(output)
@@ -231,7 +231,7 @@ def _save_checkpoint(
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)
-    unfinished.replace(path)  # an interrupted save leaves the earlier checkpoint whole
+    unfinished.replace(path)  # an interrupted save leaves the earlier checkpoint intact
 
 
 def _load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers, settings: Settings) -> int:
@@ -250,8 +250,8 @@ def _load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000, help="steps in all")
-    parser.add_argument("--copy-steps", type=int, default=600, help="of them on copying random tokens, at the start")
+    parser.add_argument("--steps", type=int, default=3000, help="total number of steps")
+    parser.add_argument("--copy-steps", type=int, default=600, help="steps on copying random tokens, at the start")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--warmup-steps", type=int, default=50)
     parser.add_argument("--matrix-rate", type=float, default=4e-3, help="peak learning rate of the hidden matrices")

@@ -1,7 +1,7 @@
-"""Teach the demo model to answer `tokenmill extract`: `python -m examples.train_fields`.
+"""Train the demo model for `tokenmill extract`: `python -m examples.train_fields`.
 
-Goes on from a trained model with a longer context, on requests as the passes of an extraction make them; one in five
-stays a document as before, so that nothing is forgotten.
+Continues from a trained model with a longer context, on requests as the passes of an extraction make them; one in five
+is a document as before, so that nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from features.documents.extraction.passes.second_reading import second_reading_r
 MAX_POSITIONS = 1024
 BATCH_SIZE = 16
 _POOL = 10
-"""Batches whose requests are drawn together and put into batches by length: less padding."""
+"""Batches whose requests are drawn together and sorted by length, for less padding."""
 _PLAIN_EVERY = 5
 _LIST_SHARE = 0.12
-"""Of the requests about documents: second readings."""
+"""Share of second readings among the requests about documents."""
 _HARMED_SHARE, _HARM_SHARE = 0.5, 0.25
-"""Of the documents, and of the values of those: inked over, with letters lost, or contradicted."""
+"""Share of harmed documents, and of harmed values in these: inked over, with letters lost, or contradicted."""
 _SOME_FIELDS_SHARE = 0.3
 _AGAIN_SHARE = 0.12
 _REASONS = (asking_again.MISSING, asking_again.UNGROUNDED, asking_again.CONTRADICTED)
 
 _FREE_SHARE = 0.2
-"""Of the requests for fields: answered without a grammar, in the tokenizer's own tokens."""
+"""Share of the requests for fields that are answered without a grammar, in the tokenizer's own tokens."""
 
 Chat = tuple[list[dict[str, str]], str, StructuredOutput | None]
-"""Messages, the answer, and what keeps it in form."""
+"""Messages, the answer, and the constraint of its form."""
 
 
 def chats(start: int, count: int, *, seed: int) -> Iterator[Chat]:
-    """Yield what is trained on; each depends on its own number alone."""
+    """Yield the training examples; each depends only on its own number."""
     for index in range(start, start + count):
         yield _plain_chat(index, seed) if index % _PLAIN_EVERY == 0 else field_chat(index, seed=seed)
 
@@ -116,7 +116,7 @@ def _form(names: tuple[str, ...]) -> StructuredOutput:
 
 
 class AnswerTokens:
-    """Cuts answers into the tokens in which they come out: a grammar forces keys, and cuts them in its own way."""
+    """Tokenizes answers as the engine generates them: a grammar forces keys, with its own tokenization."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, source: Path) -> None:
         self._tokenizer = tokenizer
@@ -137,7 +137,7 @@ class AnswerTokens:
             for token in following:
                 assert matcher.accept(token), f"the grammar does not allow the answer: {answer}"
             tokens += following
-        assert self._text(tokens) == answer, "what is forced is part of the answer"
+        assert self._text(tokens) == answer, "forced text is part of the answer"
         return [*tokens, int(self._tokenizer.eos_token_id)]
 
     def _own(self, text: str) -> list[int]:
@@ -148,16 +148,16 @@ class AnswerTokens:
         return str(self._tokenizer.decode(tokens))
 
     def _first(self, text: str) -> list[int]:
-        """Return the text's first token; all those of its first letter, where that has several."""
+        """Return the text's first token, or all tokens of its first letter if it has several."""
         encoded = self._tokenizer(text, return_offsets_mapping=True)
         end = encoded["offset_mapping"][0][1]
         count = sum(start < end for start, _ in encoded["offset_mapping"])
-        found: list[int] = encoded["input_ids"][:count]
-        return found
+        tokens: list[int] = encoded["input_ids"][:count]
+        return tokens
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, tokens: AnswerTokens, *, seed: int) -> Iterator[Batch]:
-    """Yield batches of chats of about one length each, without end."""
+    """Yield endless batches of chats of similar length."""
     start = 0
     while True:
         drawn = sorted(chats(start, _POOL * BATCH_SIZE, seed=seed), key=_length)
@@ -173,9 +173,9 @@ def _length(chat: Chat) -> int:
 
 
 def train(source: Path, output: Path, *, steps: int, rate: float, seed: int, minutes: float | None = None) -> None:
-    """Train a model further, and write it; with `minutes` the schedule follows the clock, and ends then at the latest.
+    """Train a model further, and write it; with `minutes` the schedule follows the clock and ends at the latest then.
 
-    On a machine that is shared nobody knows how many steps an hour has.
+    On a shared machine the number of steps per hour is unknown.
     """
     tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     model = AutoModelForCausalLM.from_pretrained(
@@ -212,15 +212,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--source", type=Path, default=Path(__file__).parent / "demo_model")
     parser.add_argument("--output", type=Path, default=Path("build/demo_model/fields"))
-    parser.add_argument("--steps", type=int, default=1100, help=f"of {BATCH_SIZE} requests each")
-    parser.add_argument("--minutes", type=float, help="end by then, whatever steps were taken")
+    parser.add_argument("--steps", type=int, default=1100, help=f"steps of {BATCH_SIZE} requests each")
+    parser.add_argument("--minutes", type=float, help="end after this time, at whichever step")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a log shows progress as it happens
-    torch.set_num_threads(given.threads)
-    train(given.source, given.output, steps=given.steps, rate=given.rate, seed=given.seed, minutes=given.minutes)
+    torch.set_num_threads(options.threads)
+    train(
+        options.source,
+        options.output,
+        steps=options.steps,
+        rate=options.rate,
+        seed=options.seed,
+        minutes=options.minutes,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a second reading lists of a generated document: every value with its kind and its words, in their order.
+"""The list of a second reading of a generated document: every value with its kind and quote, in document order.
 
-What is inked over or has lost letters is not listed; of two values that contradict one another both are.
+Values inked over or without some letters are not listed; two contradictory values are both listed.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from features.documents.extraction.fields.leaf import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A value, and the ways in which it may stand in a document."""
+    """A value, and the forms in which it may occur in a document."""
 
     kind: Kind
     value: str
     shown: tuple[str, ...]
 
 
-def list_text(asked: FieldRequest, kinds: Collection[Kind]) -> str:
+def list_text(request: FieldRequest, kinds: Collection[Kind]) -> str:
     """Return the list as compact JSON."""
-    found = [(start, one, quote) for start, one, quote in _placed(asked) if one.kind in kinds]
-    values = [{"kind": one.kind.value, "value": one.value, "quote": quote} for _, one, quote in found]
+    places = [(start, one, quote) for start, one, quote in _placed(request) if one.kind in kinds]
+    values = [{"kind": one.kind.value, "value": one.value, "quote": quote} for _, one, quote in places]
     return json.dumps({"values": values}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _placed(asked: FieldRequest) -> list[tuple[int, Value, str]]:
+def _placed(request: FieldRequest) -> list[tuple[int, Value, str]]:
     taken: list[tuple[int, Value, str]] = []
-    for one in _values(asked):
+    for one in _values(request):
         for quote in one.shown:
-            for match in re.finditer(rf"(?<![\w.:/-]){re.escape(quote)}(?![\w:/-]|\.\d)", asked.text):
+            for match in re.finditer(rf"(?<![\w.:/-]){re.escape(quote)}(?![\w:/-]|\.\d)", request.text):
                 is_free = all(match.start() >= start + len(other) or match.end() <= start for start, _, other in taken)
                 if is_free:
                     taken.append((match.start(), one, quote))
     return sorted(taken, key=lambda each: each[0])
 
 
-def _values(asked: FieldRequest) -> Iterator[Value]:
-    """Yield what may stand in the document: amounts with their currency first, plain counts last."""
-    facts = asked.facts
-    said = {name: found for name, found in asked.fields.items() if found is not None}
-    others = {name: each for name, each in asked.harms.items() if each.harm is Harm.CONTRADICTED}
+def _values(request: FieldRequest) -> Iterator[Value]:
+    """Yield the values that may occur in the document: amounts with their currency first, plain counts last."""
+    facts = request.facts
+    stated = {name: field for name, field in request.fields.items() if field is not None}
+    others = {name: each for name, each in request.harms.items() if each.harm is Harm.CONTRADICTED}
     for name in ("total", "currency"):
         if name in others:
             quote = others[name].other_quote
             yield Value(kind=Kind.MONEY, value=quote.split()[-1], shown=(quote,))
-    if "total" in said or "total" in others:
+    if "total" in stated or "total" in others:
         yield Value(kind=Kind.MONEY, value=money(facts.total_cents), shown=(*_sums(facts), money(facts.total_cents)))
     texts = [facts.vendor, facts.number, facts.customer, facts.order, facts.address]
     texts += [others[name].other_quote for name in ("vendor", "number") if name in others]

@@ -1,8 +1,8 @@
-"""Put receipts and invoices into a day's folder, as whatever scans a shop's post would: the same seed, the same ones.
+"""Put receipts and invoices into a day's folder, as a scanner would; the same seed gives the same documents.
 
     python drop_documents.py FOLDER [--seed 1] [--count 12] [--day 2026-11-20]
 
-A file appears whole or not at all, since a run may look into the folder at any moment.
+A file appears complete or not at all, since a run may list the folder at any moment.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from examples.document_layouts import Kind
 from examples.documents import Document, draw_facts, lay_out
 
 VENDORS = {"Eklund Paints": "CHF", "Farvenen Chemicals Ltd": "USD", "Keller Bakery": "EUR", "Walsh Timber": "GBP"}
-"""Each bills in its own currency."""
+"""Vendors, each with its own currency."""
 KINDS = (Kind.RECEIPT, Kind.INVOICE)
 
 
 def documents(seed: int) -> Iterator[Document]:
-    """Yield documents without end, those of a seed always the same."""
+    """Yield an endless stream of documents, the same for the same seed."""
     rng = random.Random(f"nightly/{seed}")
     while True:
         facts = draw_facts(rng)
@@ -35,10 +35,10 @@ def documents(seed: int) -> Iterator[Document]:
 
 
 def drop(folder: Path, *, day: date, seed: int, count: int) -> Path:
-    """Write a file of documents and return where it is."""
+    """Write a file of documents and return its path."""
     target = folder / f"{day}" / f"scan-{seed:04d}.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
-    hidden = target.with_name(f".{target.name}")  # runs leave such names out
+    hidden = target.with_name(f".{target.name}")  # runs skip such names
     rows = ({"id": f"{seed:04d}-{number:03d}", "text": each.text} for number, each in enumerate(documents(seed)))
     hidden.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in islice(rows, count)))
     return hidden.rename(target)
