@@ -22,7 +22,8 @@ from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTIO
 from features.documents.tables import Extraction
 from features.pipelines.steps import require_model
 from jobs.accounts.limits import check_priority
-from jobs.batches.submission import check_metadata, parse_window
+from jobs.batches.submission import check_metadata
+from jobs.call_limits import parse_window
 from jobs.chunks import fleet
 from jobs.courses import repeated_calls
 from jobs.database import advisory_lock

@@ -26,7 +26,7 @@ from features.pipelines.external.store import BESIDE
 from features.pipelines.names import check_name
 from features.pipelines.refusals import refusal
 from features.pipelines.rows.lines.grouping import GROUP_COLUMNS
-from jobs.batches.submission import parse_window
+from jobs.call_limits import parse_window
 from jobs.errors import InputError
 from jobs.states import AskedPriority
 

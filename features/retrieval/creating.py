@@ -26,7 +26,8 @@ from features.retrieval.passage_limits import (
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.accounts.limits import check_priority
-from jobs.batches.submission import check_metadata, parse_window
+from jobs.batches.submission import check_metadata
+from jobs.call_limits import parse_window
 from jobs.courses.repeated_calls import find_earlier
 from jobs.database import advisory_lock
 from jobs.errors import InputError, LimitError

@@ -19,7 +19,7 @@ import features
 from api.app import create_app
 from api.scopes import OPEN, SCOPES
 from api.submission_fields import WINDOW_PATTERN
-from jobs.batches.submission import parse_window
+from jobs.call_limits import parse_window
 from jobs.errors import InputError
 from jobs.settings import Settings
 from jobs.states import Scope

@@ -18,7 +18,7 @@ from features.pipelines.runs import purging
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import DeletedRun, RunObject, RunPage
 from features.pipelines.states import RunState
-from jobs.batches.submission import MAX_IDEMPOTENCY_KEY
+from jobs.call_limits import MAX_IDEMPOTENCY_KEY
 
 router = APIRouter(prefix="/v1/runs", tags=["pipelines"], responses=failures(401, 403, 429, 503))
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.batches.submission import MAX_WINDOW, MIN_WINDOW, CreateBatch, check_metadata, check_request, parse_window
+from jobs.batches.submission import CreateBatch, check_metadata, check_request
+from jobs.call_limits import MAX_WINDOW, MIN_WINDOW, parse_window
 from jobs.errors import InputError
 from jobs.states import InvalidLines, Priority
 
