@@ -22,13 +22,16 @@ async def changes(database_url: str) -> AsyncIterator[None]:
     """
     url = parse_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     try:
-        async with await psycopg.AsyncConnection.connect(
+        connection = await psycopg.AsyncConnection.connect(
             url, autocommit=True, connect_timeout=_CONNECT_SECONDS, application_name="tokenmill keys"
-        ) as connection:
+        )
+        try:
             await connection.execute(f"LISTEN {CHANNEL}")
             yield
             async with aclosing(connection.notifies()) as notifications:
                 async for _ in notifications:
                     yield
+        finally:  # `async with` would first roll back, and leave the connection open if the task is cancelled meanwhile
+            await connection.close()
     except psycopg.Error as error:
         raise ServiceError(str(error).splitlines()[0]) from None
