@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-from tests.api.dashboard.fixtures import deployment
+from tests.api.dashboard.fixtures import browse, deployment
 from tests.api.fixtures import every_answer_is_documented, http
+from tests.features.documents.pages.fixtures import extraction_id

@@ -1,0 +1,6 @@
+"""What tests of operators' pages may ask for."""
+
+from __future__ import annotations
+
+from tests.api.dashboard.fixtures import browse, deployment, operator_key
+from tests.api.fixtures import every_answer_is_documented

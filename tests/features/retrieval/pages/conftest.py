@@ -1,0 +1,7 @@
+"""What tests of retrieval's pages may ask for."""
+
+from __future__ import annotations
+
+from tests.api.dashboard.fixtures import browse, deployment
+from tests.api.fixtures import every_answer_is_documented
+from tests.features.documents.pages.fixtures import extraction_id
