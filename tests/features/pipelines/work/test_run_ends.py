@@ -213,10 +213,10 @@ def test_a_store_that_is_taken_away_while_a_run_goes_on_ends_it_and_registered_a
 def test_a_source_that_is_cut_short_or_no_table_ends_the_run_before_anything_is_spent(house: House) -> None:
     (house.documents / "in").mkdir()
     for content, said in [
-        (b'{"text": "one"}\n{"text": ', "in/a.jsonl, row 2: it is no JSON"),
+        (b'{"text": "one"}\n{"text": ', "in/a.jsonl, row 2: it is not JSON"),
         (b"\x1f\x8b\x08\x00cut", "cannot unpack in/a.jsonl"),
-        (b'{"text": "caf\xe9"}\n', "in/a.jsonl, row 1: it is no JSON"),
-        (b"[1]\n", "in/a.jsonl, row 1: it is no JSON object"),
+        (b'{"text": "caf\xe9"}\n', "in/a.jsonl, row 1: it is not JSON"),
+        (b"[1]\n", "in/a.jsonl, row 1: it is not a JSON object"),
     ]:
         (house.documents / "in" / "a.jsonl").write_bytes(content)
         run_id = house.trigger(house.make())

@@ -135,7 +135,7 @@ def test_a_batch_whose_answers_are_vectors_has_no_rows(house: House, batch_id: s
     ("source", "said"),
     [
         ({"batch": "x"}, "steps.0.source.batch: String should match pattern"),
-        ({"batch": "batch_1", "store": "documents", "keys": "a"}, "give one of store"),
+        ({"batch": "batch_1", "store": "documents", "keys": "a"}, "give exactly one of store"),
         ({"batch": "batch_1", "take": "new_since_last_success"}, "a step and a batch have none"),
         ({"store": "documents", "keys": []}, "steps.0.source.keys: give a key, or a list of 1 to 100 keys"),
         ({"store": "documents", "keys": ["a", 1]}, "steps.0.source.keys: a key is a text of 1 to 1,000 characters"),
