@@ -26,8 +26,8 @@ from jobs.storage import Storage
 from jobs.tables import File
 from jobs.tables.base import one_of
 
-_ROWS = 500  # a transaction
-_REVIEWS = 10_000  # a transaction
+_ROWS = 500  # per transaction
+_REVIEWS = 10_000  # per transaction
 
 
 def delete_extraction(session: Session, tenant_id: str, extraction_id: str, *, by: str) -> None:

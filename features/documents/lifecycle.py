@@ -185,7 +185,7 @@ def lock_own(session: Session, tenant_id: str, extraction_id: str) -> Extraction
 def cancel_extraction(session: Session, tenant_id: str, extraction_id: str, *, reason: str) -> Extraction:
     """Request cancellation of an extraction; work already done by its batches is billed. Idempotent.
 
-    Raises NotFoundError, or ConflictError at its end.
+    Raises NotFoundError, or ConflictError if it has ended.
     """
     extraction = lock_own(session, tenant_id, extraction_id)
     if extraction.state in (ExtractionState.CANCELLING, ExtractionState.CANCELLED):

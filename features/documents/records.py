@@ -29,7 +29,7 @@ _READ_AT_ONCE = MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsPage:
-    """Some records, in the order of their documents."""
+    """A page of records, in the order of their documents."""
 
     content: bytes
     """NDJSON."""
@@ -99,7 +99,7 @@ def no_page(after: int) -> RecordsPage:
 def read_page(storage: Storage, file: RecordsFile, *, after: int, limit: int) -> RecordsPage:
     """Return up to `limit` records after a cursor.
 
-    Raises InputError for one that no page has given, ConflictError for one of records that were not final.
+    Raises InputError for an invalid cursor, ConflictError for one of provisional records that may have changed since.
     """
     given_from = max(base for base in (_FINAL_FROM, *_FROM.values()) if base <= after)
     if given_from not in (_FINAL_FROM, file.cursors_from):

@@ -29,7 +29,7 @@ from jobs.tables import File, Tenant
 
 log = logging.getLogger(__name__)
 
-_ROWS = 100  # a transaction
+_ROWS = 100  # per transaction
 _ENDED = [state.value for state in TERMINAL_INDEX_STATES]
 
 

@@ -161,17 +161,17 @@ def _put(vectors: Vectors, rows: range, line: Mapping[str, Any] | None) -> None:
 
 
 def vector_of(encoded: str) -> NDArray[np.float32]:
-    """Return a vector as `encoding_format` base64 writes it."""
+    """Decode a vector from the `encoding_format` base64."""
     return np.frombuffer(base64.b64decode(encoded), "<f4")
 
 
 def _data_of(line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the vectors that an answer has; none: it is an error."""
+    """Return the vectors of an answer; none if it is an error."""
     return ((line.get("response") or {}).get("body") or {}).get("data") or ()
 
 
 def _groups(head: Archive) -> Iterator[range]:
-    """Yield the rows that one request embeds, in their order."""
+    """Yield the rows that one request embeds, in order."""
     start = size = 0
     for row in range(head.segment.num_rows):
         first, last = head.record_range(row)

@@ -209,7 +209,7 @@ def delete_document(session: Session, collection: Collection, document_id: str, 
 
 
 def delete_all(session: Session, collection_id: str) -> None:
-    """Delete all documents of a collection that is deleted."""
+    """Delete all documents of a deleted collection."""
     mine = (CollectionDocument.collection_id == collection_id) & CollectionDocument.deleted_at.is_(None)
     session.execute(update(CollectionDocument).where(mine).values(deleted_at=func.now()))
 

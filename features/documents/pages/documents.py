@@ -1,4 +1,4 @@
-"""`/collections/{id}/documents/{id}`: the text of a document, with a place in it marked."""
+"""`/collections/{id}/documents/{id}`: the text of a document, with a marked place."""
 
 from __future__ import annotations
 

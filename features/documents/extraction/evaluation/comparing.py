@@ -137,7 +137,7 @@ class _Pairs:
     def _paired(
         self, array: Path, own: Place | None, other: Place | None
     ) -> Iterator[tuple[Place | None, Place | None]]:
-        ones = dict.fromkeys(_indexes(self._fields, own))  # sets that keep their order
+        ones = dict.fromkeys(_indexes(self._fields, own))  # ordered sets
         others = dict.fromkeys(_indexes(self._gold, other))
         for one, two in _identical(
             self._fields, own, self._gold, other

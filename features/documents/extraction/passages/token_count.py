@@ -20,7 +20,7 @@ class TokenCount:
 
         try:
             self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
-        except Exception as error:  # noqa: BLE001 - it raises Exception itself
+        except Exception as error:  # noqa: BLE001 - it raises plain Exception
             raise PassageError(f"tokenizers {version('tokenizers')} cannot read it: {error}") from None
         # A tokenizer file keeps the truncation and padding of its last use.
         self._tokenizer.no_truncation()

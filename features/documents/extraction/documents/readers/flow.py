@@ -21,7 +21,7 @@ class Flow:
         self._pending = ""
         self._is_blank = False
         self._is_start = True
-        self._starts: list[int | None] = []  # of the headings and cells that are open; None until they have text
+        self._starts: list[int | None] = []  # starts of open headings and cells; None until they have text
         self._tables: list[_Table] = []
         self._num_tables = 0
 

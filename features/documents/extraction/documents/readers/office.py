@@ -30,7 +30,7 @@ _SKIPPED = frozenset(
     {
         f"{_W}del",
         f"{_W}moveFrom",
-        "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",  # the same again for old readers
+        "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",  # the same content for old readers
     }
 )
 _NAMED_HEADING = re.compile(r"heading (\d)", re.I)
