@@ -9,7 +9,7 @@ from workers.tool_calls.forms import MalformedCall
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse)

@@ -93,7 +93,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_with_the_time_for_all_of_it(rece
 
 @pytest.mark.parametrize(
     ("url", "what"),
-    [("http://127.0.0.1:1/", "ConnectError"), ("http://no-such-host.invalid/", "no address")],
+    [("http://127.0.0.1:1/", "ConnectError"), ("http://no-such-host.invalid/", "no allowed address")],
 )
 def test_an_endpoint_that_is_not_there_is_told_with_its_reason(url: str, what: str) -> None:
     answer = post(url)

@@ -79,7 +79,7 @@ def test_a_pipeline_is_made_shown_changed_and_deleted(http: httpx.Client) -> Non
             "too wide for Parquet, where a column has one type: at $.properties.total, it may be anything",
         ),
         ({"parameters": {"max_tokens": "many"}}, 400, "steps.0.parameters", "max_tokens"),
-        ({"prompt": "{{ previous.text }}"}, 400, "steps.0.prompt", "the source of this one is no step"),
+        ({"prompt": "{{ previous.text }}"}, 400, "steps.0.prompt", "the source of this one is not a step"),
         (
             {"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}},
             400,
