@@ -32,7 +32,7 @@ async def healthz() -> Liveness:
 def readyz(services: ServicesDep) -> Readiness | Response:
     """Answer 200 if Postgres answers with a compatible schema, and the object store recently answered as ours.
 
-    A full store is no reason to send requests elsewhere; `storage` reports it.
+    A full store does not make a server unready; `storage` reports it.
     """
     store = services.store
     if not (store.is_answering and is_ready(services.engine)):

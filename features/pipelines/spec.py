@@ -262,7 +262,8 @@ class Definition(SpecModel):
                 raise ValueError(f"steps.{number}.name: {step.name!r} names an earlier step; give each its own")
             if step.source.step is not None and step.source.step not in seen:
                 raise ValueError(
-                    f"steps.{number}.source.step: {step.source.step!r} is no earlier step; name one that comes before"
+                    f"steps.{number}.source.step: {step.source.step!r} is not an earlier step; "
+                    "name one that comes before"
                 )
             seen.add(step.name)
         self._check_outputs()

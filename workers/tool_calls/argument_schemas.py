@@ -49,7 +49,7 @@ def arguments_of(function: Mapping[str, Any]) -> list[Argument]:
         or type(required) is not list
         or not all(isinstance(name, str) and name in values for name in required)
     ):
-        raise not_kept(function, "parameters that are no object with all required properties")
+        raise not_kept(function, "parameters that are not an object with all required properties")
     for name in values:
         if not _NAME.fullmatch(name):
             raise not_kept(function, f"the name {json.dumps(name)}")

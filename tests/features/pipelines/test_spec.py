@@ -59,7 +59,7 @@ _NEW = {"store": "documents", "keys": "in/*.jsonl", "take": "new_since_last_succ
         (
             {"steps": [step(source={"step": "fields"})]},
             "steps.0.source.step",
-            "steps.0.source.step: 'fields' is no earlier step",
+            "steps.0.source.step: 'fields' is not an earlier step",
         ),
         (
             {"steps": [step(), step("b")]},

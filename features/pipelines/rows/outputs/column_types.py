@@ -124,7 +124,7 @@ def _list(value: Any, place: str) -> Sequence[Any]:
 def _referred(reference: Any, root: Mapping[str, Any], *, place: str) -> Any:
     target: Any = root
     if not isinstance(reference, str) or not reference.startswith("#"):
-        raise _refused(f"{place}.$ref", f"{reference!r} is no place in this schema; use one such as #/$defs/Item")
+        raise _refused(f"{place}.$ref", f"{reference!r} is not a place in this schema; use one such as #/$defs/Item")
     for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(target, dict) or name not in target:
@@ -167,7 +167,7 @@ def _typed(schema: Mapping[str, Any], root: Mapping[str, Any], *, place: str, le
     if declared is None:
         return _any(place, "it has no type")
     if unknown := [name for name in names if name not in _TYPES]:
-        raise _refused(f"{place}.type", f"{unknown[0]!r} is no type; allowed are {', '.join(_TYPES)} and null")
+        raise _refused(f"{place}.type", f"{unknown[0]!r} is not a type; allowed are {', '.join(_TYPES)} and null")
     kinds = [Kind(name) for name in names]
     if kinds == [Kind.ARRAY]:
         return _array(schema, root, place=place, level=level)

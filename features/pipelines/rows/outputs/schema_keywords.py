@@ -58,7 +58,7 @@ def _required(schema: Mapping[str, Any]) -> tuple[str, str] | None:
     known = schema.get("properties")
     unknown = [name for name in required if isinstance(known, Mapping) and name not in known]
     if unknown and schema.get("additionalProperties") is False:
-        return "required", f"{unknown[0][:80]!r} is no property, and no others are allowed"
+        return "required", f"{unknown[0][:80]!r} is not a property, and no others are allowed"
     return None
 
 

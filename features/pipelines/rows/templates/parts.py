@@ -25,7 +25,7 @@ class Part:
 
 
 def parts_of(source: str) -> tuple[Part, ...]:
-    """Split a prompt file into its messages. Raise TemplateRefusedError if they are no conversation to answer."""
+    """Split a prompt file into its messages. Raise TemplateRefusedError if they are not a conversation to answer."""
     marks = list(_MARK.finditer(source))
     if not marks:
         return (_part("user", source, start=0, end=len(source)),)

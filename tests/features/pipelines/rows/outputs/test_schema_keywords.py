@@ -25,7 +25,10 @@ def of(**part: Any) -> dict[str, Any]:
         (of(items={"minLength": 3, "maxLength": 2}), "at $.properties.a.items.minLength"),
         (of(anyOf=[{}, {"minItems": 2, "maxItems": 1}]), "at $.properties.a.anyOf[1].minItems"),
         (of() | {"required": "a"}, "at $.required, it must be a list of names of properties"),
-        (of() | {"required": ["b"], "additionalProperties": False}, "at $.required, 'b' is no property, and no others"),
+        (
+            of() | {"required": ["b"], "additionalProperties": False},
+            "at $.required, 'b' is not a property, and no others",
+        ),
         (of() | {"$defs": {"x": {"required": [1]}}}, "at $.$defs.x.required"),
     ],
 )
