@@ -56,8 +56,31 @@ NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
 
 
 SAID_BY_NO_SCHEMA = frozenset(
-    "after calibration collection_id cover embedding_model exact examples file_ids group_by input_file_id input_sha256 "
-    "language overlap_tokens page prefix requests schema second_reading since store top_k url value".split()
+    [
+        "after",
+        "calibration",
+        "collection_id",
+        "cover",
+        "embedding_model",
+        "exact",
+        "examples",
+        "file_ids",
+        "group_by",
+        "input_file_id",
+        "input_sha256",
+        "language",
+        "overlap_tokens",
+        "page",
+        "prefix",
+        "requests",
+        "schema",
+        "second_reading",
+        "since",
+        "store",
+        "top_k",
+        "url",
+        "value",
+    ]
 )
 """Ids and pages are what the tenant was given, times have an order, of two fields one is there, some are of documents,
 of an index or of a header alone, exact counts are for endpoints that generate, a URL is public, what a schema of fields
