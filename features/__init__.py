@@ -38,6 +38,11 @@ def parts(kind: str) -> list[Any]:
     return [resolve(part) for feature in FEATURES for part in getattr(feature, kind)]
 
 
+def settings_classes() -> list[Any]:
+    """Return the classes of features' settings."""
+    return [resolve(feature.settings) for feature in FEATURES if feature.settings is not None]
+
+
 def meters_of(role: str) -> list[Any]:
     """Return the meters that features keep in a process of this role."""
     names = [feature.meters[role] for feature in FEATURES if role in feature.meters]

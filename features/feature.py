@@ -63,6 +63,8 @@ class Feature:
     """One feature of the service; fields without such a part are empty."""
 
     name: str
+    settings: str | None = None
+    """A subclass of `jobs.settings.Settings` with its own: code gets them by `settings.of(…)`."""
     tables: tuple[str, ...] = ()
     """Modules that declare tables."""
     routers: tuple[str, ...] = ()

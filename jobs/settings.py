@@ -1,4 +1,4 @@
-"""Every setting of the service, read from `TOKENMILL_*` variables in one place.
+"""Settings of the queue, read from `TOKENMILL_*` variables together with those of the features.
 
 Read by role starters only; all other code is handed the values it needs.
 """
@@ -6,11 +6,12 @@ Read by role starters only; all other code is handed the values it needs.
 from __future__ import annotations
 
 from datetime import timedelta
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Literal, Self
+from functools import cache
+from importlib import import_module
+from typing import Literal, Self, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.errors import InputError
@@ -22,11 +23,18 @@ _EXAMPLE_PASSWORD = "change-me"
 EXTENSIONS_A_LEASE = 3  # at least: one that is late, or fails, must not end it
 
 
+Kind = TypeVar("Kind", bound="Settings")
+
+
 class Settings(BaseSettings):
-    """Limits are inclusive; sizes are bytes, durations are seconds. docs/configuration.md is made from these fields."""
+    """Limits are inclusive; sizes are bytes, durations are seconds. docs/configuration.md is made from these fields.
+
+    A feature adds its own in a subclass, which its `Feature.settings` names. What `load_settings` returns is of all of
+    these classes at once.
+    """
 
     model_config = SettingsConfigDict(
-        env_prefix="TOKENMILL_", frozen=True, extra="ignore", use_attribute_docstrings=True
+        env_prefix="TOKENMILL_", frozen=True, extra="ignore", use_attribute_docstrings=True, defer_build=True
     )
 
     database_url: str = "postgresql://tokenmill@localhost:5432/tokenmill"
@@ -126,29 +134,6 @@ class Settings(BaseSettings):
     for the next one."""
     max_open_batches: int = Field(default=50_000, gt=0)
     """Batches of all tenants that have not ended: the depth of the queue."""
-    tenant_pipelines: int = Field(default=100, ge=0)
-    """Pipelines of a tenant, and as many schedules."""
-    tenant_queued_runs: int = Field(default=1000, ge=0)
-    """Runs of a tenant's pipelines that wait, where more are asked for."""
-
-    tenant_collections: int = Field(default=1000, ge=0)
-    """Collections of documents of a tenant."""
-    collection_documents: int = Field(default=100_000, gt=0)
-    """Documents of one collection, at most."""
-    max_document_bytes: int = Field(default=512 * MIB, gt=0, le=512 * MIB)
-    """Size of one document of a collection, at most."""
-    max_schema_bytes: int = Field(default=MIB, gt=0)
-    """Size of the schema of an extraction as compact JSON, at most."""
-    tenant_open_extractions: int = Field(default=100, ge=0)
-    """Extractions of a tenant that have not ended."""
-
-    tenant_indexes: int = Field(default=100, ge=0)
-    """Indexes of a tenant."""
-    index_passages: int = Field(default=300_000, gt=0)
-    """Passages of one index, at most: with vectors of 384 numbers that is 0.5 GB, in memory while it is searched."""
-    index_memory_mib: int = Field(default=1024, ge=0)
-    """Memory that indexes keep in each API process between searches, about; the one that is searched has what it needs.
-    """
 
     chunk_lines: int = Field(default=512, gt=0)
     """Requests that a worker leases at once, at most; 64 unless they are very short or long."""
@@ -172,37 +157,16 @@ class Settings(BaseSettings):
     """What a stopping worker gives its open chunks to finish."""
     worker_chunks: int = Field(default=6, gt=0)
     """Chunks that one worker keeps open."""
-    prepare_processes: int = Field(default=2, gt=0, le=256)
-    """Documents that one prepare worker reads at once, each in a process of its own, and one more for a tenant of whom
-    it reads none; it keeps as many chunks open."""
-    reader_isolation: Literal["best", "required"] = "best"
-    """Readers of documents are confined by what the kernel has. `required`: a prepare worker that lacks a layer names
-    it and does not start. See [docs/extraction.md](extraction.md#readers)."""
-    reader_seconds: float = Field(default=60.0, gt=0)
-    """Processor time that a reader has for the largest documents, and beside it as much for each page that is read by
-    OCR."""
-    reader_base_seconds: float = Field(default=8.0, gt=0)
-    """Of that, what the smallest document has; each MiB of a file has 12 seconds more."""
-    reader_memory_mib: int = Field(default=2048, gt=0)
-    """Address space that a reader has for the largest documents, and for pages that are read by OCR."""
-    reader_base_memory_mib: int = Field(default=320, gt=0)
-    """Of that, what the smallest document has beside what a reader has loaded; each byte of a file has 1 KiB more."""
     document_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which a read document is kept that no extraction used; then it is read anew."""
     leftover_hours: float = Field(default=24.0, ge=1, le=24 * MAX_DAYS)
     """After how long an object that no file names is deleted, and an upload under way gives up. A bucket needs a rule
     for the parts of unfinished uploads: see below."""
-    webhook_networks: str = ""
-    """Networks that webhooks may be sent into beside public addresses, such as `10.0.0.0/8,127.0.0.1/32`; then `http`
-    URLs are allowed, too. What stands there can be asked by every tenant."""
     retention_days: int = Field(default=30, gt=0, le=MAX_DAYS)
     """Days for which results can be read one by one; the files of a batch have an expiry of their own."""
     detail_days: int = Field(default=90, gt=0, le=MAX_DAYS)
     """Days after a batch's end, and at least until its results are gone, for which its chunks and each of its ledger
     entries are kept; then its entries become one a day, with the same sums."""
-    run_template_seconds: float = Field(default=600.0, gt=0)
-    """CPU time that the prompts of one run of a pipeline may take to render, all rows of all its steps together; a run
-    that takes more fails with `template_cpu_exceeded`."""
     run_days: int = Field(default=90, gt=0, le=MAX_DAYS)
     """Days after its end for which a run of a pipeline, or an extraction, is kept. The last run that succeeded stays,
     and so does what incremental sources have taken."""
@@ -231,16 +195,6 @@ class Settings(BaseSettings):
             )
         return given
 
-    @field_validator("webhook_networks")
-    @classmethod
-    def _check_networks(cls, given: str) -> str:
-        _networks(given)
-        return given
-
-    @property
-    def allowed_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        return _networks(self.webhook_networks)
-
     @property
     def redis_client_url(self) -> str:
         """The broker as Redis' own client names it; `redis_url` is for Celery, which names sockets in its own way."""
@@ -249,6 +203,11 @@ class Settings(BaseSettings):
             return self.redis_url
         database = parse_qs(parts.query).get("virtual_host", ["0"])[0]
         return f"unix://{parts.path}?db={database}"
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """Return these settings as those of a feature."""
+        assert isinstance(self, kind), f"{kind.__name__} were not loaded"
+        return self
 
     def of_prepare(self) -> Self:
         """Return the settings of a prepare worker, whose login may do less."""
@@ -259,14 +218,17 @@ class Settings(BaseSettings):
         return timedelta(seconds=self.lease_seconds)
 
 
-def _networks(given: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    return tuple(ip_network(part.strip()) for part in given.split(",") if part.strip())
+@cache
+def all_settings() -> type[Settings]:
+    """Return the class of all settings: the queue's, and those of the features, which it finds by name."""
+    kinds: list[type[Settings]] = import_module("features").settings_classes()
+    return create_model("AllSettings", __base__=(*kinds, Settings))
 
 
 def load_settings() -> Settings:
     """Read the environment. Raises InputError naming the variable that is wrong, or those that do not fit together."""
     try:
-        return Settings()
+        return all_settings()()
     except ValidationError as error:
         first = error.errors()[0]
         variable = "TOKENMILL_" + "_".join(str(part) for part in first["loc"]).upper()

@@ -22,6 +22,7 @@ LOADED = {
         "from typer.testing import CliRunner; from cli.app import app; CliRunner().invoke(app, ['--help'])",
         {WEB, SQL, QUEUE, TENSORS},
     ),
+    "the settings": ("from jobs.settings import load_settings; load_settings()", {WEB, SQL, QUEUE, TENSORS}),
     "the API": ("from features import parts; import api.app; parts('routers'); parts('pages')", {QUEUE, TENSORS}),
     "a control worker": ("from features import parts; import workers.control; parts('control')", {WEB, TENSORS}),
     "a dispatcher": ("import workers.dispatcher", {WEB, TENSORS}),

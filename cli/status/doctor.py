@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from features.documents.extraction.documents.process.isolation import Isolation
 from features.documents.extraction.errors import ExtractionError
+from features.documents.settings import DocumentSettings
 from jobs.access import PREPARE
 from jobs.database import connect, head_revision
 from jobs.errors import TokenmillError
@@ -233,7 +234,7 @@ def _readers(settings: Settings) -> Iterator[Finding]:
     elif isolation.is_sufficient:
         yield Finding(check="readers", verdict=Verdict.OK, said=f"{said}; without {isolation.lacks}")
     else:
-        is_required = settings.reader_isolation == "required"
+        is_required = settings.of(DocumentSettings).reader_isolation == "required"
         verdict = Verdict.PROBLEM if is_required else Verdict.WARNING
         yield Finding(
             check="readers", verdict=verdict, said=f"{said}; without {isolation.lacks}", advice=_READERS_ADVICE

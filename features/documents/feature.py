@@ -6,6 +6,7 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="documents",
+    settings="features.documents.settings:DocumentSettings",
     tables=("features.documents.tables",),
     routers=(
         "features.documents.http.collections:router",

@@ -18,6 +18,7 @@ from features.documents.collections.corpora import FindIndex
 from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
+from features.documents.settings import DocumentSettings
 from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from features.pipelines.steps import require_model
@@ -32,7 +33,6 @@ from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
-from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
@@ -70,7 +70,7 @@ def create_extraction(
     session: Session,
     tenant: Tenant,
     request: CreateExtraction,
-    settings: Settings,
+    settings: DocumentSettings,
     *,
     key_id: str,
     find_index: FindIndex,
@@ -138,7 +138,7 @@ def find_earlier(session: Session, tenant_id: str, request: CreateExtraction) ->
     return repeated_calls.find_earlier(session, Extraction, tenant_id, request, kind="extraction")
 
 
-def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+def _check_room(session: Session, tenant_id: str, settings: DocumentSettings) -> None:
     advisory_lock(session, f"extractions {tenant_id}")
     mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(OPEN_EXTRACTION_STATES))
     if (session.scalar(mine) or 0) >= settings.tenant_open_extractions:

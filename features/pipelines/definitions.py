@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from features.pipelines import lifecycle, steps, stores
 from features.pipelines.named import get_named, hold_room, lock_named, of_tenant
 from features.pipelines.names import check_name
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
 from features.pipelines.spec import Definition, parse_definition
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.errors import InputError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.settings import Settings
 
 
 def create_pipeline(
@@ -26,7 +26,7 @@ def create_pipeline(
     tenant_id: str,
     name: str,
     definition: Mapping[str, Any],
-    settings: Settings,
+    settings: PipelineSettings,
     *,
     api_key_id: str | None = None,
 ) -> Pipeline:

@@ -6,6 +6,7 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="pipelines",
+    settings="features.pipelines.settings:PipelineSettings",
     tables=("features.pipelines.tables",),
     routers=(
         "features.pipelines.http.tables:router",

@@ -7,10 +7,10 @@ from typing import TypeVar
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.tables import Pipeline, Schedule
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError, LimitError, NotFoundError
-from jobs.settings import Settings
 
 Named = TypeVar("Named", Pipeline, Schedule)
 
@@ -40,7 +40,7 @@ def lock_named(session: Session, table: type[Named], tenant_id: str, id_or_name:
 
 
 def hold_room(
-    session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str, settings: Settings
+    session: Session, table: type[Pipeline | Schedule], tenant_id: str, name: str, settings: PipelineSettings
 ) -> None:
     """Lock creation for this tenant until the transaction ends. Raise LimitError or ConflictError."""
     hold_name(session, table, tenant_id, name)

@@ -16,10 +16,10 @@ from features.pipelines.requests import line_of
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.rows.templates.renderer import Renderer, RowError
 from features.pipelines.rows.templates.template import check
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources.store_files import TakenFiles
 from features.pipelines.spec import Step
 from jobs.lines.input_estimate import InputEstimate, InputEstimator
-from jobs.settings import Settings
 
 MAX_ROWS = 1000
 SHOWN_LINES = 3
@@ -45,7 +45,7 @@ class Preview:
     estimate: InputEstimate
 
 
-def preview(taken: TakenFiles, context: RunContext, settings: Settings) -> Preview:
+def preview(taken: TakenFiles, context: RunContext, settings: PipelineSettings) -> Preview:
     """Read and render the first rows of the first step. Raise InputError or ServiceError."""
     step = context.definition.steps[0]
     estimator = InputEstimator(default_max_tokens=settings.default_max_tokens)

@@ -17,6 +17,7 @@ from features.retrieval import lifecycle, stages
 from features.retrieval.building import Building, CutSegments, IndexFailedError
 from features.retrieval.claims import INDEXES, IndexWork
 from features.retrieval.segments import NewSegment, WrittenVectors, write_vectors
+from features.retrieval.settings import RetrievalSettings
 from features.retrieval.stages import STAGES, Stage
 from features.retrieval.standing import Standing, look
 from features.retrieval.states import IndexState
@@ -133,10 +134,11 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         index.failed_codes, index.failures = dict(cut.codes), cut.failures
 
     def _require_room(self, session: Session, index: PassageIndex, cut: CutSegments, *, size_bytes: int) -> None:
-        if cut.num_passages > self._settings.index_passages:
+        most = self._settings.of(RetrievalSettings).index_passages
+        if cut.num_passages > most:
             raise IndexFailedError(
-                f"it has {cut.num_passages:,} passages and {self._settings.index_passages:,} are allowed; divide the "
-                "collection, or make passages longer"
+                f"it has {cut.num_passages:,} passages and {most:,} are allowed; divide the collection, or make "
+                "passages longer"
             )
         tenant = session.get_one(Tenant, index.tenant_id)
         files.hold_room(session, tenant.id)

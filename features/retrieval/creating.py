@@ -23,6 +23,7 @@ from features.retrieval.passage_limits import (
     passage_limits,
     room_in,
 )
+from features.retrieval.settings import RetrievalSettings
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.accounts.limits import check_priority
@@ -33,7 +34,6 @@ from jobs.database import advisory_lock
 from jobs.errors import InputError, LimitError
 from jobs.ids import new_id
 from jobs.lines.endpoints import LineKind
-from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Model, Tenant
 
@@ -72,7 +72,7 @@ class CreateIndex:
 
 
 def create_index(
-    session: Session, tenant: Tenant, request: CreateIndex, settings: Settings, *, key_id: str
+    session: Session, tenant: Tenant, request: CreateIndex, settings: RetrievalSettings, *, key_id: str
 ) -> PassageIndex:
     """Accept an index, or return the one that an earlier call with the same idempotency key made.
 
@@ -164,7 +164,7 @@ def _signature(model: Model, request: CreateIndex) -> EmbeddingSignature:
     )
 
 
-def _check_room(session: Session, tenant_id: str, settings: Settings) -> None:
+def _check_room(session: Session, tenant_id: str, settings: RetrievalSettings) -> None:
     advisory_lock(session, f"indexes {tenant_id}")
     mine = select(func.count()).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
     if (session.scalar(mine) or 0) >= settings.tenant_indexes:

@@ -6,6 +6,7 @@ from features.feature import Command, Feature, MenuEntry, Scopes, Section
 
 FEATURE = Feature(
     name="retrieval",
+    settings="features.retrieval.settings:RetrievalSettings",
     tables=("features.retrieval.tables",),
     routers=("features.retrieval.http.indexes:router", "features.retrieval.http.searches:router"),
     services={"search": "features.retrieval.http.service:open_search"},

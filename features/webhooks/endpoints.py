@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from features.webhooks import signing
 from features.webhooks.addresses import check_url
+from features.webhooks.settings import WebhookSettings
 from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookDelivery, WebhookEndpoint
 from jobs.errors import InputError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.settings import Settings
 from jobs.states import EventType
 from jobs.tables import Tenant
 
@@ -36,7 +36,9 @@ class EndpointChange:
     is_enabled: bool | None = None
 
 
-def create_endpoint(session: Session, tenant_id: str, values: EndpointChange, settings: Settings) -> WebhookEndpoint:
+def create_endpoint(
+    session: Session, tenant_id: str, values: EndpointChange, settings: WebhookSettings
+) -> WebhookEndpoint:
     """Add an endpoint with a new secret. Raise InputError, or LimitError if there are too many."""
     assert values.url is not None, "a new endpoint has all but is_enabled"
     assert values.event_types is not None
@@ -75,7 +77,7 @@ def list_endpoints(
 
 
 def change_endpoint(
-    session: Session, tenant_id: str, endpoint_id: str, change: EndpointChange, settings: Settings
+    session: Session, tenant_id: str, endpoint_id: str, change: EndpointChange, settings: WebhookSettings
 ) -> WebhookEndpoint:
     """Change an endpoint; waiting deliveries go to its new URL. Raise InputError or NotFoundError."""
     if change.url is not None:

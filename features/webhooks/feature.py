@@ -6,6 +6,7 @@ from features.feature import Command, Feature, Scopes, Section
 
 FEATURE = Feature(
     name="webhooks",
+    settings="features.webhooks.settings:WebhookSettings",
     tables=("features.webhooks.tables",),
     routers=("features.webhooks.http.routes:router", "features.webhooks.http.deliveries:router"),
     services={"webhooks": "features.webhooks.http.service:open_sender"},

@@ -22,9 +22,9 @@ from features.webhooks.deliveries import ClaimedDelivery
 from features.webhooks.meters import CONTROL, WEBHOOK_SECONDS, WEBHOOK_TRIES
 from features.webhooks.payloads import signed_event
 from features.webhooks.sending import Answer, Sender
+from features.webhooks.settings import WebhookSettings
 from jobs.database import KeptSession, transaction
 from jobs.errors import FencedOutError, ServiceError
-from jobs.settings import Settings
 from jobs.telemetry.meters import Meters
 from workers.control_work import ControlParts, ControlWork
 
@@ -49,7 +49,7 @@ class WebhookSender:
         self,
         sessions: sessionmaker[Session],
         *,
-        settings: Settings,
+        settings: WebhookSettings,
         sender: Sender | None = None,
         meters: Meters | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class WebhookSender:
 
 
 def _sender(parts: ControlParts) -> WebhookSender:
-    return WebhookSender(parts.sessions, settings=parts.settings, meters=parts.meters)
+    return WebhookSender(parts.sessions, settings=parts.settings.of(WebhookSettings), meters=parts.meters)
 
 
 WORK = ControlWork(connections=CONNECTIONS, make=_sender)

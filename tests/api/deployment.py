@@ -18,9 +18,9 @@ from jobs.accounts.keys import create_key
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect
 from jobs.served_models import add_model
-from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.storage.access import MARKER
+from tests.all_settings import Settings
 from tests.api.waiting import running
 from tests.api.witness import Witness
 

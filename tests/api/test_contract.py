@@ -16,7 +16,7 @@ from api.app import create_app
 from jobs.accounts.keys import create_key
 from jobs.accounts.tenants import create_tenant
 from jobs.database import connect
-from jobs.settings import Settings
+from tests.all_settings import Settings
 
 
 class LateApp:

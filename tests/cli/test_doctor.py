@@ -15,10 +15,10 @@ from cli.status.doctor import Finding, Verdict, examine
 from confined.isolation import Layer
 from features.documents.extraction.documents.process import isolation
 from jobs.database import connect, head_revision
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.storage.access import MARKER
 from jobs.storage.prepared import PREFIX
+from tests.all_settings import Settings
 from tests.cli.service import Service, typed
 from tests.database_roles import as_owner, as_prepare, as_service, as_superuser
 

@@ -17,9 +17,9 @@ from features.documents.advancing import Extractions
 from features.documents.tables import Extraction
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.cli.service import Service, run
 from tests.features.documents.answering import Answering
 from tests.features.retrieval.stored_indexes import add_index

@@ -10,8 +10,8 @@ import pytest
 from cli.embedded.note import running_stack_of
 from jobs.accounts.tenants import find_tenant
 from jobs.database import connect, sessions
-from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.all_settings import Settings
 from tests.e2e.builders import until
 from tests.workers.preparing.builders import Library
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic.fields import FieldInfo
+
+from features import settings_classes
 from jobs.settings import GIB, MIB, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +58,8 @@ MODELS = {
 HEAD = """# Configuration
 
 Every variable that Tokenmill reads. `python -m tests.jobs.configuration_page` writes this page from
-[jobs/settings.py](../jobs/settings.py). How a model runs (dtype, memory, sequences) is no variable but an option of its
-worker: `tokenmill worker --help`.
+[jobs/settings.py](../jobs/settings.py) and the `settings.py` of each feature. How a model runs (dtype, memory,
+sequences) is no variable but an option of its worker: `tokenmill worker --help`.
 """
 
 ROLES = """## Roles
@@ -104,16 +108,22 @@ for the URLs, which compose sets itself.
 """
 
 
+def settings_fields() -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the variables of the queue's settings, then those of each feature's own."""
+    for kind in (Settings, *settings_classes()):
+        own = [name for name in kind.model_fields if name in kind.__annotations__]
+        yield from ((PREFIX + name.upper(), kind.model_fields[name]) for name in own)
+
+
 def variables() -> dict[str, str]:
     """Return every variable with what it does."""
-    fields = Settings.model_fields.items()
-    settings = {PREFIX + name.upper(): " ".join((field.description or "").split()) for name, field in fields}
+    settings = {name: " ".join((field.description or "").split()) for name, field in settings_fields()}
     return settings | STORES | MODELS | STACK | CLIENT | COMPOSE
 
 
 def configuration_page() -> str:
     meanings = variables()
-    defaults = {PREFIX + name.upper(): shown(field.default) for name, field in Settings.model_fields.items()}
+    defaults = {name: shown(field.default) for name, field in settings_fields()}
     rows = [f"| `{name}` | `{default}` | {meanings[name]} |" for name, default in defaults.items()]
     parts = [
         HEAD,

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from features.documents.settings import DocumentSettings
 from jobs.errors import InputError
-from jobs.settings import Settings, load_settings
+from jobs.settings import Settings, all_settings, load_settings
+from tests import all_settings as typed
+from tests.jobs.configuration_page import settings_fields
 
 
 @pytest.mark.parametrize(
@@ -52,3 +57,38 @@ def test_the_password_of_an_example_starts_no_role(monkeypatch: pytest.MonkeyPat
 )
 def test_the_urls_that_celery_takes_are_understood(given: str, url: str) -> None:
     assert Settings(redis_url=given).redis_client_url == url
+
+
+def test_settings_of_the_queue_and_of_features_have_names_of_their_own() -> None:
+    names = [name for name, _ in settings_fields()]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
+    assert {f"TOKENMILL_{name.upper()}" for name in all_settings().model_fields} == set(names)
+
+
+def test_the_class_that_tests_use_has_the_settings_that_roles_read() -> None:
+    assert typed.Settings.model_fields.keys() == all_settings().model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("TOKENMILL_WEBHOOK_NETWORKS", "10.0.0.0/8,here", "IPv4 or IPv6 network"),
+        ("TOKENMILL_TENANT_INDEXES", "-1", "greater than or equal to 0"),
+        ("TOKENMILL_PREPARE_PROCESSES", "257", "less than or equal to 256"),
+        ("TOKENMILL_READER_ISOLATION", "none", "'best' or 'required'"),
+        ("TOKENMILL_RUN_TEMPLATE_SECONDS", "0", "greater than 0"),
+    ],
+)
+def test_a_wrong_setting_of_a_feature_is_refused_with_its_name_and_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, allowed: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InputError, match=f"{variable} is {value!r}.*{allowed}"):
+        load_settings()
+
+
+def test_settings_that_a_role_reads_are_those_of_every_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENMILL_TENANT_COLLECTIONS", "7")
+    monkeypatch.setenv("TOKENMILL_CHUNK_LINES", "9")
+    settings = load_settings().of(DocumentSettings)
+    assert (settings.tenant_collections, settings.chunk_lines) == (7, 9)

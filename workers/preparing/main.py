@@ -9,7 +9,9 @@ from features import meters_of
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.process.isolation import Isolation
 from features.documents.extraction.errors import ExtractionError
+from features.documents.settings import DocumentSettings
 from features.retrieval.searching import Searcher
+from features.retrieval.settings import RetrievalSettings
 from jobs.database import connect, sessions
 from jobs.errors import ServiceError
 from jobs.ids import new_id
@@ -39,21 +41,23 @@ log = logging.getLogger(__name__)
 
 def main(settings: Settings) -> None:
     """Prepare documents until SIGTERM. Raise ServiceError if readers lack a layer that the settings require."""
-    check_isolation(is_required=settings.reader_isolation == "required")
+    reading = settings.of(DocumentSettings)
+    check_isolation(is_required=reading.reader_isolation == "required")
     # A reader works on one chunk at a time: more open chunks would only wait.
-    settings = settings.model_copy(update={"worker_chunks": settings.prepare_processes})
+    settings = settings.model_copy(update={"worker_chunks": reading.prepare_processes})
     maker = sessions(
-        connect(settings.database_url, connections=settings.prepare_processes + _CONNECTIONS_BESIDE_READERS)
+        connect(settings.database_url, connections=reading.prepare_processes + _CONNECTIONS_BESIDE_READERS)
     )
     hold_maker = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
-    meters, limits, storage = Meters((*WORKER, *meters_of("prepare"))), limits_of(settings), Storage.of(settings)
+    meters, limits, storage = Meters((*WORKER, *meters_of("prepare"))), limits_of(reading), Storage.of(settings)
     store_marker.bind(maker, storage)
     serving.serve(meters.registry, host=settings.metrics_host, port=settings.metrics_port)
     traces = start_traces(settings.traces_url, role="prepare", share_of_lines=settings.traces_lines)
-    pool = ReaderPool(settings.prepare_processes, limits=limits)
+    pool = ReaderPool(reading.prepare_processes, limits=limits)
     tokenizers = Tokenizers(storage)
     sources = Sources(sessions=maker, storage=storage, settings=settings)
-    passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
+    max_bytes = settings.of(RetrievalSettings).index_memory_mib * MIB
+    passages = PassageAnswers(sessions=maker, searcher=Searcher(storage, max_bytes=max_bytes))
 
     services = Services(
         sessions=maker, hold_sessions=hold_maker, storage=storage, settings=settings, meters=meters, traces=traces
@@ -69,7 +73,7 @@ def main(settings: Settings) -> None:
     sys.exit(serve_chunks(answerer, services, model=PREPARE_MODEL, worker_id=new_id("worker")))
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: DocumentSettings) -> Limits:
     """Return the limits of reading one document."""
     return Limits(
         seconds=settings.reader_seconds,

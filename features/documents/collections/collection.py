@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from features.documents.collections import documents
+from features.documents.settings import DocumentSettings
 from features.documents.states import TERMINAL_EXTRACTION_STATES
 from features.documents.tables import Collection, Extraction
 from features.retrieval.states import TERMINAL_INDEX_STATES
@@ -19,11 +20,10 @@ from jobs.deletions import Deleted
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.settings import Settings
 
 
 def create_collection(
-    session: Session, tenant_id: str, name: str, *, metadata: Mapping[str, str] | None, settings: Settings
+    session: Session, tenant_id: str, name: str, *, metadata: Mapping[str, str] | None, settings: DocumentSettings
 ) -> Collection:
     """Create an empty collection. Raises InputError for invalid metadata, LimitError at the tenant's limit.
 

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from features.documents.settings import DocumentSettings
 from features.documents.tables import Collection, CollectionDocument
 from features.pipelines.external.store import ExternalStore
 from jobs import deletions, files
@@ -19,7 +20,6 @@ from jobs.deletions import Deleted
 from jobs.errors import InputError, NotFoundError, TooLargeError
 from jobs.files import Purpose
 from jobs.ids import new_id
-from jobs.settings import Settings
 
 MAX_LISTED = 10_000
 """Maximum number of store objects that one call adds."""
@@ -93,7 +93,7 @@ def store_sources(store: ExternalStore, name: str, prefix: str) -> list[Source]:
 
 
 def add_documents(
-    session: Session, collection: Collection, sources: Sequence[Source], *, settings: Settings
+    session: Session, collection: Collection, sources: Sequence[Source], *, settings: DocumentSettings
 ) -> list[CollectionDocument]:
     """Add documents to a locked collection, each once; return all of them, including those already there.
 
@@ -113,7 +113,7 @@ def add_documents(
     return rows
 
 
-def _check_sizes(sources: Sequence[Source], settings: Settings) -> None:
+def _check_sizes(sources: Sequence[Source], settings: DocumentSettings) -> None:
     for source in sources:
         if source.size_bytes > settings.max_document_bytes:
             raise TooLargeError(

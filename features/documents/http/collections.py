@@ -15,6 +15,7 @@ from api.sessions import SessionDep
 from api.submission_fields import Metadata
 from features.documents.collections import collection, documents
 from features.documents.schemas.collections import CollectionObject, CollectionPage, DeletedCollection
+from features.documents.settings import DocumentSettings
 
 router = APIRouter(prefix="/v1/collections", tags=["extractions"], responses=failures(401, 403, 429, 503))
 
@@ -29,7 +30,7 @@ class CollectionBody(StrictModel):
 def create(body: CollectionBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> CollectionObject:
     """Create a collection without documents."""
     created = collection.create_collection(
-        session, tenant.id, body.name, metadata=body.metadata, settings=services.settings
+        session, tenant.id, body.name, metadata=body.metadata, settings=services.settings.of(DocumentSettings)
     )
     return CollectionObject.of(created, num_documents=0)
 

@@ -24,11 +24,11 @@ from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.http.answers import shown
 from features.documents.lifecycle import CreateExtraction
 from features.documents.schemas.extractions import ExtractionObject
+from features.documents.settings import DocumentSettings
 from features.retrieval.corpora import asked_index
 from jobs.database import transaction
 from jobs.errors import InputError, TooLargeError
 from jobs.lines.body_context import MAX_TOP_K
-from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.tables import Tenant
 
@@ -93,12 +93,14 @@ async def create(
 
     Repeating the call with its idempotency key returns the same extraction.
     """
-    call = await run_sync(_checked, body, services.settings, idempotency_key, limiter=services.store.estimate_threads)
+    call = await run_sync(
+        _checked, body, services.settings.of(DocumentSettings), idempotency_key, limiter=services.store.estimate_threads
+    )
     async with services.session_slots:
         return await run_sync(_create, services, tenant, key_id, call)
 
 
-def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: str | None) -> CreateExtraction:
+def _checked(body: CreateExtractionBody, settings: DocumentSettings, idempotency_key: str | None) -> CreateExtraction:
     """Return the request after checking that its schema can be asked. Raises InputError."""
     _check_asked(body)
     plan = _plan(body, settings)
@@ -118,7 +120,7 @@ def _checked(body: CreateExtractionBody, settings: Settings, idempotency_key: st
     )
 
 
-def _plan(body: CreateExtractionBody, settings: Settings) -> StoredPlan:
+def _plan(body: CreateExtractionBody, settings: DocumentSettings) -> StoredPlan:
     """Return the plan as it is stored. Raises InputError, or TooLargeError for the schema."""
     schema = _as_json(body.schema_, param="schema")
     if len(schema) > settings.max_schema_bytes:
@@ -187,7 +189,7 @@ def _create(services: Services, tenant: Tenant, key_id: str, request: CreateExtr
         _check_examples(services, tenant, request, request.plan.examples_of)
     with transaction(services.sessions) as session:
         created = lifecycle.create_extraction(
-            session, tenant, request, services.settings, key_id=key_id, find_index=asked_index
+            session, tenant, request, services.settings.of(DocumentSettings), key_id=key_id, find_index=asked_index
         )
         return shown(session, created, services.settings)
 

@@ -17,6 +17,7 @@ from api.spending import ONE_LISTING
 from features.documents.collections import collection, documents
 from features.documents.collections.documents import Source
 from features.documents.schemas.collections import AddedDocuments, DeletedDocument, DocumentObject, DocumentPage
+from features.documents.settings import DocumentSettings
 from features.pipelines import stores
 from jobs.database import transaction
 from jobs.errors import InputError
@@ -107,7 +108,9 @@ def _add(services: Services, tenant_id: str, collection_id: str, body: Documents
     sources = _sources(services, tenant_id, body)
     with transaction(services.sessions) as session:
         locked = collection.lock_collection(session, tenant_id, collection_id)
-        return AddedDocuments.all_of(documents.add_documents(session, locked, sources, settings=services.settings))
+        return AddedDocuments.all_of(
+            documents.add_documents(session, locked, sources, settings=services.settings.of(DocumentSettings))
+        )
 
 
 def _sources(services: Services, tenant_id: str, body: DocumentsBody) -> list[Source]:

@@ -21,6 +21,7 @@ from api.spending import ONE_ESTIMATE
 from features.pipelines import definitions
 from features.pipelines.requests import check_requests
 from features.pipelines.schemas.pipelines import DeletedPipeline, PipelineObject, PipelinePage
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.spec import Definition, parse_definition
 from features.pipelines.tables import Pipeline
 from jobs.database import transaction
@@ -62,7 +63,7 @@ async def create(
     """Create a pipeline: its prompts, schemas and stores are checked, and nothing runs yet."""
     fields = body.model_dump(exclude={"name"}, exclude_none=True)
     definition = parse_definition(fields)
-    make = partial(definitions.create_pipeline, settings=services.settings, api_key_id=key_id)
+    make = partial(definitions.create_pipeline, settings=services.settings.of(PipelineSettings), api_key_id=key_id)
     return await _checked(services, tenant.id, definition, lambda session: make(session, tenant.id, body.name, fields))
 
 

@@ -19,6 +19,7 @@ from features.pipelines.http.definitions import PipelineBody, PipelineBodyDep
 from features.pipelines.preview import preview
 from features.pipelines.requests import check_requests
 from features.pipelines.schemas.pipelines import PreviewObject
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
 from features.pipelines.sources.store_files import TakenFiles, take_files
 from features.pipelines.spec import Definition, parse_definition
@@ -65,7 +66,7 @@ def _preview(services: Services, tenant_id: str, name: str, definition: Definiti
         zone=ZoneInfo("UTC"),
         definition=definition,
     )
-    previewed = preview(_taken(services, context), context, services.settings)
+    previewed = preview(_taken(services, context), context, services.settings.of(PipelineSettings))
     return PreviewObject.of(previewed, Prices.of(model, step.priority), currency=services.settings.currency)
 
 

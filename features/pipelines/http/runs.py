@@ -17,6 +17,7 @@ from features.pipelines.http.answers import all_shown, shown
 from features.pipelines.runs import purging
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import DeletedRun, RunObject, RunPage
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.states import RunState
 from jobs.call_limits import MAX_IDEMPOTENCY_KEY
 
@@ -58,7 +59,7 @@ def create(
         session,
         tenant.id,
         body.pipeline,
-        settings=services.settings,
+        settings=services.settings.of(PipelineSettings),
         interval_start=body.interval_start,
         api_key_id=key_id,
         idempotency_key=idempotency_key,

@@ -19,6 +19,7 @@ from features.pipelines.scheduling import schedules
 from features.pipelines.scheduling.cron import Tick
 from features.pipelines.scheduling.schedules import ScheduleWish
 from features.pipelines.schemas.pipelines import BackfillObject, DeletedSchedule, ScheduleObject, SchedulePage
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.states import CatchUp, Overlap
 from features.pipelines.tables import Schedule
 
@@ -81,7 +82,10 @@ _MAY_BE_NULL = {"starts_at", "ends_at", "max_failures", "late_after_seconds"}
 def create(body: ScheduleBody, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ScheduleObject:
     """Run a pipeline from now on at the times of a cron expression."""
     wish = ScheduleWish(**body.model_dump(exclude={"pipeline"}))
-    return _shown(session, schedules.create_schedule(session, tenant.id, body.pipeline, wish, services.settings))
+    return _shown(
+        session,
+        schedules.create_schedule(session, tenant.id, body.pipeline, wish, services.settings.of(PipelineSettings)),
+    )
 
 
 @router.get("", operation_id="listSchedules", responses=failures(404))
@@ -135,7 +139,7 @@ def backfill(
         schedule_id,
         start=body.start,
         end=body.end,
-        settings=services.settings,
+        settings=services.settings.of(PipelineSettings),
         api_key_id=key_id,
     )
     return BackfillObject(runs=[run.id for run in runs])

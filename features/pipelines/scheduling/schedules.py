@@ -18,6 +18,7 @@ from features.pipelines.names import check_name
 from features.pipelines.scheduling.cron import Cron, Tick
 from features.pipelines.scheduling.due import set_next, timetable_of
 from features.pipelines.scheduling.planning import PlannedRun
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.states import CatchUp, Overlap, RunKind, RunState
 from features.pipelines.tables import Run, Schedule
 from jobs.accounts.windows import zone_of
@@ -25,7 +26,6 @@ from jobs.database import advisory_lock
 from jobs.errors import ConflictError, InputError, LimitError
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
-from jobs.settings import Settings
 
 MAX_JITTER_SECONDS = 3600
 MAX_CATCH_UP_SECONDS = 7 * 86_400
@@ -75,7 +75,7 @@ def check_wish(wish: ScheduleWish) -> Cron:
 
 
 def create_schedule(
-    session: Session, tenant_id: str, pipeline_id: str, wish: ScheduleWish, settings: Settings
+    session: Session, tenant_id: str, pipeline_id: str, wish: ScheduleWish, settings: PipelineSettings
 ) -> Schedule:
     """Create a schedule of a pipeline, from now on. Raise InputError, NotFoundError, ConflictError or LimitError."""
     check_wish(wish)
@@ -161,7 +161,7 @@ def backfill(
     *,
     start: datetime,
     end: datetime,
-    settings: Settings,
+    settings: PipelineSettings,
     api_key_id: str | None = None,
 ) -> list[Run]:
     """Queue a run for each tick from `start` to `end`, both inclusive, that has no such run; return the new ones.
@@ -207,7 +207,7 @@ def trigger(
     tenant_id: str,
     pipeline_id: str,
     *,
-    settings: Settings,
+    settings: PipelineSettings,
     schedule_id: str | None = None,
     interval_start: datetime | None = None,
     api_key_id: str | None = None,
@@ -243,7 +243,7 @@ def trigger(
     return run
 
 
-def check_queue(session: Session, tenant_id: str, settings: Settings) -> None:
+def check_queue(session: Session, tenant_id: str, settings: PipelineSettings) -> None:
     """Raise LimitError if a tenant has more queued runs than allowed; call it after queuing more."""
     advisory_lock(session, f"runs {tenant_id}")
     waiting = (Run.tenant_id == tenant_id) & (Run.state == RunState.QUEUED.value)

@@ -12,6 +12,7 @@ from features.pipelines.preparing import Preparation, SourceRow
 from features.pipelines.rows.outputs.answers import TEXT_COLUMN
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.rows.templates.cpu_time import CpuTime
+from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
 from features.pipelines.sources.store_files import TakenFiles, take_files
 from features.pipelines.spec import Step
@@ -38,7 +39,7 @@ def write(run: ClaimedRun, step_no: int, begun: list[RunStep]) -> steps.Prepared
     """
     step = run.context.definition.steps[step_no]
     used = sum(each.cpu_seconds for each in begun)
-    cpu = CpuTime(allowed_seconds=run.settings.run_template_seconds, used_seconds=used)
+    cpu = CpuTime(allowed_seconds=run.settings.of(PipelineSettings).run_template_seconds, used_seconds=used)
     if step.source.step is None:
         taken = _taken(run, step, step_no)
         if taken.files or step.source.batch is not None:

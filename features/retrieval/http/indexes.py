@@ -18,6 +18,7 @@ from features.retrieval.creating import CreateIndex
 from features.retrieval.http.answers import all_shown, shown
 from features.retrieval.passage_limits import MAX_PASSAGE_TOKENS
 from features.retrieval.schemas import DeletedIndex, IndexObject, IndexPage
+from features.retrieval.settings import RetrievalSettings
 from jobs.states import AskedPriority
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], responses=failures(401, 403, 429, 503))
@@ -67,7 +68,7 @@ def create(
 ) -> IndexObject:
     """Index all current documents of a collection; repeating the call with its key returns the same index."""
     request = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
-    created = creating.create_index(session, tenant, request, services.settings, key_id=key_id)
+    created = creating.create_index(session, tenant, request, services.settings.of(RetrievalSettings), key_id=key_id)
     return shown(session, created, services.settings)
 
 

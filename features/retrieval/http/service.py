@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from api.services import Services
-from features.retrieval.known_vectors import KnownVectors
+from features.retrieval.http.known_vectors import KnownVectors
 from features.retrieval.searching import Searcher
-from jobs.settings import MIB, Settings
+from features.retrieval.settings import RetrievalSettings
+from jobs.settings import MIB
 from jobs.storage import Storage
 
 
@@ -22,7 +23,7 @@ class SearchService:
         """Do nothing: what is in memory ends with the process."""
 
 
-def open_search(settings: Settings, storage: Storage) -> SearchService:
+def open_search(settings: RetrievalSettings, storage: Storage) -> SearchService:
     """Return the search service of an API process."""
     return SearchService(searcher=Searcher(storage, max_bytes=settings.index_memory_mib * MIB))
 

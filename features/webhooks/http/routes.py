@@ -22,6 +22,7 @@ from features.webhooks.schemas import (
     WebhookEndpointWithSecret,
     WebhookEventTypes,
 )
+from features.webhooks.settings import WebhookSettings
 from jobs.errors import InputError
 from jobs.states import EventType
 
@@ -60,7 +61,9 @@ def create(
 ) -> WebhookEndpointWithSecret:
     """Add an endpoint. Only this response has its secret."""
     values = EndpointChange(name=body.name, url=body.url, event_types=body.event_types)
-    return WebhookEndpointWithSecret.of(endpoints.create_endpoint(session, tenant.id, values, services.settings))
+    return WebhookEndpointWithSecret.of(
+        endpoints.create_endpoint(session, tenant.id, values, services.settings.of(WebhookSettings))
+    )
 
 
 @router.get("/webhook_endpoints", operation_id="listWebhookEndpoints")
@@ -92,7 +95,9 @@ def change(
     changes = EndpointChange(name=body.name, url=body.url, event_types=body.event_types, is_enabled=body.enabled)
     if changes == EndpointChange():
         raise InputError("There is nothing to change. Give url, event_types, name or enabled.", code="invalid_body")
-    endpoint = endpoints.change_endpoint(session, tenant.id, endpoint_id, changes, services.settings)
+    endpoint = endpoints.change_endpoint(
+        session, tenant.id, endpoint_id, changes, services.settings.of(WebhookSettings)
+    )
     return WebhookEndpointObject.of(endpoint)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from api.services import Services
 from features.webhooks.sending import Sender
-from jobs.settings import Settings
+from features.webhooks.settings import WebhookSettings
 from jobs.storage import Storage
 
 
-def open_sender(settings: Settings, _storage: Storage) -> Sender:
+def open_sender(settings: WebhookSettings, _storage: Storage) -> Sender:
     """Return the sender of an API process."""
     return Sender(settings.allowed_networks)
 

@@ -38,10 +38,10 @@ from jobs.errors import InputError
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.passage_bodies import FIND_ENDPOINT, find_request
-from jobs.settings import Settings
 from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, BatchStage
+from tests.all_settings import Settings
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused

@@ -18,9 +18,9 @@ from features.documents.lifecycle import CreateExtraction
 from features.documents.tables import Collection, Extraction
 from features.retrieval.corpora import asked_index
 from jobs import files, served_models
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.features.documents.answering import Answering
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}

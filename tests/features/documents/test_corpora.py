@@ -24,9 +24,9 @@ from jobs.batches import lifecycle as batches
 from jobs.batches.retrieval.asking import Embedder
 from jobs.chunks import fleet
 from jobs.errors import ConflictError, InputError, NotFoundError
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, BatchStage, File, Tenant
+from tests.all_settings import Settings
 from tests.features.documents.answering import FLAKY, Answering
 from tests.features.retrieval.stored_indexes import add_index
 

@@ -19,9 +19,9 @@ from features.documents.stages import STAGES, Stage
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.errors import TooLargeError
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch
+from tests.all_settings import Settings
 from tests.features.documents.answering import ENDLESS, FLAKY, Answering
 from tests.features.documents.builders import embedded_records, records_of
 

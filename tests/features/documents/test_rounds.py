@@ -16,9 +16,9 @@ from features.documents.extraction.scoring.records import UNANSWERED
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.lines.document_bodies import GROUND_ENDPOINT
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Batch, File
+from tests.all_settings import Settings
 from tests.features.documents.answering import ENDLESS, Answering
 from tests.features.documents.builders import records_of
 from tests.features.documents.papers import GOOD, PAPERS

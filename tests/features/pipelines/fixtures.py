@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from features.pipelines.scheduling.due import set_next, timetable_of
 from features.pipelines.tables import Pipeline, Schedule
 from jobs.ids import new_id
-from jobs.settings import Settings
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 
 MakeSchedule = Callable[..., Schedule]
 

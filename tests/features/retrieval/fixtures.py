@@ -15,9 +15,9 @@ from features.retrieval.creating import CreateIndex
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
 from jobs.lines.endpoints import LineKind
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.features.retrieval.answering import MADE, IndexAnswering
 
 MakeCollection = Callable[..., Collection]

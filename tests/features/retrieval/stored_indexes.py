@@ -18,9 +18,9 @@ from features.documents.extraction.retrieval.signature import EmbeddingSignature
 from features.retrieval.objects import new_key, vectors_key
 from features.retrieval.tables import IndexSegment, PassageIndex
 from jobs.ids import new_id
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 
 WORDS = Signature(cutter="whole", tokenizer_sha256="t", language="english")
 VECTORS = EmbeddingSignature(model_sha256="m", pooling="mean", dimensions=2, query_prefix="query: ")

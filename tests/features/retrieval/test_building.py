@@ -24,9 +24,9 @@ from jobs.accounts.limits import set_limits
 from jobs.audit.audit import audit
 from jobs.courses.stages import batches_of
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError, ServiceError
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.features.retrieval.answering import MADE, NO_WORDS, UNKNOWN, IndexAnswering, vector_of
 
 MakeIndex = Callable[..., PassageIndex]

@@ -6,8 +6,8 @@ from sqlalchemy.orm import Session
 
 from features.webhooks.endpoints import EndpointChange, create_endpoint
 from features.webhooks.tables import WebhookEndpoint
-from jobs.settings import Settings
 from jobs.states import EventType
+from tests.all_settings import Settings
 
 URL = "https://example.com/hook"
 

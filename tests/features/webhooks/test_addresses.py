@@ -6,7 +6,8 @@ import pytest
 
 from features.webhooks.addresses import check_url, is_allowed
 from jobs.errors import InputError
-from jobs.settings import Settings, load_settings
+from jobs.settings import load_settings
+from tests.all_settings import Settings
 
 LOCAL = Settings(webhook_networks="127.0.0.0/8, 10.1.0.0/16,::1/128").allowed_networks
 

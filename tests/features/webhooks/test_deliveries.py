@@ -16,9 +16,9 @@ from features.webhooks.states import DeliveryState
 from features.webhooks.tables import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from jobs.accounts import tenants
 from jobs.errors import ConflictError, FencedOutError, NotFoundError
-from jobs.settings import Settings
 from jobs.states import EventType
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.database_roles import as_superuser_do
 from tests.features.webhooks.builders import URL, add_endpoint
 

@@ -15,7 +15,7 @@ import pytest
 
 from features.webhooks.addresses import Address
 from features.webhooks.sending import ANSWER_BYTES, Answer, Sender
-from jobs.settings import Settings
+from tests.all_settings import Settings
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
 LOCALS = Settings(webhook_networks=LOCAL).allowed_networks

@@ -26,7 +26,6 @@ from jobs.batches import sweeps
 from jobs.batches.sweeps import DueBatch
 from jobs.chunks import fleet
 from jobs.errors import InputError
-from jobs.settings import Settings
 from jobs.states import BatchState, Priority
 from jobs.storage import Storage, store_marker
 from jobs.tables import Tenant
@@ -35,6 +34,7 @@ from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
 from jobs.telemetry.opentelemetry_spans import EndingExporter, TracedSpans
 from jobs.telemetry.traces import NO_TRACES, Traces
+from tests.all_settings import Settings
 from tests.features.pipelines.work.run_builders import House
 from tests.workers.chunks.builders import Bench, FakeHost, MakeLine, SubmitLines
 from workers.chunks.claimer import Claimer

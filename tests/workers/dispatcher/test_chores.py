@@ -14,10 +14,10 @@ from features.pipelines.scheduling.schedules import ScheduleWish
 from features.pipelines.tables import Pipeline
 from jobs import chores, metrics
 from jobs.database import try_advisory_lock
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry.meters import Sample
+from tests.all_settings import Settings
 from tests.workers.dispatcher.builders import MakeLines
 from workers.app import make_app
 from workers.dispatcher import Dispatcher

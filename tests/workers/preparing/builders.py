@@ -20,11 +20,11 @@ from jobs.chunks import claiming
 from jobs.chunks.leasing import ClaimedChunk
 from jobs.files import NewFile, new_object_key
 from jobs.lines.document_bodies import PREPARE_MODEL, READ_ENDPOINT
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from jobs.telemetry.declared import WORKER
 from jobs.telemetry.meters import Meters
+from tests.all_settings import Settings
 from workers.chunks.run import ChunkRun
 from workers.chunks.services import Services
 from workers.drain import Drain

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import connect, sessions
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.database_roles import as_prepare
 from tests.workers.preparing.builders import LIMITS, Library, Preparer
 from workers.preparing.readers import ReaderPool

@@ -12,7 +12,7 @@ from features.documents.collections import collection, documents
 from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.stored_plan import StoredPlan
 from jobs.lines.document_bodies import GROUND_ENDPOINT
-from jobs.settings import Settings
+from tests.all_settings import Settings
 from tests.workers.preparing.builders import Library, Preparer
 from workers.preparing import gathering
 

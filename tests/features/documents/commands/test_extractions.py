@@ -12,8 +12,8 @@ import pytest
 from features.documents.advancing import Extractions
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.all_settings import Settings
 from tests.cli.service import Service
 from tests.features.documents.answering import Answering
 from tests.features.documents.commands.collecting import collect, http_of

@@ -18,7 +18,7 @@ from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import DatasetFile, Pipeline, Run, RunStep
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ids import new_id
-from jobs.settings import Settings
+from tests.all_settings import Settings
 
 AGE = timedelta(days=90)
 MakeRun = Callable[..., str]

@@ -17,9 +17,9 @@ from features.pipelines.states import RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
 from jobs.accounts.tenants import create_tenant
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
-from jobs.settings import Settings
 from jobs.states import IllegalMoveError
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 
 MakeSchedule = Callable[..., Schedule]
 

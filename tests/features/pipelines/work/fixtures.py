@@ -9,9 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import stores
-from jobs.settings import Settings
 from jobs.storage import Storage
 from jobs.tables import Tenant
+from tests.all_settings import Settings
 from tests.features.pipelines.work.run_builders import House
 
 

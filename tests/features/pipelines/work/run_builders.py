@@ -26,9 +26,9 @@ from jobs.chunks import claiming, covering, leasing, waiting
 from jobs.chunks.recording import LineResult
 from jobs.lines.output_lines import error_line, output_line
 from jobs.lines.reading import custom_id_of
-from jobs.settings import Settings
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch
+from tests.all_settings import Settings
 
 SCHEMA = {
     "type": "object",

@@ -9,8 +9,8 @@ import pytest
 from features.retrieval.advancing import Indexes
 from jobs.database import connect, sessions
 from jobs.errors import InputError
-from jobs.settings import Settings
 from jobs.storage import Storage
+from tests.all_settings import Settings
 from tests.cli.service import Service
 from tests.features.documents.commands.collecting import collect
 from tests.features.retrieval.answering import IndexAnswering

@@ -22,10 +22,10 @@ from features.webhooks.meters import CONTROL
 from features.webhooks.states import DeliveryState
 from features.webhooks.work import MAX_OF_A_TENANT, WebhookSender
 from jobs.accounts.tenants import create_tenant
-from jobs.settings import Settings
 from jobs.states import EventType
 from jobs.tables import Tenant
 from jobs.telemetry.meters import Meters
+from tests.all_settings import Settings
 from tests.webhook_receiver import LOCAL, Receiver, receiving
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -167,7 +167,7 @@ def test_a_stopped_worker_waits_for_what_is_under_way(
 KILLED = """
 import os, signal, sys, threading
 from jobs.database import connect, sessions
-from jobs.settings import Settings
+from tests.all_settings import Settings
 from features.webhooks import deliveries
 from features.webhooks.sending import Sender
 from features.webhooks.work import WebhookSender
