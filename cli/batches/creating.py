@@ -34,7 +34,7 @@ _VERDICTS = ("accepted", "skips_lines", "fails", "refused")
 """From best to worst."""
 _STATUSES = {"accepted": 0, "skips_lines": SOME_LINES_FAILED, "fails": 2, "refused": 2}
 """Exit statuses of a dry run, by verdict."""
-_NO_REQUESTS = "{} holds no requests. Give one JSON object per line."
+_NO_REQUESTS = "{} contains no requests. Give one JSON object per line."
 _IN_WORDS = {
     "skips_lines": "lines would be skipped",
     "fails": "the batch would fail",

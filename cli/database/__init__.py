@@ -1,1 +1,1 @@
-"""Commands of operators for the database: its schema, backups, and its move to a newer Postgres."""
+"""Commands of operators for the database: schema, backups, and the move to a newer Postgres."""

@@ -1,6 +1,6 @@
 """`tokenmill db backup` and `db restore`: a dump of the database, then the objects that its rows name.
 
-Knows no table; what keeps the objects meanwhile is `jobs.retention.backups`.
+`jobs.retention.backups` holds the objects meanwhile.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 _DUMP = "database.dump"
 _OBJECTS = "objects"
 _WITHOUT_ROLES = ("--no-owner", "--no-privileges")
-"""Roles are a server's, and the one that is restored to may have none yet."""
+"""Roles belong to a server, and the target server may not have them yet."""
 
-_NAME_OWNER = "Name who does in TOKENMILL_DATABASE_OWNER_URL: docs/database_roles.md"
+_NAME_OWNER = "Set TOKENMILL_DATABASE_OWNER_URL to its owner: docs/database_roles.md"
 
-Folder = Annotated[Path, typer.Argument(help="Holds the dump and the objects.")]
+Folder = Annotated[Path, typer.Argument(help="Folder for the dump and the objects.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,11 +46,11 @@ def register(app: typer.Typer) -> None:
 def db_backup(
     folder: Folder,
     data_dir: DataDirOption = None,
-    anew: Annotated[bool, typer.Option("--anew", help="Even where a backup that was killed still holds.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Even if a backup that was killed still holds objects.")] = False,
 ) -> None:
-    """Copy the database and its objects into a folder while the service runs; again, it copies what is new.
+    """Copy the database and its objects into a folder while the service runs; repeated, it copies only new objects.
 
-    No object is deleted meanwhile, for a day at most. A backup that is killed leaves the last one as it was.
+    Meanwhile, for at most a day, no object is deleted. A backup that is killed leaves the previous one unchanged.
     """
     from jobs.retention import backups
     from jobs.storage import store_marker
@@ -65,14 +65,14 @@ def db_backup(
             store_marker.bind(maker, store)
             num_copied = backups.copy_objects(store, objects, is_copied=_is_copied)
             backups.copy_marker(store, objects)
-            store.access.require_marker()  # else it went away meanwhile, and had nothing to copy
+            store.access.require_marker()  # otherwise the store went away, and nothing was copied
     print(f"{folder} has the database and its objects, {num_copied} of them new")
 
 
 def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
-    """Fill an empty database and an object store from a folder that `tokenmill db backup` has made.
+    """Restore a folder of `tokenmill db backup` into an empty database and an object store.
 
-    Start the roles afterwards; `tokenmill db upgrade` before, where the backup is of an older version.
+    Start the roles afterwards; first run `tokenmill db upgrade` if the backup is from an older version.
     """
     from jobs.access import arrange
     from jobs.retention import backups
@@ -81,27 +81,27 @@ def db_restore(folder: Folder, data_dir: DataDirOption = None) -> None:
     with _usable(folder):
         is_there = dump.is_file()
     if not is_there:
-        raise InputError(f"{dump} does not exist; name a folder that `tokenmill db backup` has made.")
+        raise InputError(f"{dump} does not exist; name a folder of `tokenmill db backup`.")
     with _database(data_dir) as (url, maker):
         if backups.has_schema(maker):
-            raise InputError("the database is not empty. Make a new one, and name it in TOKENMILL_DATABASE_URL.")
-        # The objects first: so no row ever names one that is not there yet.
+            raise InputError("the database is not empty. Create a new one, and name it in TOKENMILL_DATABASE_URL.")
+        # The objects first, so that no row names a missing one.
         objects, store = _objects_in(folder), _store(data_dir)
         num_copied = backups.copy_objects(objects, store, is_copied=_is_copied)
         backups.copy_marker(objects, store)
         _run_program("pg_restore", url, maker, *_WITHOUT_ROLES, "--exit-on-error", "--single-transaction", str(dump))
-        backups.release(maker)  # the dump was made while they were held
+        backups.release(maker)  # the dump contains the hold
         refusal = arrange(url, logins=given_logins(data_dir))
-    print(f"the database is as it was, with {counted(num_copied, 'object')}; see `tokenmill audit`")
+    print(f"the database is restored, with {counted(num_copied, 'object')}; see `tokenmill audit`")
     if refusal is not None:
         print(refusal)
-    print("where it takes the place of another for good: `tokenmill db adopt-storage`")
+    print("if it replaces another database for good: `tokenmill db adopt-storage`")
 
 
 def _is_copied(name: str) -> bool:
-    """Tell whether an object is a file's or an index's.
+    """Return whether an object belongs to a file or an index.
 
-    Documents that were read are left out, and tokenizers: who needs one reads its file again, or starts again.
+    Parsed documents and tokenizers are left out: they are made again when needed.
     """
     from features.retrieval.objects import is_whole
     from jobs.files import is_object_key
@@ -123,7 +123,7 @@ def _database(data_dir: Path | None) -> Iterator[tuple[str, sessionmaker[Session
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that is there under its own name once the block has ended well."""
+    """Yield a temporary path that replaces `path` when the block succeeds."""
     unfinished = path.with_name(f"{path.name}.part")
     with _usable(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def _written(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _usable(folder: Path) -> Iterator[None]:
-    """Raise InputError where the folder of a backup, or what lies in it, cannot be what it must be."""
+    """Turn OSErrors about the folder of a backup into InputError."""
     try:
         yield
     except OSError as error:
@@ -164,35 +164,35 @@ def _objects_in(folder: Path) -> Storage:
 
 
 def _run_program(name: str, url: str, maker: sessionmaker[Session], *arguments: str) -> None:
-    """Run a program of Postgres on the database. Raises ServiceError with the last line that it says."""
+    """Run a program of Postgres on the database. Raises ServiceError with its last line of output."""
     from sqlalchemy import URL, make_url
 
     from jobs.retention import backups
 
-    found = make_url(url)
-    # Not in the arguments, which every user of the machine may read; a URL may have it in its query, too.
-    secret = found.password or found.query.get("password")
+    parsed = make_url(url)
+    # Not in the arguments, which every user of the machine can read; a URL may have it in its query too.
+    secret = parsed.password or parsed.query.get("password")
     environment = os.environ | ({"PGPASSWORD": str(secret)} if secret else {})
     open_url = URL.create(
         "postgresql",
-        username=found.username,
-        host=found.host,
-        port=found.port,
-        database=found.database,
-        query={name: value for name, value in found.query.items() if name != "password"},
+        username=parsed.username,
+        host=parsed.host,
+        port=parsed.port,
+        database=parsed.database,
+        query={name: value for name, value in parsed.query.items() if name != "password"},
     ).render_as_string()
     program = _program(name, backups.server_major(maker))
     done = subprocess.run(
         [program, f"--dbname={open_url}", *arguments], env=environment, capture_output=True, text=True, check=False
     )
-    if done.returncode and any(said in done.stderr for said in ("permission denied", "lack SELECT privilege")):
-        raise ServiceError(f"{name} failed: {found.username} does not own the database. {_NAME_OWNER}")
+    if done.returncode and any(text in done.stderr for text in ("permission denied", "lack SELECT privilege")):
+        raise ServiceError(f"{name} failed: {parsed.username} does not own the database. {_NAME_OWNER}")
     if done.returncode:
-        raise ServiceError(f"{name} failed: {(done.stderr.strip() or 'it said nothing').splitlines()[-1]}")
+        raise ServiceError(f"{name} failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
 
 
 def _program(name: str, major: int) -> Path:
-    """Return a program of the server's version, or of a later one. Raises ServiceError saying what to install."""
+    """Return a program of at least the server's version. Raises ServiceError saying what to install."""
     versions = {path: _major_of(path) for path in _candidates(name)}
     usable = [path for path, version in versions.items() if version >= major]
     if not usable:
@@ -214,6 +214,6 @@ def _candidates(name: str) -> Iterator[Path]:
 
 
 def _major_of(path: Path) -> int:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"(\d+)", said)
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"(\d+)", output)
     return 0 if version is None else int(version[1])

@@ -1,4 +1,4 @@
-"""`tokenmill db …` and `tokenmill audit`: the schema, the object store's owner, and the proof that nothing is lost."""
+"""`tokenmill db …` and `tokenmill audit`: schema, ownership of the object store, and the audit of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(help="The database: its schema, backups and object store.", no
 
 @app.command("upgrade")
 def db_upgrade(data_dir: DataDirOption = None) -> None:
-    """Bring the schema to this version, and the database's roles and their rights; harmless to repeat."""
+    """Upgrade the schema, the database roles and their rights to this version; can be repeated."""
     from jobs.access import SERVICE, arrange
     from jobs.database import upgrade
     from jobs.storage import Storage, store_marker
@@ -32,7 +32,7 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
     owner_url = owner_database_url(data_dir)
     print(f"the schema is at revision {upgrade(owner_url)}")
     refusal = arrange(owner_url, logins=given_logins(data_dir))
-    print(refusal or f"services may log in as {SERVICE}, which owns nothing: docs/database_roles.md")
+    print(refusal or f"services can log in as {SERVICE}, which owns nothing: docs/database_roles.md")
     url = storage_url(data_dir)
     if url is not None:
         with database_sessions(data_dir) as maker:
@@ -41,7 +41,7 @@ def db_upgrade(data_dir: DataDirOption = None) -> None:
 
 @app.command("adopt-storage")
 def db_adopt_storage(data_dir: DataDirOption = None) -> None:
-    """Make the object store this database's: it carries its marker, and no other database sweeps it.
+    """Make this database the owner of the object store: it writes its marker, and only this database sweeps the store.
 
     For a database that was restored or moved to another server, and for a store that was moved or lost.
     """
@@ -59,12 +59,12 @@ def db_adopt_storage(data_dir: DataDirOption = None) -> None:
 
 
 def audit(
-    batch: Annotated[str | None, typer.Option(help="Id of one batch [default: all, and the budgets]")] = None,
+    batch: Annotated[str | None, typer.Option(help="Id of a batch [default: all batches and the budgets]")] = None,
     data_dir: DataDirOption = None,
 ) -> None:
     """Check that no result is missing, repeated or billed wrongly; exit status 1 with findings.
 
-    Output files are read and counted too where the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
+    Output files are read and counted too if the object store is known: TOKENMILL_STORAGE_URL, or --data-dir.
     """
     from jobs.audit import audit as audits
     from jobs.database import transaction

@@ -1,4 +1,4 @@
-"""`tokenmill db move`: the embedded Postgres' data goes on with the version that this installation has."""
+"""`tokenmill db move`: moves the data of the embedded Postgres to the version of this installation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option(help="That of a stopped `tokenmill up` [default: as that command has]"),
+    typer.Option(help="Folder of a stopped `tokenmill up` [default: that command's default]"),
 ]
 
 
@@ -28,13 +28,13 @@ def register(app: typer.Typer) -> None:
 def db_move(
     programs: Annotated[
         Path | None,
-        typer.Option(help="Folder with the programs of the Postgres that made the data [default: those on PATH]"),
+        typer.Option(help="Folder with the Postgres programs that created the data [default: on PATH]"),
     ] = None,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Move the data of a stopped `tokenmill up` to the version of Postgres that this installation has.
+    """Move the data of a stopped `tokenmill up` to the Postgres version of this installation.
 
-    The old data is only read, and kept beside the new. Killed at any time, run it again.
+    The old data is only read, and kept next to the new. If it is killed, run it again.
     """
     root = data_dir or default_data_dir()
     folder = DataDir(root=root).postgres
@@ -50,18 +50,18 @@ def _move(data_dir: DataDir, programs: Path | None) -> None:
 
     new = find_postgres()
     if put_in_place(data_dir.postgres):
-        print("a move that was killed is finished")
+        print("finished a move that was killed")
     major = major_of(data_dir.postgres)
     if major is None:
-        raise InputError(f"{data_dir.postgres} has no PG_VERSION: it is no data of Postgres")
+        raise InputError(f"{data_dir.postgres} has no PG_VERSION: it is not a data directory of Postgres")
     if major == new.major:
-        print(f"{data_dir.postgres} is of Postgres {major}, as this installation is")
+        print(f"{data_dir.postgres} is already of Postgres {major}, the version of this installation")
         return
     if major > new.major:
-        raise InputError(f"{data_dir.postgres} is of Postgres {major}, and this installation has {new.major}: too old")
+        raise InputError(f"{data_dir.postgres} is of Postgres {major}, newer than {new.major} of this installation")
     kept = move_cluster(data_dir, old=_programs_of(major, programs), new=new, say=print)
     print(f"{data_dir.postgres} is of Postgres {new.major} now")
-    print(f"the data of {major} is kept in {kept}; delete it when you have looked: `tokenmill up`, `tokenmill audit`")
+    print(f"the data of {major} is kept in {kept}; delete it after checking: `tokenmill up`, `tokenmill audit`")
 
 
 def _programs_of(major: int, programs: Path | None) -> PostgresBinaries:

@@ -1,4 +1,1 @@
-"""Files of the user: inputs read and checked, outputs written whole or not at all.
-
-Knows no batch on a server.
-"""
+"""Files of the user: reads and checks inputs, writes outputs atomically."""

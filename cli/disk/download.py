@@ -1,4 +1,4 @@
-"""Brings what a server sends to disk, whole or not at all."""
+"""Writes files atomically, such as downloads."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class OutputError(OSError):
-    """A file could not be made or put in its place; has its name."""
+    """A file could not be created or replaced; has its name."""
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Write a new file beside `target` that takes its place at the end, and is gone where anything fails before.
+    """Write a temporary file beside `target` that replaces it at the end, and is deleted if anything fails.
 
-    A device or a pipe is written as it is: nothing can take its place. Where writing fails, the OSError names `target`.
+    A device or a pipe is written directly. If writing fails, the OSError names `target`.
     """
     if target.exists() and not target.is_file():
         with _named_after(target), target.open("wb") as stream:
             yield stream
         return
-    target = target.resolve()  # what a link leads to is replaced, and not the link
+    target = target.resolve()  # replaces the target of a link, not the link
     with _as_output_error(target):
         file, unfinished = _begin(target)
     try:
@@ -41,22 +41,22 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
             unfinished.replace(target)
     except BaseException:
         unfinished.unlink(missing_ok=True)
-        file.raw.close()  # without what a full disk has no room for
+        file.raw.close()  # without flushing to a full disk
         raise
     finally:
-        file.close()  # now others may begin one: see _begin
+        file.close()  # releases the lock: see _begin
 
 
 def try_to_begin(target: Path) -> None:
-    """Make the file that `replacing` begins with, and remove it. Raises OutputError where it cannot be made."""
+    """Create and remove the temporary file of `replacing`. Raises OutputError if it cannot be created."""
     with _as_output_error(target):
         file, unfinished = _begin(target.resolve())
-        unfinished.unlink()  # while it is ours: see _begin
+        unfinished.unlink()  # while it is locked: see _begin
         file.close()
 
 
 def _begin(target: Path) -> tuple[BufferedWriter, Path]:
-    """Open an empty file beside `target`: the one that a killed command left, unless somebody writes it."""
+    """Open an empty file beside `target`: one that a killed command left, unless another process writes it."""
     path = target.with_name(f".{target.name}.part")
     with suppress(OSError):
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -69,18 +69,18 @@ def _begin(target: Path) -> tuple[BufferedWriter, Path]:
 
 
 def _is_free(number: int, path: Path) -> bool:
-    """Lock an open file that is ours; tell whether nobody else writes it, and it is still at its path."""
+    """Lock an open file; return whether that succeeds, and the file is ours and still at its path."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
-    found = os.fstat(number)
-    is_at_path = path.exists() and os.path.samestat(found, path.stat())
-    return is_at_path and found.st_uid == os.geteuid() and found.st_nlink == 1
+    status = os.fstat(number)
+    is_at_path = path.exists() and os.path.samestat(status, path.stat())
+    return is_at_path and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
 def _mode_of(target: Path) -> int:
-    """Return the permissions of a file, or those that a new one would have."""
+    """Return the permissions of a file, or those of a new one."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -90,7 +90,7 @@ def _mode_of(target: Path) -> int:
 
 @contextmanager
 def _named_after(target: Path) -> Iterator[None]:
-    """A write on a full disk fails without the name of its file."""
+    """Add the file's name to an OSError: a write on a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def _named_after(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _as_output_error(target: Path) -> Iterator[None]:
-    """What is made beside `target` fails with a name that nobody has given."""
+    """Replace the name of the temporary file in an OSError by `target`."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def _as_output_error(target: Path) -> Iterator[None]:
 
 
 def download(client: OpenAI, file_id: str | None, target: Path) -> None:
-    """Stream the file to `target`, which is replaced when it is complete. No id: an empty file."""
+    """Stream the file to `target`, replaced once complete. Without an id: an empty file."""
     with replacing(target) as file:
         if file_id is not None:
             with client.files.with_streaming_response.content(file_id) as answer:

@@ -1,4 +1,4 @@
-"""A file that one process at a time holds, and that says which one."""
+"""A lock file that contains the pid of its holder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def holding(path: Path, *, taken: Callable[[str], Exception]) -> Iterator[None]:
-    """Hold a file that is there only meanwhile; where another process holds it, raise what `taken` makes of its pid."""
+    """Hold a lock file for the block; if another process holds it, raise `taken(pid)`."""
     while not _is_at(lock := os.open(path, os.O_RDWR | os.O_CREAT, 0o600), path, taken):
         os.close(lock)
     try:
@@ -19,12 +19,14 @@ def holding(path: Path, *, taken: Callable[[str], Exception]) -> Iterator[None]:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: who has opened it meanwhile sees that it is another one
+        path.unlink(
+            missing_ok=True
+        )  # while locked: a process that opened it meanwhile sees that it is no longer at its path
         os.close(lock)
 
 
 def _is_at(lock: int, path: Path, taken: Callable[[str], Exception]) -> bool:
-    """Lock an open file, and tell whether it is still the one at its path."""
+    """Lock an open file; return whether it is still at its path."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

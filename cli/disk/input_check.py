@@ -1,4 +1,4 @@
-"""Checks an input file as the server will, before anything is started for it or sent."""
+"""Checks an input file as the server does, before anything is started or sent."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 20
 MAX_SHOWN = 100
-"""Bad lines that are shown; where there are more, all of them go into a file."""
+"""Most bad lines to show; if there are more, all go into a file."""
 
 
 class AnyModel(Collection[str]):
-    """The models of a server that nobody has asked: each may be served there."""
+    """The models of an unknown server: contains every name."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -41,7 +41,7 @@ class AnyModel(Collection[str]):
 
 @dataclass(slots=True)
 class FoundProblems:
-    """The bad lines of a file: the first of them, and a file of all where there are more."""
+    """The bad lines of a file: the first ones, and a file with all if there are more."""
 
     input_path: Path
     shown: list[dict[str, Any]] = field(default_factory=list)
@@ -65,7 +65,7 @@ class FoundProblems:
         self._stack.close()
 
     def described(self) -> str:
-        """Return the lines that are to be shown, and where all of them are."""
+        """Return the lines to show, and the path of the file with all."""
         from openai.types import BatchError
 
         listed = describe_listed([BatchError(**problem) for problem in self.shown], most=MAX_SHOWN)
@@ -75,38 +75,38 @@ class FoundProblems:
 
 
 def require_valid(path: Path, *, endpoint: str, model: str) -> None:
-    """Raise InputError listing bad lines where a batch of this file for `model` would fail validation."""
+    """Raise InputError listing bad lines if a batch of this file for `model` would fail validation."""
     check_file(path, endpoint=endpoint, models={model})
 
 
 def check_file(path: Path, *, endpoint: str, models: Collection[str]) -> Scan:
-    """Return what a good file holds. Raises InputError listing bad lines where a batch of it would fail validation."""
+    """Return the scan of a valid file. Raises InputError listing bad lines if a batch of it would fail validation."""
     from jobs.batches.scan import Scan
     from jobs.settings import load_settings
 
     require_endpoint(endpoint)
     settings = load_settings()
     scan = Scan(endpoint=endpoint, models=models, settings=settings)
-    found = FoundProblems(path)
+    problems = FoundProblems(path)
     try:
         with opened(path) as file:
             read: Callable[[], bytes] = partial(file.read, _READ_BYTES)
             for line in iter_lines(iter(read, b""), max_line_bytes=settings.max_line_bytes):
                 if (problem := scan.check(line)) is not None:
-                    found.add(problem.wire() | {"custom_id": problem.custom_id})
+                    problems.add(problem.wire() | {"custom_id": problem.custom_id})
     finally:
-        found.close()
+        problems.close()
     whole = scan.file_problem()
     if whole is not None:
-        found.shown.insert(0, whole)
-    if found.shown:
-        counted = f", bad lines: {found.count:,} of {scan.num_requests:,}:" if found.count else ":"
-        raise InputError(f"{path} fails validation{counted}\n{found.described()}")
+        problems.shown.insert(0, whole)
+    if problems.shown:
+        counted = f", bad lines: {problems.count:,} of {scan.num_requests:,}:" if problems.count else ":"
+        raise InputError(f"{path} fails validation{counted}\n{problems.described()}")
     return scan
 
 
 def _beside(path: Path) -> TextIO:
-    """Open a new file for the list of all bad lines: beside the input, or where temporary files go."""
+    """Open a new file for all bad lines, beside the input or in the temporary directory."""
     folder = path.absolute().parent
     name = f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.invalid"
     if os.access(folder, os.W_OK):

@@ -1,4 +1,4 @@
-"""Input files as users keep them: plain JSONL, or compressed with gzip, which is unpacked on the way."""
+"""Input files: plain JSONL or gzip, which is unpacked while reading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PART_BYTES = 2**20
 
 @contextmanager
 def opened(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[BinaryIO]:
-    """Open the plain content of a file for reading once. Raises InputError where it cannot be read or unpacked."""
+    """Open the unpacked content of a file for a single read. Raises InputError if it cannot be read or unpacked."""
     try:
         with path.open("rb") as file:
             if not _is_gzip(file):
@@ -38,7 +38,7 @@ def opened(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[Bi
 
 @contextmanager
 def plain(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[tuple[str, BinaryIO]]:
-    """Open a file to be sent: its name without .gz, and its plain content with a size, on disk where it was packed."""
+    """Open a file for upload: its name without .gz, and its content, unpacked to a temporary file if needed."""
     with opened(path, give=give) as content:
         if not isinstance(content, gzip.GzipFile):
             yield path.name, content
@@ -54,7 +54,7 @@ def plain(path: Path, *, give: str = "the path of a JSONL file") -> Iterator[tup
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's plain content, in hexadecimal digits. Raises InputError."""
+    """Return the SHA-256 of a file's unpacked content in hexadecimal. Raises InputError."""
     with opened(path) as content:
         digest = hashlib.sha256()
         while part := content.read(_PART_BYTES):
@@ -64,7 +64,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def raw(path: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a file to be sent as it is."""
+    """Open a file for upload as is."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -74,7 +74,7 @@ def raw(path: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _is_gzip(file: BinaryIO) -> bool:
-    """Look at the first bytes; of what cannot be read twice, such as a pipe, nothing is taken."""
+    """Check the first bytes; a pipe, which cannot be read twice, is taken as plain."""
     if not file.seekable():
         return False
     is_gzip = file.read(len(_GZIP)) == _GZIP

@@ -1,4 +1,4 @@
-"""Reads files of requests as users keep them, line by line, with memory that does not grow."""
+"""Reads files of requests line by line, in constant memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputScan:
-    """One pass over an input file: its identity, and what its lines ask for."""
+    """The result of one pass over an input file: digest, line count, models and endpoint."""
 
     sha256: str
     num_lines: int
@@ -29,7 +29,7 @@ class InputScan:
 def scan_input(path: Path) -> InputScan:
     """Read the whole file once. Bad lines are left to validation.
 
-    Raises InputError where it cannot be read or holds no line.
+    Raises InputError if it cannot be read or has no lines.
     """
     digest = hashlib.sha256()
     num_lines = 0
@@ -47,7 +47,7 @@ def scan_input(path: Path) -> InputScan:
             models[name] = None
         endpoint = endpoint or str(line.get("url") or "")
     if num_lines == 0:
-        raise InputError(f"{path} holds no requests. Give one JSON object per line.")
+        raise InputError(f"{path} contains no requests. Give one JSON object per line.")
     return InputScan(
         sha256=digest.hexdigest(),
         num_lines=num_lines,

@@ -1,4 +1,4 @@
-"""Says before any work is done that an output cannot be written where the user wants it."""
+"""Checks, before any work is done, that an output can be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.errors import InputError
 
 
 def require_writable(output: Path) -> None:
-    """Raise InputError unless something can be written at `output`: a device or pipe, or a file that replaces one."""
+    """Raise InputError unless `output` can be written: a device, a pipe, or a file that can be replaced."""
     if output.exists() and not output.is_file() and not output.is_dir():
         if not os.access(output, os.W_OK):
             raise _not_permitted(output)
@@ -21,17 +21,19 @@ def require_writable(output: Path) -> None:
 
 
 def require_replaceable(output: Path) -> None:
-    """Raise InputError unless a new file can take the place of `output`, which must not be a device or a pipe.
+    """Raise InputError unless a new file can replace `output`, which must not be a device or a pipe.
 
-    Tries it: what a file system allows, such as that of /proc, is not known from permissions.
+    Creates a file to find out: permissions do not tell what a file system such as /proc allows.
     """
     folder = output.absolute().parent
     if output.is_dir():
         raise InputError(f"{output} is a folder. Give the path of a file with -o.")
     if not folder.is_dir():
-        raise InputError(f"the folder {folder} does not exist. Make it, or choose another output with -o.")
+        raise InputError(f"the folder {folder} does not exist. Create it, or choose another output with -o.")
     if output.exists() and not output.is_file():
-        raise InputError(f"{output} is no ordinary file, and the output would replace it. Give another path with -o.")
+        raise InputError(
+            f"{output} is not a regular file, and the output would replace it. Choose another output with -o."
+        )
     if output.exists() and not os.access(output, os.W_OK):
         raise _not_permitted(output)
     try:
@@ -40,12 +42,12 @@ def require_replaceable(output: Path) -> None:
         if error.errno == errno.EACCES:
             raise _not_permitted(output) from None
         raise InputError(
-            f"cannot write {output}: no file can be made there ({error.strerror}). Choose another output with -o."
+            f"cannot write {output}: no file can be created there ({error.strerror}). Choose another output with -o."
         ) from None
 
 
 def require_apart(outputs: Iterable[Path], read: Mapping[Path, str]) -> None:
-    """Raise InputError where an output would replace another, or a file that is read; what that is comes with it."""
+    """Raise InputError if an output would replace another, or an input; `read` describes the inputs."""
     taken = {path.resolve(): what for path, what in read.items()}
     written = set[Path]()
     for path in outputs:
@@ -53,7 +55,7 @@ def require_apart(outputs: Iterable[Path], read: Mapping[Path, str]) -> None:
         if place in taken:
             raise InputError(f"the output {path} is {taken[place]}. Choose another path.")
         if place in written:
-            raise InputError("two of the outputs would be one file. Give each a path of its own.")
+            raise InputError("two outputs have the same path. Give each its own path.")
         written.add(place)
 
 

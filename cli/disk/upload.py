@@ -1,6 +1,6 @@
-"""Sends a file to a server: a large one in parts, on which the same command goes on where it was killed.
+"""Uploads a file: a large one in parts, so that the same command resumes after a kill.
 
-Which upload a file began is noted on disk; which of its parts have come, the server says, by their checksums.
+The id of an unfinished upload is stored on disk; the server lists the parts it has by checksum.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from openai.types import FileObject
 
 PART_BYTES = 64 * 1024 * 1024
-"""The most that one part may have."""
+"""Largest size of a part."""
 _PENDING = "pending"
 
 
 def upload(client: OpenAI, name: str, content: BinaryIO, *, purpose: Any, path: Path, notes: Path) -> FileObject:
-    """Send the content of `path`; `notes` is the folder for what is noted while that lasts."""
+    """Upload the content of `path`; `notes` is the folder for ids of unfinished uploads."""
     size = _size_of(content)
     if size is None or size <= PART_BYTES:
         return client.files.create(file=(name, content), purpose=purpose)
     with _note(notes, client, path, name=name, size=size, purpose=purpose) as note:
         sent = _Parts.of(client, note.read())
         if sent is None:
-            begun = client.uploads.create(
+            created = client.uploads.create(
                 bytes=size, filename=name, mime_type="application/octet-stream", purpose=purpose
             )
-            note.write(begun.id)
-            sent = _Parts(upload_id=begun.id, ids={})
+            note.write(created.id)
+            sent = _Parts(upload_id=created.id, ids={})
         elif sent.ids:
-            there = counted(sum(map(len, sent.ids.values())), "part")
-            print(f"tokenmill: going on with {sent.upload_id}: {there} sent before", file=sys.stderr, flush=True)
+            num_sent = counted(sum(map(len, sent.ids.values())), "part")
+            print(f"tokenmill: resuming {sent.upload_id}: {num_sent} already sent", file=sys.stderr, flush=True)
         part_ids, digest = [], hashlib.md5(usedforsecurity=False)
         while part := content.read(PART_BYTES):
             digest.update(part)
@@ -55,35 +55,35 @@ def upload(client: OpenAI, name: str, content: BinaryIO, *, purpose: Any, path: 
 
 @dataclass(slots=True)
 class _Parts:
-    """The parts of an upload that have come and are not named yet: ids by checksum."""
+    """Parts that the server already has: ids by checksum."""
 
     upload_id: str
     ids: dict[str, list[str]]
 
     @classmethod
     def of(cls, client: OpenAI, upload_id: str | None) -> _Parts | None:
-        """Return those of a pending upload; None where there is none, or it has ended."""
+        """Return the parts of a pending upload; None if there is none, or it has ended."""
         from openai import NotFoundError
 
-        found: dict[str, Any] = {}
+        pending: dict[str, Any] = {}
         if upload_id is not None:
             with suppress(NotFoundError):
-                found = client.get(f"/uploads/{upload_id}", cast_to=dict[str, Any])
-        if upload_id is None or found.get("status") != _PENDING:
+                pending = client.get(f"/uploads/{upload_id}", cast_to=dict[str, Any])
+        if upload_id is None or pending.get("status") != _PENDING:
             return None
         ids: dict[str, list[str]] = {}
-        for part in found["parts"]:
+        for part in pending["parts"]:
             ids.setdefault(part["md5"], []).append(part["id"])
         return cls(upload_id=upload_id, ids=ids)
 
     def find(self, part: bytes) -> str | None:
-        """Return the id of a part with this content, each once: a file may have two that are equal."""
-        found = self.ids.get(hashlib.md5(part, usedforsecurity=False).hexdigest())
-        return found.pop() if found else None
+        """Return the id of a part with this content, each once: a file may have equal parts."""
+        ids = self.ids.get(hashlib.md5(part, usedforsecurity=False).hexdigest())
+        return ids.pop() if ids else None
 
 
 class _Note:
-    """The id of the upload that a file has begun; None as its file: nothing can be noted here."""
+    """The stored id of a file's unfinished upload; without a path nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -95,7 +95,7 @@ class _Note:
 
     def write(self, upload_id: str) -> None:
         if self._path is not None:
-            with suppress(OSError):  # a full disk: this upload is not gone on with
+            with suppress(OSError):  # a full disk: this upload cannot be resumed
                 self._path.write_text(upload_id)
 
     def forget(self) -> None:
@@ -105,28 +105,28 @@ class _Note:
 
 @contextmanager
 def _note(folder: Path, client: OpenAI, path: Path, **identity: Any) -> Iterator[_Note]:
-    """Open the note of a file as it is now, sent to this server; nobody else goes on with its upload meanwhile."""
+    """Open and lock the note for this version of a file and this server, so that one command resumes its upload."""
     changed = path.stat().st_mtime_ns
     whole = json.dumps([str(client.base_url), str(path.absolute()), changed, identity], sort_keys=True)
-    noted = folder / hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:24]
+    note_path = folder / hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:24]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(noted, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(note_path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
         yield _Note(None)
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # another command sends the same file: this one does so by itself
+    except OSError:  # another command uploads the same file: upload independently
         yield _Note(None)
     else:
-        yield _Note(noted)
+        yield _Note(note_path)
     finally:
         os.close(lock)
 
 
 def _size_of(content: BinaryIO) -> int | None:
-    """Return how many bytes there are, None of what cannot be read twice, such as a pipe."""
+    """Return the size in bytes; None for a pipe, which cannot be read twice."""
     if not content.seekable():
         return None
     size = content.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""`tokenmill extract`: documents into fields, in stages that each go on where they were stopped.
+"""`tokenmill extract`: fields from documents, in resumable stages.
 
-What a stage asks and what its answers mean, `extraction/` says; here are files, batches, progress and the terminal.
+Files, batches, progress and the terminal; `features.documents.extraction` makes prompts and reads answers.
 """

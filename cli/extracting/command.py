@@ -1,4 +1,4 @@
-"""`tokenmill extract DOCS --schema S -o fields.jsonl`: documents into fields, each with its place in the document."""
+"""`tokenmill extract DOCS --schema S -o fields.jsonl`: fields from documents, with their places."""
 
 from __future__ import annotations
 
@@ -27,49 +27,52 @@ def extract(
     *,
     schema: Annotated[Path, typer.Option(metavar="S.json", help="JSON schema of the fields.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.jsonl", help="A record a document; see --dry-run.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.jsonl", help="One record per document; optional with --dry-run."),
     ] = None,
-    parquet: Annotated[Path | None, typer.Option(metavar="OUT.parquet", help="The fields as a table, too.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="OUT.parquet", help="Also write the fields as a table.")
+    ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="R.html", help="A page of the most doubtful documents, values marked.")
+        Path | None, typer.Option(metavar="R.html", help="A page of the most doubtful documents with marked values.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="C.json", help="Of `tokenmill extract calibrate`: what scores mean.")
+        Path | None, typer.Option(metavar="C.json", help="Calibration of scores, from `tokenmill extract calibrate`.")
     ] = None,
     examples: Annotated[
         Path | None,
-        typer.Option(metavar="GOLD.jsonl", help="Known documents: each prompt shows up to three that are most alike."),
+        typer.Option(metavar="GOLD.jsonl", help="Documents with known fields; prompts show up to three similar ones."),
     ] = None,
     model: Model = None,
     base_url: BaseUrl = None,
     quotes: Annotated[
-        bool, typer.Option(help="Ask for the words that hold each value; else the value itself is looked for.")
+        bool, typer.Option(help="Ask for a quote with each value; otherwise the value itself is searched.")
     ] = True,
     logprobs: Annotated[
-        bool, typer.Option(help="Ask how likely each token is: better scores, and some 10 kB more a document.")
+        bool, typer.Option(help="Ask for token probabilities: better scores, about 10 kB more per document.")
     ] = True,
-    again: Annotated[bool, typer.Option(help="Ask for doubtful fields a second time.")] = True,
+    again: Annotated[bool, typer.Option(help="Ask for doubtful fields again.")] = True,
     second_reading: Annotated[
         bool,
-        typer.Option("--second-reading", help="Read each document another way, too: better scores, twice the tokens."),
+        typer.Option("--second-reading", help="Ask a second time in another way: better scores, twice the tokens."),
     ] = False,
     cover: Annotated[
         bool,
         typer.Option(
-            "--cover", help="Ask once more with the found values covered: shows contradictions, twice the tokens."
+            "--cover", help="Ask again with the found values covered: finds contradictions, twice the tokens."
         ),
     ] = False,
     max_tokens: Annotated[
-        int | None, typer.Option(min=16, help="The longest answer [default: twice what the schema lets expect]")
+        int | None, typer.Option(min=16, help="Longest answer [default: twice the length expected from the schema]")
     ] = None,
-    max_fields: Annotated[int, typer.Option(min=1, help="Fields asked at once; a larger schema is split.")] = 25,
+    max_fields: Annotated[int, typer.Option(min=1, help="Most fields per prompt; a larger schema is split.")] = 25,
     param: Param = None,
     window: Window = "24h",
     data_dir: Annotated[
-        Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/, read documents in documents/")
+        Path | None, typer.Option(help="Folder for unfinished runs (runs/) and parsed documents (documents/)")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what one document is asked and what all would take; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the prompt of one document and an estimate for all; run nothing.")
     ] = False,
     fail_on_errors: Annotated[
         bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a document failed.")
@@ -77,10 +80,10 @@ def extract(
 ) -> None:
     """Extract the fields of a schema from documents, with the place of each value.
 
-    A document that cannot be read has a record with its error, and the others go on; exit status 1 if every one
-    failed. Interrupted, even by kill -9, the same command goes on where it was. `tokenmill extract evaluate` tells how
-    much of the records is right, `calibrate` learns from known documents what the scores mean. With --index INDEX_ID in
-    place of DOCS a server asks one of its indexes for the fields: `tokenmill extract --index --help`.
+    A document that cannot be read has a record with its error, and the others continue; exit status 1 if all failed.
+    After an interruption, even kill -9, the same command resumes. `tokenmill extract evaluate` measures how many fields
+    are right, `calibrate` fits the scores to documents with known fields. With --index INDEX_ID in place of DOCS a
+    server extracts from one of its indexes: `tokenmill extract --index --help`.
     """
     from cli.extracting.known import read_examples
     from cli.extracting.one_run import run, show
@@ -94,12 +97,12 @@ def extract(
     from features.documents.record_table import require_table
 
     if output is None and not dry_run:
-        raise InputError("no output was given. Say with -o where the records go, or look first with --dry-run.")
+        raise InputError("no output was given. Name a file for the records with -o, or try --dry-run first.")
     outputs = Outputs(records=output or Path("-"), table=parquet, report=report)
     files = documents_of(documents)
     if output is not None:
-        given = {schema: "the schema", calibration: "the calibration", examples: "the examples"}
-        _require_apart(outputs.paths, files, given={path: name for path, name in given.items() if path is not None})
+        inputs = {schema: "the schema", calibration: "the calibration", examples: "the examples"}
+        _require_apart(outputs.paths, files, inputs={path: name for path, name in inputs.items() if path is not None})
         require_outside(outputs.paths, documents)
     base = data_dir or default_data_dir()
     params = {"logprobs": logprobs, **json_params(max_tokens=max_tokens, temperature=0.0, others=param or [])}
@@ -124,7 +127,7 @@ def extract(
         if tally is None:
             tally = run(job, place, folder, files, outputs=outputs)
         else:
-            folder.free_disk()  # where the start that wrote it was killed
+            folder.free_disk()  # if the start that wrote it was killed
             say(f"{output} is already complete. Remove it to run again.")
     end(tally, fail_on_errors=fail_on_errors)
 
@@ -132,11 +135,13 @@ def extract(
 def _require_free(params: Mapping[str, Any]) -> None:
     taken = {"messages", "model", "response_format", "n"} & params.keys()
     if taken:
-        raise InputError(f"--param is given {sorted(taken)[0]}, which the schema, the documents and --model decide.")
+        raise InputError(
+            f"--param cannot set {sorted(taken)[0]}, which the schema, the documents and --model determine."
+        )
 
 
-def _require_apart(outputs: list[Path], files: list[Path], *, given: dict[Path, str]) -> None:
-    """Raise InputError where an output cannot be written, or would replace what is read or another output."""
+def _require_apart(outputs: list[Path], files: list[Path], *, inputs: dict[Path, str]) -> None:
+    """Raise InputError if an output cannot be written, or would replace an input or another output."""
     for path in outputs:
         require_replaceable(path)
-    require_apart(outputs, dict.fromkeys(files, "one of the documents") | given)
+    require_apart(outputs, dict.fromkeys(files, "one of the documents") | inputs)

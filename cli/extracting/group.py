@@ -1,6 +1,6 @@
-"""`tokenmill extract`: a command that takes documents, one that takes an index, and beside them commands of a name.
+"""`tokenmill extract`: a command for documents, one for an index, and named subcommands.
 
-Where the first word is no such name, it is the first document.
+A first word that is not a subcommand is the first document.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from cli.extracting import evaluating
 from cli.extracting.command import extract
 from cli.extracting.index_command import extract_of_index
 
-_DEFAULT = ":documents"  # which is no name of a file that is given first
+_DEFAULT = ":documents"  # cannot be a subcommand that a user types
 _OF_INDEX = ":index"
 
 
 class _WithDefault(TyperGroup):
-    """Reads a call that names no command as one of the default command, or of that for an index where it names one."""
+    """Without a subcommand, runs the default command, or with --index the one for an index."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
             is_of_index = any(arg.partition("=")[0] == "--index" for arg in args)
-            if is_of_index and "--help" in args:  # which would be taken for the id
+            if is_of_index and "--help" in args:  # would be taken for the id
                 args = ["--help"]
             args = [_OF_INDEX if is_of_index else _DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
 class _Default(TyperCommand):
-    """Is shown under the name of its group, as it is called."""
+    """A command that is shown under the name of its group."""
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return super().make_context(parent.info_name, args, parent=parent.parent, **extra)

@@ -1,4 +1,4 @@
-"""Documents whose fields are known, as examples for the prompts of others."""
+"""Documents with known fields, and their use as examples in prompts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jobs.errors import InputError
 
 
 def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[Example, ...]:
-    """Return the documents of a gold file with their fields. Raises InputError where one is gone or cannot be read."""
+    """Return the documents of a gold file with their fields. Raises InputError if one is missing or unreadable."""
     known = read_known(gold, schema)
     paths = [Path(each.document) for each in known.values()]
     for path, times in Counter(paths).items():
         if times > 1:
-            raise InputError(f"{gold} has {times:,} lines for {path}, one file. Keep the line that is right.")
+            raise InputError(f"{gold} has {times:,} lines for the file {path}. Keep the one that is right.")
         if not path.is_file():
             raise InputError(
-                f"{gold} names {path}, which is no file here. Run where its names are right, or leave it out."
+                f"{gold} names {path}, which is not a file here. Run in the folder of its paths, or remove it."
             )
     examples = []
     for one, document in zip(prepare(paths, cache, on_each=lambda: None), known.values(), strict=True):
@@ -36,7 +36,7 @@ def read_examples(gold: Path, schema: FieldSchema, cache: ParseCache) -> tuple[E
 
 
 def read_known(gold: Path, schema: FieldSchema) -> dict[str, GoldDocument]:
-    """Return a gold file by document. Raises InputError with the line of what is wrong."""
+    """Return the lines of a gold file by document. Raises InputError with the line that is wrong."""
     try:
         return read_gold(text_of(gold).split("\n"), schema)
     except ExtractionError as error:

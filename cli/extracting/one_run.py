@@ -1,4 +1,4 @@
-"""One run of `tokenmill extract`: from read documents to its outputs, or to what it would ask and take."""
+"""One run of `tokenmill extract`: from documents to outputs, or to a prompt and an estimate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobs.errors import InputError
 
 
 def run(job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path], *, outputs: Outputs) -> Tally:
-    """Read the documents, have the questions answered, and write the outputs; return what became of them."""
+    """Read the documents, run the batches, and write the outputs; return the tally."""
     with reading_progress(len(files)) as on_each:
         folder.prepare(files, on_each=on_each)
     job = _with_window(job, place, folder)
@@ -40,13 +40,15 @@ def run(job: ExtractJob, place: Place, folder: ExtractFolder, files: list[Path],
 
 
 def show(job: ExtractJob, place: Place, files: list[Path]) -> None:
-    """Print what the first document that can be read is asked, and what all of them would take."""
+    """Print the prompt of the first readable document, and an estimate for all documents."""
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
         folder = folder_of(job, files, place=place.name, base=Path(base), outputs=[])
         folder.prepare(files, on_each=lambda: None)
         job = _with_window(job, place, folder)
         if not write_first(job, folder):
-            raise InputError(f"no document could be read; the first says: {next(folder.prepared())[1].error}")
+            raise InputError(
+                f"no document could be read; the error of the first is: {next(folder.prepared())[1].error}"
+            )
         print_prompt(folder.first.lines)
         print_fields({"documents": f"{len(files):,}"} | foretold(job, place, folder))
 

@@ -1,4 +1,4 @@
-"""The files that an extraction leaves: a record a line, the fields as columns of a table, a page to look at."""
+"""The output files of an extraction: records, a table of the fields, a report page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from features.pipelines.rows.outputs.tables import TableWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Where what was asked for goes."""
+    """The paths of the outputs."""
 
     records: Path
     table: Path | None = None
@@ -33,7 +33,7 @@ class Outputs:
 
 
 def write_outputs(records: Iterator[dict[str, Any]], outputs: Outputs, *, schema: FieldSchema) -> None:
-    """Write every record, and its fields to the table, each file put in its place when it is whole."""
+    """Write records and the table, each file replaced once complete."""
     with ExitStack() as closing:
         rows: TableWriter | None = None
         columns = {} if outputs.table is None else table_columns(schema)
@@ -48,7 +48,7 @@ def write_outputs(records: Iterator[dict[str, Any]], outputs: Outputs, *, schema
 
 
 class MostDoubtful:
-    """Keeps of passing records those that a person should look at first: as many as a page can show."""
+    """Keeps the records that need review most, as many as a page can show."""
 
     def __init__(self, most: int = 200) -> None:
         self._most = most
@@ -64,12 +64,12 @@ class MostDoubtful:
             yield record
 
     def records(self) -> list[dict[str, Any]]:
-        """Return those kept, in the order in which they passed."""
+        """Return the kept records in their original order."""
         return [record for _, _, record in sorted(self._kept, key=lambda entry: -entry[1])]
 
 
 def write_report(doubtful: MostDoubtful, path: Path, *, cache: ParseCache) -> None:
-    """Write a page of documents with their values marked."""
+    """Write a page of documents with marked values."""
     kept = doubtful.records()
     texts = {one["document"]: cache.load(one["sha256"]).text for one in kept if one["error"] is None}
     title = "Extraction"

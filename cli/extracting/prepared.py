@@ -1,6 +1,6 @@
-"""Files as read documents on disk: the same bytes are read once by a version of the readers, whoever asks.
+"""Parsed documents on disk: the same bytes are parsed once per version of the parsers.
 
-Failures are not kept here: what failed is read again by the next run.
+Failures are not stored: the next run tries again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from jobs.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A file, and what reading it came to."""
+    """A file and the result of parsing it."""
 
     name: str
     sha256: str
     error: dict[str, Any] | None = None
-    """The code, the message and the page, where it could not be read."""
+    """Code, message and page of the error, if it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParseCache:
-    """Read documents by their bytes, in folders of one version of the readers."""
+    """Parsed documents by digest, in a folder per version of the parsers."""
 
     root: Path
 
@@ -43,14 +43,14 @@ class ParseCache:
 
     @property
     def version(self) -> str:
-        """Return a digest of the versions of the readers."""
+        """Return a digest of the versions of the parsers."""
         return self.root.name
 
     def path_of(self, sha256: str) -> Path:
         return self.root / sha256[:2] / f"{sha256}.doc"
 
     def load(self, sha256: str) -> Document:
-        """Return a document that was prepared."""
+        """Return a parsed document."""
         return Document.from_bytes(self.path_of(sha256).read_bytes())
 
     def store(self, sha256: str, stored: bytes) -> None:
@@ -61,7 +61,7 @@ class ParseCache:
 
 
 def prepare(files: Iterable[Path], cache: ParseCache, *, on_each: Callable[[], None]) -> Iterator[Prepared]:
-    """Read files, one after the other; `on_each` runs behind each. Raises InputError where one cannot be opened."""
+    """Parse files one after the other; `on_each` runs after each. Raises InputError if one cannot be opened."""
     with DocumentReader() as reader:
         for path in files:
             yield _prepared(path, cache, reader)
@@ -69,7 +69,7 @@ def prepare(files: Iterable[Path], cache: ParseCache, *, on_each: Callable[[], N
 
 
 def name_of(path: Path) -> str:
-    """Return a file's path as JSON can hold it: bytes that are no UTF-8 as `\\xfc`."""
+    """Return a file's path for JSON: bytes that are not UTF-8 as `\\xfc`."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -80,8 +80,8 @@ def _prepared(path: Path, cache: ParseCache, reader: DocumentReader) -> Prepared
         try:
             cache.store(sha256, reader.read_stored(content, path.name))
         except DocumentError as error:
-            said = {"code": str(error.code), "message": error.message, "page": error.page}
-            return Prepared(name=name_of(path), sha256=sha256, error=said)
+            failure = {"code": str(error.code), "message": error.message, "page": error.page}
+            return Prepared(name=name_of(path), sha256=sha256, error=failure)
     return Prepared(name=name_of(path), sha256=sha256)
 
 
@@ -89,4 +89,4 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}. Permit it, or leave the file out.") from None
+        raise InputError(f"cannot read {path}: {error.strerror}. Grant access, or leave the file out.") from None

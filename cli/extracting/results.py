@@ -1,4 +1,4 @@
-"""The results of a stage's lines, found by their custom_id as long as they are asked for in the order of the lines."""
+"""The results of a stage's lines by custom_id, read in the order of the lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from features.documents.extraction.course.answers import LineResult, result_of
 
 
 class Results:
-    """A batch's two files side by side; for a `with` block."""
+    """The two result files of a batch; for a `with` block."""
 
     def __init__(self, files: ResultFiles) -> None:
         self._closing = ExitStack()
@@ -27,11 +27,11 @@ class Results:
         self._closing.close()
 
     def pop(self, custom_id: str) -> LineResult | None:
-        """Return the result of a line, each once; None where there is no such line."""
-        found = next((raw for file in self._files if (raw := file.pop(custom_id)) is not None), None)
-        return None if found is None else result_of(orjson.loads(found))
+        """Return the result of a line, each once; None if there is no such line."""
+        raw_result = next((raw for file in self._files if (raw := file.pop(custom_id)) is not None), None)
+        return None if raw_result is None else result_of(orjson.loads(raw_result))
 
     def pop_all(self, prefix: str) -> dict[str, LineResult]:
-        """Return the results of the next lines whose custom_id begins so, by the rest of it."""
-        found = {rest: raw for file in self._files for rest, raw in file.pop_all(prefix)}
-        return {rest: result_of(orjson.loads(raw)) for rest, raw in found.items()}
+        """Return the next results whose custom_id starts with `prefix`, by the rest of the custom_id."""
+        results = {rest: raw for file in self._files for rest, raw in file.pop_all(prefix)}
+        return {rest: result_of(orjson.loads(raw)) for rest, raw in results.items()}

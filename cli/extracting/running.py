@@ -1,4 +1,4 @@
-"""One extraction from its documents to its records: read, asked, asked again, put together, each once."""
+"""The batches of an extraction and its records: first questions, second reading, further questions, covered values."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _Requests = Callable[[ExtractJob, Showing, Answers], Mapping[int, Request] | Map
 
 @dataclass(slots=True)
 class Tally:
-    """What became of documents and of their values, counted as records pass."""
+    """Counts over documents and values, updated as records pass."""
 
     num_done: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    """How many documents failed, by code."""
+    """Failed documents by code."""
     groundings: Counter[str] = field(default_factory=Counter)
-    """How many values that must stand in their document were found there, by how."""
+    """Values that must be in their document, by kind of match."""
     num_noted: int = 0
-    """Documents of whose reading, or of whose questions, something is noted."""
+    """Documents with notes about parsing or questions."""
     num_to_review: int = 0
-    """Values, null among them, that a person should look at."""
+    """Values, including null, that need review."""
     num_withheld: int = 0
-    """Values that are null because what was answered stands nowhere in the document."""
+    """Values set to null because the answer is not in the document."""
     usage: Counter[str] = field(default_factory=Counter)
 
     def passing(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -52,14 +52,14 @@ class Tally:
                 self.codes[one["error"]["code"]] += 1
             self.groundings.update(each["grounding"] for each in one["evidence"] if "status" in each["features"])
             self.usage.update(one["usage"])
-            self.num_noted += bool(one.get("notes"))  # which an older server does not tell
+            self.num_noted += bool(one.get("notes"))  # missing on an older server
             self.num_to_review += sum(each["review"] for each in one["evidence"])
             self.num_withheld += sum("answer" in each for each in one["evidence"])
             yield one
 
 
 def written_before(folder: ExtractFolder, outputs: Sequence[Path]) -> Tally | None:
-    """Return what an earlier start counted that has written the outputs, where they are as it wrote them."""
+    """Return the tally of an earlier start, if its outputs are unchanged."""
     if not folder.is_done(outputs):
         return None
     state = folder.run.read()
@@ -67,13 +67,13 @@ def written_before(folder: ExtractFolder, outputs: Sequence[Path]) -> Tally | No
 
 
 def check_schemas(job: ExtractJob, place: Place) -> None:
-    """Raise InputError where the place is known not to keep the schema of a group's answers."""
+    """Raise InputError if the place cannot enforce the schema of a group's answers."""
     for group in range(len(job.groups)):
         place.check_schema(job.first_request(group, "").response_format["json_schema"]["schema"])
 
 
 def write_first(job: ExtractJob, folder: ExtractFolder) -> bool:
-    """Write the lines that ask readable documents for every group, unless they are there; tell if there are any."""
+    """Write the first questions, for every group of readable documents, unless they exist; return if there are any."""
     if not folder.first.lines.exists():
         with folder.writing(folder.first) as file:
             for number, group, text in _shown(job, folder):
@@ -82,7 +82,7 @@ def write_first(job: ExtractJob, folder: ExtractFolder) -> bool:
 
 
 def write_second_reading(job: ExtractJob, folder: ExtractFolder) -> bool:
-    """Write the lines that read documents another way, unless they are there; tell if there are any."""
+    """Write the second reading's lines, unless they exist; return if there are any."""
     if not folder.second_reading.lines.exists():
         with folder.writing(folder.second_reading) as file:
             for number, group, text in _shown(job, folder):
@@ -92,7 +92,7 @@ def write_second_reading(job: ExtractJob, folder: ExtractFolder) -> bool:
 
 
 def _shown(job: ExtractJob, folder: ExtractFolder) -> Iterator[tuple[int, int, str]]:
-    """Yield what each readable document shows of itself for each group: its number, the group and the text."""
+    """Yield the excerpt of each readable document for each group: document number, group and text."""
     for number, one in folder.prepared():
         if one.error is None:
             showing = job.showing(folder.cache.load(one.sha256))
@@ -101,17 +101,17 @@ def _shown(job: ExtractJob, folder: ExtractFolder) -> Iterator[tuple[int, int, s
 
 
 def write_again(job: ExtractJob, folder: ExtractFolder, stage: Stage) -> bool:
-    """Write the lines of the next round of further questions, unless they are there; tell if there are any."""
+    """Write the next round of further questions, unless they exist; return if there are any."""
     return _write_later(job, folder, stage, again_requests)
 
 
 def write_covered(job: ExtractJob, folder: ExtractFolder) -> bool:
-    """Write the lines that ask with all values covered, unless they are there; tell if there are any."""
+    """Write the lines with covered values, unless they exist; return if there are any."""
     return _write_later(job, folder, folder.covered, covered_requests)
 
 
 def _write_later(job: ExtractJob, folder: ExtractFolder, stage: Stage, requests: _Requests) -> bool:
-    """Write what all answers so far lead to, as many lines as a batch may have: records tell what was not asked."""
+    """Write the lines that follow from all answers, at most the lines of a batch: records note what is missing."""
     if not stage.lines.exists():
         most = load_settings().max_batch_lines
         with folder.writing(stage) as file, _AllResults(job, folder) as results:
@@ -129,7 +129,7 @@ def _later_lines(job: ExtractJob, folder: ExtractFolder, results: _AllResults, r
 
 
 def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> None:
-    """Bring all answers into the folder."""
+    """Run all batches into the folder."""
     if write_first(job, folder):
         session.run(folder.first)
         if job.passes.second_reading and write_second_reading(job, folder):
@@ -142,7 +142,7 @@ def run_batches(job: ExtractJob, folder: ExtractFolder, session: Session) -> Non
 
 
 def records(job: ExtractJob, folder: ExtractFolder) -> Iterator[dict[str, Any]]:
-    """Yield the record of each document, in the order in which they were given."""
+    """Yield the record of each document, in input order."""
     with _AllResults(job, folder) as results:
         for number, one in folder.prepared():
             if one.error is None:
@@ -157,7 +157,7 @@ def _record(job: ExtractJob, folder: ExtractFolder, prepared: Prepared, answers:
 
 
 class _AllResults:
-    """The results of all stages, for a `with` block; documents must be asked for in their order."""
+    """The results of all stages, for a `with` block; documents must be read in order."""
 
     def __init__(self, job: ExtractJob, folder: ExtractFolder) -> None:
         self._job = job
@@ -182,9 +182,9 @@ class _AllResults:
 
 
 def _by_group(job: ExtractJob, stage: Results, *, number: int) -> dict[int, LineResult]:
-    """Return what a stage that not every group is part of says of a document."""
-    found = {group: stage.pop(custom_id(number, group)) for group in range(len(job.groups))}
-    return {group: result for group, result in found.items() if result is not None}
+    """Return a document's results of a stage that has only some groups."""
+    results = {group: stage.pop(custom_id(number, group)) for group in range(len(job.groups))}
+    return {group: result for group, result in results.items() if result is not None}
 
 
 def _first_answers(job: ExtractJob, first: Results, *, number: int) -> list[LineResult]:
@@ -194,7 +194,7 @@ def _first_answers(job: ExtractJob, first: Results, *, number: int) -> list[Line
 def _required(first: Results, name: str) -> LineResult:
     result = first.pop(name)
     if result is None:
-        raise ServiceError(f"the results have no line for {name}, or not in the order of the lines")
+        raise ServiceError(f"the results have no line for {name}, or are not in the order of the lines")
     return result
 
 

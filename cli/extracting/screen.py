@@ -1,4 +1,4 @@
-"""What a person sees of an extraction: progress while files are read, some documents' fields at the end."""
+"""Terminal output of an extraction: parsing progress, sample fields, summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARKS = {"exact": "", "normalised": "", "fuzzy": "about", "none": "not found"}
 
 @contextmanager
 def reading_progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show how many of `total` files are read; the function that is given counts one."""
+    """Show how many of `total` files are read; the yielded function counts one."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -39,7 +39,7 @@ def reading_progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def noting(records: Iterator[dict[str, Any]], shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Pass records on, and keep the first ones with fields."""
+    """Yield records unchanged, and collect the first ones with fields in `shown`."""
     for one in records:
         if one["error"] is None and len(shown) < _MAX_SHOWN:
             shown.append(one)
@@ -54,7 +54,7 @@ def print_prompt(lines: Path) -> None:
 
 
 def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
-    """Print the fields of the first documents; nothing into a pipe."""
+    """Print the fields of the first documents; nothing in a pipe."""
     if not sys.stdout.isatty():
         return
     table = Table("document", "field", "value", "score", "where", box=None, pad_edge=False, collapse_padding=True)
@@ -67,23 +67,25 @@ def print_examples(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def summary(tally: Tally) -> list[str]:
-    """Return what is to be said at the end, a line each."""
+    """Return the lines of the summary."""
     num_failed = tally.codes.total()
     lines = [f"{tally.num_done:,} of {counted(tally.num_done + num_failed, 'document')} done"]
     if num_failed:
         lines.append(f"{num_failed:,} failed: {by_code(tally.codes)}")
     if tally.num_noted:
         lines.append(
-            f"{tally.num_noted:,} of them not wholly read or asked, or not for certain: `notes` of their records"
+            f"{tally.num_noted:,} of them not read or asked completely, or uncertain: see `notes` of their records"
         )
     if num_values := tally.groundings.total():
-        found = num_values - tally.groundings["none"]
+        num_grounded = num_values - tally.groundings["none"]
         lines.append(
-            f"{counted(num_values, 'value')}, {found / num_values:.1%} of them found in the document; "
-            f"{counted(tally.num_to_review, 'answer')} to be looked at (review: true)"
+            f"{counted(num_values, 'value')}, {num_grounded / num_values:.1%} of them found in the document; "
+            f"{counted(tally.num_to_review, 'answer')} to review (review: true)"
         )
     if tally.num_withheld:
-        lines.append(f"{counted(tally.num_withheld, 'answer')} in no document: null, with the note {NOT_IN_DOCUMENT}")
+        lines.append(
+            f"{counted(tally.num_withheld, 'answer')} not in the document: set to null, with the note {NOT_IN_DOCUMENT}"
+        )
     if num_input := tally.usage["input_tokens"]:
         lines.append(
             f"tokens {num_input:,} in, {tally.usage['cached_tokens'] / num_input:.1%} of them from the prefix cache; "
@@ -103,7 +105,7 @@ def _score(evidence: Mapping[str, Any]) -> str:
 
 
 def where(evidence: Mapping[str, Any]) -> str:
-    """Return where a value stands, in words; nothing of null, and of a list without items."""
+    """Return the place of a value in words; empty for null and for an empty list."""
     if "answer" in evidence:
         return "nowhere"
     if evidence["value"] in (None, []):
@@ -119,7 +121,7 @@ def where(evidence: Mapping[str, Any]) -> str:
 
 
 def end(tally: Tally, *, fail_on_errors: bool) -> None:
-    """Say what became of the documents, and leave with the status that says it too."""
+    """Print the summary, and exit with the matching status."""
 
     for line in summary(tally):
         say(line)

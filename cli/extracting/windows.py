@@ -1,7 +1,7 @@
-"""How much a model reads at once, and how its tokens are counted here: what longer documents are shown in parts by.
+"""The context of a model and the counting of its tokens, by which longer documents are split.
 
-On this machine its own tokenizer counts. A server says how long its context is, not how it counts: there two bytes of
-text are a token, which is more than most texts have.
+On this machine the model's tokenizer counts. A server gives its context but no tokenizer: two bytes of text then count
+as a token, which is more than most texts have.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def window_of(place: Place, *, max_tokens: int | None) -> Window | None:
-    """Return the window of a model whose context is known."""
+    """Return the window of a model; None if its context is not known."""
     if max_tokens is None:
         return None
     if isinstance(place, ThisMachine):
@@ -32,7 +32,7 @@ def window_of(place: Place, *, max_tokens: int | None) -> Window | None:
 
 
 def context_of(place: Place) -> int | None:
-    """Return how many tokens a place's model takes, prompt and answer together; None where that cannot be told."""
+    """Return the context of a place's model in tokens, prompt and answer together; None if not known."""
     if isinstance(place, Server):
         return _at_server(place.client, place.model)
     assert isinstance(place, ThisMachine)
@@ -42,9 +42,9 @@ def context_of(place: Place) -> int | None:
 def _at_server(client: OpenAI, model: str) -> int | None:
 
     with server_errors_as_sentences(client):
-        told: Any = client.models.retrieve(model)
-    found: int | None = getattr(told, "max_model_len", None)  # none where no worker runs it, or of an older server
-    return found
+        served: Any = client.models.retrieve(model)
+    context: int | None = getattr(served, "max_model_len", None)  # None without a worker, or on an older server
+    return context
 
 
 def _here(path: str) -> int | None:
@@ -52,11 +52,11 @@ def _here(path: str) -> int | None:
     try:
         return load_model_config(path).max_model_len
     except EngineError:
-        return None  # the stack says why it cannot be loaded
+        return None  # the stack reports why it cannot be loaded
 
 
 class _Counting:
-    """Counts by a model's tokenizer, which is loaded for the first text that may be too long."""
+    """Counts with a model's tokenizer, loaded for the first text that may be too long."""
 
     def __init__(self, path: str) -> None:
         self._path = path

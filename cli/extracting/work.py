@@ -1,7 +1,7 @@
-"""Everything of one extraction on disk, so that the same command goes on where it was stopped.
+"""The files of an extraction, from which the same command resumes.
 
-context.json             how many tokens the model took when the run began, which decides what prompts show
-documents.jsonl          what each file is, and why some could not be read
+context.json             the model's context in tokens when the run began, which determines excerpts
+documents.jsonl          each file with its digest, or why it could not be read
 first/ second_reading/ again/ again-2/ … covered/
                          a batch each: input.jsonl, answers.jsonl, answers.errors.jsonl
 stack/                   the data of the stack of its own, while it is unfinished
@@ -67,16 +67,16 @@ class ExtractFolder:
         return self.run.root / "context.json"
 
     def context(self, ask: Callable[[], int | None]) -> int | None:
-        """Return the context that the first start was told; this is it where there was none."""
+        """Return the context that the first start got; the first start asks."""
         if not self.context_note.exists():
             self.run.root.mkdir(parents=True, exist_ok=True)
             with replacing(self.context_note) as file:
                 file.write(orjson.dumps(ask()))
-        found: int | None = orjson.loads(self.context_note.read_bytes())
-        return found
+        context: int | None = orjson.loads(self.context_note.read_bytes())
+        return context
 
     def prepare(self, files: Sequence[Path], *, on_each: Callable[[], None]) -> None:
-        """Read all files and note what became of each, unless an earlier start did."""
+        """Parse all files and store the results, unless an earlier start did."""
         if self.note.exists():
             return
         self.run.root.mkdir(parents=True, exist_ok=True)
@@ -92,24 +92,24 @@ class ExtractFolder:
 
     @contextmanager
     def writing(self, stage: Stage) -> Iterator[BinaryIO]:
-        """Write the lines of a stage, whole or not at all."""
+        """Write the lines of a stage atomically."""
         stage.run.root.mkdir(parents=True, exist_ok=True)
         with replacing(stage.lines) as file:
             yield file
 
     def is_done(self, outputs: Sequence[Path]) -> bool:
-        """Tell whether an earlier start has written the outputs, and they are as they were written."""
+        """Return whether an earlier start has written the outputs, and they are unchanged."""
         return self.run.has_written(outputs)
 
     def finish(self, outputs: Sequence[Path], *, num_done: int, failed: Mapping[str, int]) -> None:
-        """Note the outputs and what became of the documents, and free the disk."""
-        noted = {str(path.absolute()): sha256_of(path) for path in outputs}
-        self.run.write(replace(self.run.read(), outputs=noted, num_answered=num_done, failed=dict(failed)))
+        """Store the outputs and the tally, and free the disk."""
+        digests = {str(path.absolute()): sha256_of(path) for path in outputs}
+        self.run.write(replace(self.run.read(), outputs=digests, num_answered=num_done, failed=dict(failed)))
         self.free_disk()
 
     def free_disk(self) -> None:
-        """Remove all but the note of the outputs, the last stage first: what a kill leaves can be gone on with."""
-        # By their names: an earlier kill may have left a round without the one before it.
+        """Delete all but the state of the outputs, the last stage first, so that a kill leaves a resumable run."""
+        # By name: an earlier kill may have left a round without its predecessor.
         rounds = sorted(self.run.root.glob("again*"), key=lambda path: (len(path.name), path.name), reverse=True)
         for root in (self.covered.run.root, *rounds, self.second_reading.run.root, self.first.run.root):
             shutil.rmtree(root, ignore_errors=True)
@@ -121,7 +121,7 @@ class ExtractFolder:
 def folder_of(
     job: ExtractJob, files: Sequence[Path], *, place: str, base: Path, outputs: Sequence[Path]
 ) -> ExtractFolder:
-    """Return the folder of these documents' job at a place into these outputs, read by the readers of this release."""
+    """Return the folder of a job over these documents, for a place, outputs and the version of the parsers."""
     cache = ParseCache.below(base)
     named = [f"{name_of(path)} {sha256_of(path)}" for path in files]
     key = job.identity(place, repr(job.passes), cache.version, *(name_of(path.absolute()) for path in outputs), *named)

@@ -1,4 +1,4 @@
-"""One call of `tokenmill.map` in a process of ours: a folder has the table, and gets the new columns or an error."""
+"""Runs a call of `tokenmill.map` in its own process: a folder has the table, and gets the new columns or an error."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from jobs.errors import TokenmillError
 from tokenmill.mapping import ADDED, INTERRUPTED, TABLE, note_error
 
 Call = Mapping[str, Any]
-"""What `tokenmill.map` was given, but for the table."""
+"""The arguments of `tokenmill.map` except the table."""
 
 
 def answer(folder: Path, call: Call, *, is_taken: Callable[[], bool]) -> int:
     """Answer a call; return the exit status.
 
-    `is_taken` tells the caller of the new columns and returns whether it has them; until then the run is kept.
+    `is_taken` announces the new columns and returns whether the caller has them; until then the run is kept.
     """
     try:
         _map(folder, call, is_taken)

@@ -1,4 +1,4 @@
-"""A table that came from another process as a source of rows, and the new columns that go back to it."""
+"""A table from another process as a source of rows, and the new columns for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BATCH_ROWS = 512
 
 
 def source_of(path: Path, form: str) -> tuple[Source, Format]:
-    """Return the table of a file, and which output is like it: Parquet where columns have types."""
+    """Return the table of a file, and the matching output format: Parquet if columns have types."""
     if form == COLUMNS:
         return _source_of_columns(read_columns(path)), Format.PARQUET
     source = Source(

@@ -1,6 +1,6 @@
-"""Where the process of one call of `tokenmill.map` begins: FOLDER PARENT-ID READY, and the call on standard input.
+"""Entry point of the process of a `tokenmill.map` call: arguments FOLDER PARENT-ID READY, the call on standard input.
 
-It writes to the descriptor READY once there are new columns; a second line of input says that they were taken.
+It writes to the descriptor READY once the new columns exist; a second line of input confirms that they were taken.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def main(folder: str, parent_id: str, ready: str) -> int:
 
 
 def _stop_with(parent_id: int) -> None:
-    """Have this process stop, in order, when the one that called ends without a goodbye."""
+    """Stop this process in order if the calling process dies."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DEATH_SIGNAL, int(signal.SIGTERM))
-    if os.getppid() != parent_id:  # it ended before the line above
+    if os.getppid() != parent_id:  # it died before the line above
         sys.exit(_TERMINATED)
 
 
@@ -47,7 +47,7 @@ def _run(folder: str, parent_id: str, ready: str) -> int:
     try:
         return main(folder, parent_id, ready)
     finally:
-        if os.getppid() != int(parent_id):  # nobody else removes the table
+        if os.getppid() != int(parent_id):  # nothing else removes the table
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""`tokenmill map SOURCE -o OUT`: a table through a prompt and a model, to a table with the answers' columns."""
+"""`tokenmill map SOURCE -o OUT`: sends the rows of a table through a prompt, and adds columns with the answers."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ def map_(
     ],
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="OUT.jsonl, .csv or .parquet; see --dry-run.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="OUT.jsonl, .csv or .parquet; optional with --dry-run."),
     ] = None,
-    prompt: Annotated[Path, typer.Option(metavar="PROMPT.j2", help="Template: {{ column }} is that of a row.")],
+    prompt: Annotated[Path, typer.Option(metavar="PROMPT.j2", help="Template; {{ column }} is the value of a row.")],
     schema: Annotated[
         Path | None, typer.Option(metavar="OUT.json", help="JSON schema of the answers; its properties become columns.")
     ] = None,
     model: Model = None,
     base_url: BaseUrl = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0)] = None,
     param: Param = None,
-    prefix: Annotated[str, typer.Option(help="Before the names of the new columns.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of the new columns' names.")] = "",
     window: Window = "24h",
-    data_dir: Annotated[Path | None, typer.Option(help="Unfinished runs are kept in its folder runs/")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder for unfinished runs (runs/)")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first three prompts and what all would take; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the first three prompts and an estimate; run nothing.")
     ] = False,
     fail_on_errors: Annotated[
         bool, typer.Option("--fail-on-errors", help="Exit with status 3 if a row failed.")
@@ -64,11 +65,11 @@ def map_(
 ) -> None:
     """Send every row of a table through a prompt, and write the rows with columns for the answers.
 
-    A row that fails keeps its place, and its column `error` says why; exit status 1 if every row failed. Interrupted,
-    even by kill -9, the same command goes on where it was.
+    A failed row keeps its place, with the reason in the column `error`; exit status 1 if every row failed. After an
+    interruption, even kill -9, the same command resumes.
     """
     if output is None and not dry_run:
-        raise InputError("no output was given. Say with -o where the table goes, or look first with --dry-run.")
+        raise InputError("no output was given. Name a file for the table with -o, or try --dry-run first.")
     form = Format.JSONL if output is None else output_format(output.name)
     if output is not None:
         require_replaceable(output)
@@ -87,7 +88,7 @@ def map_(
     )
     rows = open_source(source)
     with _named(prompt, schema):
-        job = plan(rows, wanted, form)  # before a server is asked for anything
+        job = plan(rows, wanted, form)  # before any request to a server
     place = place_of(model, base_url=base_url, window=window)
     job = replace(job, ask=replace(job.ask, model=place.model))
     if dry_run:
@@ -114,7 +115,7 @@ def _run(job: MapJob, place: Place, output: Path, *, base: Path, fail_on_errors:
 
 
 def _end(tally: Tally, *, fail_on_errors: bool) -> None:
-    """Say how many rows failed, and exit as that asks."""
+    """Print how many rows failed, and exit with the matching status."""
     num_failed = tally.codes.total()
     if num_failed:
         say(f"{num_failed:,} failed, see the column error: {by_code(tally.codes)}")
@@ -125,7 +126,7 @@ def _end(tally: Tally, *, fail_on_errors: bool) -> None:
 
 
 def _show(job: MapJob, place: Place) -> None:
-    """Print the first prompts as a model would get them, and what all of them would take."""
+    """Print the first prompts as the model gets them, and an estimate for all."""
     check_schema(job, place)
     shown: list[RequestLine | UnrenderedRow] = []
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as base:
@@ -134,16 +135,16 @@ def _show(job: MapJob, place: Place) -> None:
         for one in shown:
             print(_prompt_of(one))
         fields = {"rows": f"{rendered.num_rows:,}", "unrendered": f"{rendered.num_unrendered:,}"}
-        _, told = estimated(place, folder.stage.lines)
-        print_fields(fields | told)
+        _, estimate = estimated(place, folder.stage.lines)
+        print_fields(fields | estimate)
 
 
 def _prompt_of(one: RequestLine | UnrenderedRow) -> str:
 
     if isinstance(one, UnrenderedRow):
         return f"--- row {one.index}: no prompt: {one.error}\n"
-    said = "\n".join(f"# {message.role}:\n{message.content}" for message in one.messages)
-    return f"--- row {one.index}\n{said}\n"
+    messages = "\n".join(f"# {message.role}:\n{message.content}" for message in one.messages)
+    return f"--- row {one.index}\n{messages}\n"
 
 
 def _json_file(path: Path) -> Any:
@@ -152,12 +153,12 @@ def _json_file(path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}: line {error.lineno}, column {error.colno}: it is no JSON ({error.msg}).") from None
+        raise InputError(f"{path}: line {error.lineno}, column {error.colno}: it is not JSON ({error.msg}).") from None
 
 
 @contextmanager
 def _named(prompt: Path, schema: Path | None) -> Iterator[None]:
-    """Say of a template or a schema that is refused in which file it stands."""
+    """Name the file in errors about the template or the schema."""
     try:
         yield
     except InputError as error:

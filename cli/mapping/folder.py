@@ -1,4 +1,4 @@
-"""The rendered lines of a job and its results on disk, so that the same command goes on where it was stopped."""
+"""The rendered lines and the results of a job on disk, from which the same command resumes."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from features.pipelines.rows.sources.source import Row
 from jobs.errors import InputError
 
 MAX_SHOWN = 3
-"""Rows that a dry run shows."""
+"""Number of rows that a dry run shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """What became of a source's rows, noted once all of them are lines."""
+    """The outcome of rendering a source's rows, stored once all are rendered."""
 
     identity: str
-    """Of the source, when it was read."""
+    """Identity of the source when it was read."""
     num_rows: int
     num_unrendered: int
     columns: list[str]
-    """Of the source."""
+    """Columns of the source."""
     schema: str | None
-    """A pyarrow.Schema of the output in its own form, as base64; None where the output has no types."""
+    """The serialized pyarrow.Schema of the output, as base64; None if the output has no types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapFolder:
-    """Files of one job, below the folder of its run."""
+    """The files of a job, in the folder of its run."""
 
     run: RunFolder
 
@@ -63,7 +63,7 @@ class MapFolder:
     def render(self, job: MapJob, *, shown: list[RequestLine | UnrenderedRow] | None = None) -> Rendered:
         """Write the lines of all rows, unless an earlier start did. The first ones are added to `shown`.
 
-        Raises InputError where the source cannot be read, or no row becomes a line.
+        Raises InputError if the source cannot be read, or no row can be rendered.
         """
         if self.note.exists():
             return Rendered(**orjson.loads(self.note.read_bytes()))
@@ -87,7 +87,7 @@ class MapFolder:
         return rendered
 
     def _write_lines(self, job: MapJob, shown: list[RequestLine | UnrenderedRow]) -> tuple[int, int]:
-        """Return how many rows there are, and how many of them are no lines."""
+        """Return the number of rows, and of rows that could not be rendered."""
         num_rows = failed = 0
         with replacing(self.stage.lines) as lines, replacing(self.unrendered) as unrendered:
             for one in request_lines(job.source, job.template, job.ask):
@@ -102,9 +102,11 @@ class MapFolder:
         return num_rows, failed
 
     def rows(self, job: MapJob, rendered: Rendered) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the output. Raises InputError where the source is not what it was."""
+        """Yield the rows of the output. Raises InputError if the source has changed."""
         if job.source.identity() != rendered.identity:
-            raise InputError(f"{job.source.description} has changed since its rows were read. Run the same again.")
+            raise InputError(
+                f"{job.source.description} has changed since its rows were read. Run the same command again."
+            )
         results = [lines_of(path) for path in self.stage.results.paths]
         unrendered = (UnrenderedRow(**orjson.loads(line)) for line in lines_of(self.unrendered))
         return joined_rows(job.source, job.shape, unrendered=unrendered, results=results)
@@ -117,12 +119,12 @@ class MapFolder:
         self.run.forget_stack()
 
     def remove(self) -> None:
-        """Forget that there was such a job."""
+        """Delete everything of the job."""
         shutil.rmtree(self.run.root, ignore_errors=True)
 
 
 def arrow_schema(rendered: Rendered) -> Any:
-    """Return the pyarrow.Schema of the output; None where it has no types."""
+    """Return the pyarrow.Schema of the output; None if it has no types."""
     if rendered.schema is None:
         return None
     return loaded(base64.b64decode(rendered.schema))
@@ -139,7 +141,7 @@ def _output_schema(job: MapJob, seen: SeenColumns, columns: list[str]) -> str | 
 
 
 def _noting(job: MapJob, seen: SeenColumns) -> MapJob:
-    """Look at rows that have no header as they pass."""
+    """Collect the columns of a source without a header as its rows pass."""
     if job.source.columns is not None:
         return job
 
@@ -153,7 +155,7 @@ def _noting(job: MapJob, seen: SeenColumns) -> MapJob:
 
 def _nothing_to_run(job: MapJob, num_rows: int, unrendered: Path) -> InputError:
     if num_rows == 0:
-        return InputError(f"{job.source.description} holds no rows.")
+        return InputError(f"{job.source.description} has no rows.")
     first = orjson.loads(next(lines_of(unrendered)))
     misfit = "the only row of {} does not fit" if num_rows == 1 else f"none of the {num_rows:,} rows of {{}} fits"
     return InputError(f"{misfit.format(job.source.description)} the prompt. Row {first['index']}: {first['error']}")

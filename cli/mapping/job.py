@@ -1,4 +1,4 @@
-"""What is to be done with a table, checked as far as that goes before a row is read."""
+"""A map job: source, template, request and output, checked as far as possible before a row is read."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class MapJob:
     ask: Ask
     shape: Shape
     form: Format
-    """Of the output."""
+    """Format of the output."""
 
     def identity(self, *parts: str) -> str:
-        """Return a digest of all that the results depend on, and of `parts`. Reads the source once."""
+        """Return a digest of everything that determines the results, and of `parts`. Reads the source once."""
         prompt = [(part.role, part.source) for part in self.template.parts]
-        said = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix, self.form.value, parts]
-        return hashlib.sha256(orjson.dumps(said)).hexdigest()[:24]
+        identity = [self.source.identity(), prompt, self.ask.body(), self.shape.prefix, self.form.value, parts]
+        return hashlib.sha256(orjson.dumps(identity)).hexdigest()[:24]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks for, as given."""
+    """The options of a user, unparsed."""
 
     prompt: str
     model: str
-    """The name that the lines give."""
+    """The model name in the lines."""
     schema: Any = None
-    """A JSON schema; None for texts."""
+    """A JSON schema; None for text answers."""
     params: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
 
 
 def plan(source: Source, wanted: Wanted, form: Format) -> MapJob:
-    """Return the job. Raises InputError where the template, the schema, or both beside the source cannot be used."""
+    """Return the job. Raises InputError if template or schema are invalid, or do not fit the source."""
     template = check(wanted.prompt)
     require_columns(template, source.columns)
     if "messages" in wanted.params or "response_format" in wanted.params or "model" in wanted.params:

@@ -1,4 +1,4 @@
-"""One job from its source to its output: rendered, run, joined, each step once however often it is started."""
+"""Runs a map job: render, run, join; each step once, however often the command is started."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CODE = re.compile(r"\((\w+)\)$")
 
 @dataclass(slots=True)
 class Tally:
-    """What became of rows, counted as they pass."""
+    """Counts over rows as they pass."""
 
     num_answered: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    """How many failed, by the code at the end of their error."""
+    """Failed rows by the code at the end of their error."""
 
     def passing(self, rows: Iterator[dict[str, Any]], *, error_column: str) -> Iterator[dict[str, Any]]:
         for row in rows:
@@ -35,18 +35,18 @@ class Tally:
             if error is None:
                 self.num_answered += 1
             else:
-                found = _CODE.search(error)
-                self.codes[found[1] if found else "unrendered"] += 1
+                match = _CODE.search(error)
+                self.codes[match[1] if match else "unrendered"] += 1
             yield row
 
 
 def folder_of(job: MapJob, place: Place, *, base: Path, output: str) -> MapFolder:
-    """Return the folder of the job whose results of this place go to this output."""
+    """Return the folder of a job at this place with this output."""
     return MapFolder(run=RunFolder.below(base, job.identity(place.name, output)))
 
 
 def written_before(folder: MapFolder, output: Path) -> Tally | None:
-    """Return the tally of an earlier start that has written the output, where that is as it was written."""
+    """Return the tally of an earlier start that has written the output, if that is unchanged."""
     if not folder.run.has_written([output]):
         return None
     state = folder.run.read()
@@ -54,18 +54,18 @@ def written_before(folder: MapFolder, output: Path) -> Tally | None:
 
 
 def check_schema(job: MapJob, place: Place) -> None:
-    """Raise InputError where the place is known not to keep the schema of the answers."""
+    """Raise InputError if the place cannot enforce the schema of the answers."""
     if job.ask.schema is not None:
         place.check_schema(job.ask.schema)
 
 
 def compute(job: MapJob, place: Place, folder: MapFolder, *, say: Callable[[str], None]) -> Rendered:
-    """Bring the results of a job into its folder, however far an earlier start came."""
+    """Complete the results of a job in its folder, from where an earlier start stopped."""
     rendered = folder.render(job)
     if rendered.num_unrendered:
         say(
             f"no prompt for {rendered.num_unrendered:,} of {counted(rendered.num_rows, 'row')}; "
-            f"the column {ERROR_COLUMN} says why"
+            f"see the column {ERROR_COLUMN}"
         )
     with session_at(place, folder.run, say=say) as session:
         session.run(folder.stage)
@@ -73,7 +73,7 @@ def compute(job: MapJob, place: Place, folder: MapFolder, *, say: Callable[[str]
 
 
 def write_output(job: MapJob, folder: MapFolder, rendered: Rendered, output: Path) -> Tally:
-    """Write the rows with their answers beside `output`, put it in its place, and forget the rest."""
+    """Write the rows with their answers to `output`, replaced once complete, and delete the rest."""
     tally = Tally()
     shape = job.shape
     columns = [*rendered.columns, *shape.typed]
@@ -83,8 +83,8 @@ def write_output(job: MapJob, folder: MapFolder, rendered: Rendered, output: Pat
     ):
         for row in tally.passing(folder.rows(job, rendered), error_column=shape.prefix + ERROR_COLUMN):
             table.write(row)
-    noted = {str(output.absolute()): sha256_of(output)}
-    ended = replace(folder.run.read(), outputs=noted, num_answered=tally.num_answered, failed=dict(tally.codes))
+    digests = {str(output.absolute()): sha256_of(output)}
+    ended = replace(folder.run.read(), outputs=digests, num_answered=tally.num_answered, failed=dict(tally.codes))
     folder.run.write(ended)
     folder.forget()
     return tally

@@ -97,7 +97,7 @@ def test_a_folder_where_nothing_runs_is_refused_also_where_a_server_is_named(com
 def test_a_model_path_that_does_not_exist_is_refused() -> None:
     assert_refused(
         tokenmill("up", "--model", "/no/such/model"),
-        "there is no model at /no/such/model. Give a folder that holds config.json and safetensors files, "
+        "there is no model at /no/such/model. Give a folder that contains config.json and safetensors files, "
         "a file whose name ends in .gguf, or a Hugging Face id like org/name or org/name@revision.",
     )
 
@@ -231,7 +231,7 @@ def test_an_input_file_without_a_request_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "in.jsonl"
     empty.write_text("\n\n")
     assert_refused(
-        tokenmill("run", empty, "-o", tmp_path / "out"), f"{empty} holds no requests. Give one JSON object per line."
+        tokenmill("run", empty, "-o", tmp_path / "out"), f"{empty} contains no requests. Give one JSON object per line."
     )
 
 
@@ -243,7 +243,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_starts(
 ) -> None:
     assert_refused(
         tokenmill(*command, "-o", tmp_path / "no" / "out.jsonl", **SERVER),
-        f"the folder {tmp_path}/no does not exist. Make it, or choose another output with -o.",
+        f"the folder {tmp_path}/no does not exist. Create it, or choose another output with -o.",
     )
     assert_refused(
         tokenmill(*command, "-o", tmp_path, **SERVER), f"{tmp_path} is a folder. Give the path of a file with -o."
@@ -255,7 +255,7 @@ def test_an_output_that_is_no_ordinary_file_is_not_replaced(command: tuple[str, 
     os.mkfifo(tmp_path / "pipe")
     assert_refused(
         tokenmill(*command, "-o", tmp_path / "pipe", **SERVER),
-        f"{tmp_path}/pipe is no ordinary file, and the output would replace it. Give another path with -o.",
+        f"{tmp_path}/pipe is not a regular file, and the output would replace it. Choose another output with -o.",
     )
 
 
@@ -271,7 +271,7 @@ def test_a_run_whose_failed_lines_could_not_be_written_is_refused_before_it_work
 
 
 @pytest.mark.parametrize(
-    ("output", "why"), [("/proc/out.jsonl", ""), ("x" * 250, "no file can be made there (File name too long). ")]
+    ("output", "why"), [("/proc/out.jsonl", ""), ("x" * 250, "no file can be created there (File name too long). ")]
 )
 def test_an_output_that_no_file_can_be_made_for_is_refused_before_any_work(
     output: str, why: str, tmp_path: Path, batch_file: Path

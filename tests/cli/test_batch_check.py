@@ -79,7 +79,7 @@ def test_a_file_without_requests_makes_no_batch(service: Service, tmp_path: Path
     if not content:
         given.append(service.run("files", "upload", empty).stdout.strip())
     for source in given:
-        with pytest.raises(InputError, match=f"{source} holds no requests"):
+        with pytest.raises(InputError, match=f"{source} contains no requests"):
             service.run("batch", "create", source)
     assert len(service.batches()) == known
 

@@ -85,7 +85,7 @@ def test_data_of_an_older_postgres_goes_on_with_ours(memory_folder: Path) -> Non
     assert (first.returncode, first.stderr) == (0, "")
     assert f"is of Postgres {ours} now" in first.stdout
     assert str(kept_place(data_dir.postgres, old.major)) in first.stdout
-    assert second.stdout == f"{data_dir.postgres} is of Postgres {ours}, as this installation is\n"
+    assert second.stdout == f"{data_dir.postgres} is already of Postgres {ours}, the version of this installation\n"
     assert major_of(kept_place(data_dir.postgres, old.major)) == old.major
     assert content(data_dir) == (1000, 1001)
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_asked_of_an_index_is_a_sentence(service: Service, schema
 
 
 def test_without_a_server_no_index_is_asked(schema: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--index is of a server, and none is named"):
+    with pytest.raises(InputError, match="--index needs a server"):
         run("extract", "--index=index_1", "--schema", schema, "-o", tmp_path / "fields.jsonl")
 
 
@@ -121,7 +121,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_a_server_is_asked(
 ) -> None:
     output = tmp_path / "fields.jsonl"
     given = ("--index=index_1", "--schema", schema, "-o", output, "--parquet")
-    with pytest.raises(InputError, match="two of the outputs would be one file"):
+    with pytest.raises(InputError, match="two outputs have the same path"):
         run("extract", *given, output)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match="needs the package pyarrow, which is not installed"):

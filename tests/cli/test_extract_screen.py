@@ -33,7 +33,7 @@ def test_the_end_says_of_how_many_documents_something_was_not_read() -> None:
     record: dict[str, Any] = {"error": None, "evidence": [], "usage": {}}
     tally = Tally()
     list(tally.passing(iter([{**record, "notes": ["2 of 3 pages have no text"]}, {**record, "notes": []}, record])))
-    assert summary(tally)[1] == "1 of them not wholly read or asked, or not for certain: `notes` of their records"
+    assert summary(tally)[1] == "1 of them not read or asked completely, or uncertain: see `notes` of their records"
 
 
 def test_the_end_says_how_many_answers_stood_in_no_document() -> None:
@@ -41,11 +41,11 @@ def test_the_end_says_how_many_answers_stood_in_no_document() -> None:
     tally = Tally()
     list(tally.passing(iter([{"error": None, "evidence": [told, told], "usage": {}}])))
     assert (tally.num_withheld, tally.num_to_review, tally.groundings["none"]) == (2, 2, 2)
-    assert any(line.startswith("2 answers in no document") for line in summary(tally))
+    assert any(line.startswith("2 answers not in the document") for line in summary(tally))
 
 
 def test_the_tutorial_holds_where_one_answer_is_to_be_looked_at() -> None:
     page = (ROOT / "docs" / "tutorials" / "extract_invoices.md").read_text()
-    shown = next(line for line in page.splitlines() if "to be looked at" in line)
-    printed = "tokenmill: 2 values, 100.0% of them found in the document; 1 answer to be looked at (review: true)"
+    shown = next(line for line in page.splitlines() if "to review" in line)
+    printed = "tokenmill: 2 values, 100.0% of them found in the document; 1 answer to review (review: true)"
     assert matches(shown, printed)

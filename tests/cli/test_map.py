@@ -215,7 +215,7 @@ def refusal(folder: Path, *more: str, output: str = "out.parquet") -> str:
             "already has the column id, which the answers would",
         ),
         ("in.csv", "id,text\n1\n", "in.csv, row 1 (line 2): it has 1 fields and the header 2"),
-        ("in.csv", "id,text\n", "in.csv holds no rows"),
+        ("in.csv", "id,text\n", "in.csv has no rows"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_its_place(folder: Path, name: str, content: str, said: str) -> None:

@@ -40,7 +40,7 @@ def test_a_gguf_file_is_served_under_its_name_without_the_ending(tmp_path: Path)
 def test_a_gguf_file_of_another_ending_is_told_what_its_name_lacks(tmp_path: Path) -> None:
     path = tmp_path / "sha256-0a1b"
     path.write_bytes(b"GGUF\3\0\0\0")
-    with pytest.raises(InputError, match=r"is a GGUF file, which is read as one by its name\. Let that end in \.gguf"):
+    with pytest.raises(InputError, match=r"is a GGUF file, but its name does not end in \.gguf"):
         choose_model(str(path))
 
 

@@ -195,7 +195,7 @@ def test_a_polars_frame_comes_back_as_one() -> None:
             "column 'text' of type date32[day] has a value that cannot be",
         ),
         (pa.dataset.dataset(pa.table({"text": ["a"]})), "rows is a InMemoryDataset. Give a list of dicts"),
-        ([], "the table holds no rows"),
+        ([], "the table has no rows"),
         ([{"words": "a"}], "the only row of the table does not fit the prompt. Row 1: line 1, column 4 of the prompt"),
         (pa.table([[1], [2]], names=["a", "a"]), "the table has the column 'a' twice"),
         (pa.table({"words": ["a"]}), "the prompt takes {{ text }}, and the source has no such column"),
