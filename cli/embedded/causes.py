@@ -1,4 +1,4 @@
-"""Why a program has ended: what its last line of log does not say. A full disk cannot even be logged."""
+"""Causes of a program's end that its last log line does not show. A full disk cannot even be logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.telemetry.logs import last_words
 
 _FULL_BYTES = 1 << 20
 _LAST_LINES = 20
-"""What a program wrote long before its end is not why it ended."""
+"""Earlier lines are not about the end of a program."""
 _PATTERNS = (
     ("the disk is full", r"No space left on device|os error 28\b|ENOSPC"),
     ("the disk quota is used up", r"Disk quota exceeded|os error 122\b"),
@@ -24,10 +24,10 @@ _COMPILED = tuple((cause, re.compile(pattern)) for cause, pattern in _PATTERNS)
 
 
 def cause_of(written: str, folder: Path) -> str | None:
-    """Return the cause as a sentence, from what a program wrote since its start and the disk of `folder`."""
+    """Return the cause as a sentence, from the output of a program since its start and the disk of `folder`."""
     free = _free_bytes(folder)
     if free is not None and free < _FULL_BYTES:
-        return f"the disk of {folder} is full; make room there"
+        return f"the disk of {folder} is full; free space there"
     last = "\n".join(written.splitlines()[-_LAST_LINES:])
     cause = next((cause for cause, pattern in _COMPILED if pattern.search(last)), None)
     return None if cause is None else f"{cause} ({_line_with(cause, last)})"

@@ -1,4 +1,4 @@
-"""One child process: started so that it dies with us, logged to a file, stopped by stages."""
+"""A child process that dies with its parent, logs to a file, and is stopped in stages."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _READ_LOG_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemUser:
-    """Whom a child runs as when we are root."""
+    """The user that a child runs as if we are root."""
 
     uid: int
     gid: int
     keeps_reach: bool = False
-    """It passes folders that are closed to that user."""
+    """The child may enter folders that are closed to that user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run, and how it is ended."""
+    """A command, and how to start and stop it."""
 
     name: str
     command: Sequence[str]
@@ -42,22 +42,22 @@ class ChildSpec:
     environment: Mapping[str, str] | None = None  # None: ours
     user: SystemUser | None = None
     stop_signal: signal.Signals = signal.SIGTERM
-    """Asks it to end within `stop_seconds`; then it is killed."""
+    """Requests its end within `stop_seconds`; then it is killed."""
     death_signal: signal.Signals = signal.SIGTERM
-    """What the kernel sends it when we die without a goodbye."""
+    """Sent by the kernel if we die."""
     stop_seconds: float = 30.0
     ready_seconds: float = 60.0
-    before_start: Callable[[], None] = lambda: None  # clears what an earlier life left behind
-    keep_log_bytes: int = 16 * 1024 * 1024  # of one part; there are two
+    before_start: Callable[[], None] = lambda: None  # clears leftovers of an earlier run
+    keep_log_bytes: int = 16 * 1024 * 1024  # of one file; there are two
 
 
 @dataclass(slots=True)
 class Child:
-    """A running `spec`. Start it from the main thread: the kernel's death signal follows the starting thread."""
+    """A running `spec`. Start it from the main thread: the kernel's death signal is bound to the starting thread."""
 
     spec: ChildSpec
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _log_start: int = field(default=0, init=False)  # what lies before it was written by an earlier life
+    _log_start: int = field(default=0, init=False)  # earlier bytes are of an earlier run
 
     def start(self) -> None:
         spec = self.spec
@@ -73,13 +73,13 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=None if spec.environment is None else dict(spec.environment),
                 cwd="/",
-                start_new_session=True,  # Ctrl-C in the terminal reaches us alone; we stop the children in order
+                start_new_session=True,  # Ctrl-C in the terminal reaches only us; we stop the children in order
             )
 
     def rotate_log(self) -> None:
-        """Move what a long log holds to `<name>.1`, over what is there.
+        """Move the content of a long log to `<name>.1`, which is overwritten.
 
-        The child has the file open for appending, so its content is copied and the file emptied; a line that comes in
+        The child has the file open for appending, so the content is copied and the file truncated; a line written in
         between is lost.
         """
         log = self.spec.log_path
@@ -87,7 +87,7 @@ class Child:
             return
         try:
             shutil.copyfile(log, log.with_name(log.name + ".1"))
-        except OSError:  # a full disk: then the log must make room all the same
+        except OSError:  # a full disk: truncate the log anyway
             log.with_name(log.name + ".1").unlink(missing_ok=True)
         os.truncate(log, 0)
 
@@ -105,9 +105,9 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def wait_until_ready(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        """Raise ServiceError, with the end of its log, if it exits or is not ready within `ready_seconds`.
+        """Wait until it is ready. Raises ServiceError, with the end of its log, if it exits or takes `ready_seconds`.
 
-        `on_wait` is called between looks; what it raises ends the wait.
+        `on_wait` is called between checks, and may raise to end the wait.
         """
         deadline = time.monotonic() + self.spec.ready_seconds
         while not self.spec.is_ready():
@@ -123,12 +123,12 @@ class Child:
     def last_words(self) -> str:
         """Return `: <why it ended, or the last line of the log> (more in <log>)`."""
         written = self._written()
-        last = next((line.strip() for line in reversed(written.splitlines()) if line.strip()), "it wrote nothing")
+        last = next((line.strip() for line in reversed(written.splitlines()) if line.strip()), "no output")
         why = cause_of(written, self.spec.log_path.parent) or last_words(last).removeprefix("tokenmill: ")
         return f": {why} (more in {self.spec.log_path})"
 
     def _written(self) -> str:
-        """Return the end of what it has logged since its start; a log that is shorter by now was emptied meanwhile."""
+        """Return the end of its log since its start; a log that is shorter now was truncated."""
         log = self.spec.log_path
         if not log.exists():
             return ""
@@ -144,7 +144,7 @@ class Child:
             self._process.send_signal(signal_)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it has ended, waiting at most `seconds`."""
+        """Wait at most `seconds`; return whether it has ended."""
         if self._process is None:
             return True
         try:
@@ -160,7 +160,7 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """End it and what it started, now."""
+        """Kill it and its process group."""
         if self._process is None:
             return
         if self._process.poll() is None:

@@ -1,6 +1,6 @@
-"""Notices, beside the supervisor, that documents wait to be prepared: only then a stack needs who does that.
+"""Watches for documents that wait to be prepared: only then a stack needs a prepare worker.
 
-A look that hangs or fails holds up nobody: it has a thread of its own.
+A thread polls the database, so that a query that hangs or fails blocks nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from jobs.database import KeptSession, connect, sessions
 from jobs.errors import ServiceError
 from jobs.lines.document_bodies import PREPARE_MODEL
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 @contextmanager
-def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterator[Callable[[], bool]]:
-    """Look until `look` says yes once, or the block ends; what is yielded tells whether it has.
+def noticed(look: Callable[[], bool], *, every: float = POLL_SECONDS) -> Iterator[Callable[[], bool]]:
+    """Poll `look` until it returns True or the block ends; the yielded function returns whether it has.
 
-    Where it raises ServiceError it is asked again.
+    A ServiceError is retried.
     """
     is_over, is_there = threading.Event(), threading.Event()
 
@@ -31,7 +31,7 @@ def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterato
             try:
                 if look():
                     is_there.set()
-            except ServiceError:  # Postgres is away: the supervisor says so
+            except ServiceError:  # Postgres is away: the supervisor reports it
                 continue
 
     threading.Thread(target=watch, name="demand", daemon=True).start()
@@ -43,11 +43,11 @@ def noticed(look: Callable[[], bool], *, every: float = LOOK_SECONDS) -> Iterato
 
 @contextmanager
 def documents_wait(database_url: str) -> Iterator[Callable[[], bool]]:
-    """As `noticed`, of documents in the queue of prepare workers."""
+    """Do as `noticed`, for documents in the queue of prepare workers."""
     engine = connect(database_url, connections=1)
     looks = KeptSession(sessions(engine))
     try:
         with noticed(lambda: looks.ask(partial(is_any_ready, model=PREPARE_MODEL))) as is_there:
             yield is_there
     finally:
-        engine.dispose()  # the last look may still be under way: its connection ends with it, or with Postgres
+        engine.dispose()  # the last query may still run: its connection ends with it, or with Postgres

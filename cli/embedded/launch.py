@@ -1,6 +1,6 @@
-"""Runs one program that dies with its parent, and as another user where asked. A script of its own, not a module.
+"""Runs a program that dies with its parent, optionally as another user. A script, not a module.
 
-A fresh interpreter does this between fork and exec, where code in a forked copy of a threaded process may hang.
+A fresh interpreter does this, as Python code between fork and exec may hang in a process with threads.
 Arguments: death signal, parent pid, uid or -, gid or -, "reach" or -, then the command.
 """
 
@@ -19,12 +19,12 @@ LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
 def main(arguments: list[str]) -> None:
-    """Set the process up as the arguments say, then become the command."""
+    """Set up the process, then execute the command."""
     death_signal, parent, uid, gid, reach, *command = arguments
     libc = ctypes.CDLL(None, use_errno=True)
     if uid != "-":
         become(libc, uid=int(uid), gid=int(gid), keeps_reach=reach == "reach")
-    # Last, since a change of user clears it.
+    # Last, since changing the user clears it.
     _check(libc.prctl(PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0))
     if os.getppid() != int(parent):  # the parent died before the line above
         sys.exit(1)
@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> None:
 
 
 def become(libc: ctypes.CDLL, *, uid: int, gid: int, keeps_reach: bool) -> None:
-    """Turn from root into `uid`; with `keeps_reach` file permissions still do not stop the process.
+    """Change from root to `uid`; with `keeps_reach` the process still bypasses file permissions.
 
-    Postgres refuses to run as root, while root's files may lie in a folder that is closed to everyone else.
+    Postgres refuses to run as root, while its files may be in a folder that is closed to other users.
     """
     if keeps_reach:
         _check(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""The processes of a stack that `tokenmill bench chaos` starts and kills, one by one and without a supervisor."""
+"""Starts the processes of a stack for `tokenmill bench chaos`, one by one and without a supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READY_SECONDS = 180.0
 
 
 class BenchLauncher:
-    """Plans processes whose data, logs and sockets lie below one folder."""
+    """Creates processes with data, logs and sockets in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Finds servers that outlived the process that started them."""
+"""Waits for servers that outlived their parent."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import psutil
 
 from jobs.errors import ServiceError
 
-OLD_SERVER_SECONDS = 30.0  # a Postgres that was busy may write that long before it ends
+OLD_SERVER_SECONDS = 30.0  # a busy Postgres may write that long before it ends
 
 
 def wait_for_old_server(folder: Path, *, program: str, seconds: float = OLD_SERVER_SECONDS) -> None:
-    """Wait until no `program` works in `folder`; a killed parent's server is on its way down.
+    """Wait until no `program` runs in `folder`; the server of a killed parent is shutting down.
 
-    Raises ServiceError where it stays.
+    Raises ServiceError if it does not end.
     """
     _, alive = psutil.wait_procs(_working_in(folder, program), timeout=seconds)
     if alive:
@@ -24,12 +24,12 @@ def wait_for_old_server(folder: Path, *, program: str, seconds: float = OLD_SERV
 
 
 def _working_in(folder: Path, program: str) -> list[psutil.Process]:
-    """Both servers make their data folder their current directory."""
-    found = []
+    """Return the processes of a program in a folder: both servers change into their data folder."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.name().startswith(program) and process.cwd() == str(folder):
-                found.append(process)
+                processes.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return found
+    return processes

@@ -1,6 +1,6 @@
-"""Where the clusters of a move to another Postgres lie beside the data's own folder, and the last of its renames.
+"""Folder names of clusters during a move to another Postgres, and the final rename.
 
-A name says how far a move had come, so that whoever finds the folders after a kill knows what to do.
+A name shows the progress of a move, so that a killed move can be finished.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from pathlib import Path
 
 
 def unfinished_place(folder: Path) -> Path:
-    """Return where a new cluster is filled; what lies there is of no use."""
+    """Return the folder of an unfinished new cluster; its content can be deleted."""
     return folder.with_name(f"{folder.name}.moving")
 
 
 def moved_place(folder: Path) -> Path:
-    """Return where a new cluster lies that has everything, until it takes the place of the old one."""
+    """Return the folder of a complete new cluster, until it replaces the old one."""
     return folder.with_name(f"{folder.name}.moved")
 
 
 def kept_place(folder: Path, major: int) -> Path:
-    """Return where the old cluster is kept."""
+    """Return the folder where the old cluster is kept."""
     return folder.with_name(f"{folder.name}-{major}")
 
 
 def put_in_place(folder: Path) -> bool:
-    """Finish a move that was killed once the old cluster had left its place; return whether there was one.
+    """Finish a move that was killed after the old cluster was renamed; return whether there was one.
 
-    While the old one is there, it may have gone on, and what was moved is of no use.
+    While the old cluster is in place it may have changed, and the moved one is useless.
     """
     moved = moved_place(folder)
     if folder.exists() or not moved.exists():
@@ -37,7 +37,7 @@ def put_in_place(folder: Path) -> bool:
 
 
 def rename(folder: Path, target: Path) -> None:
-    """Rename, and return once that outlasts a loss of power."""
+    """Rename durably: return once the rename survives a power loss."""
     folder.rename(target)
     parent = os.open(target.parent, os.O_RDONLY)
     try:

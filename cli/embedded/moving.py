@@ -1,6 +1,6 @@
-"""Moves a cluster to another major version of Postgres: a dump of each database into a new cluster, then renames.
+"""Moves a cluster to another major version of Postgres: dumps each database into a new cluster, then renames.
 
-The old cluster is only read. Killed at any time, a move can be run again.
+The old cluster is only read. A killed move can be run again.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from jobs.access import make_roles
 from jobs.database import connect
 from jobs.errors import ConflictError, ServiceError
 
-# Tables that a transaction has made itself need no WAL then: they are synced when it commits.
+# Tables created in the same transaction then need no WAL: they are synced at commit.
 _LOADING = {"wal_level": "minimal", "max_wal_senders": "0"}
 
 
 def move_cluster(
     data_dir: DataDir, *, old: PostgresBinaries, new: PostgresBinaries, say: Callable[[str], None]
 ) -> Path:
-    """Let the data directory, whose lock is held, have a cluster of the new Postgres; return where the old one is kept.
+    """Move a locked data directory to a cluster of the new Postgres; return where the old one is kept.
 
-    Raises ConflictError where one is kept there already, and ServiceError where a server or a program fails: then
-    everything is as it was.
+    Raises ConflictError if an old one is already kept there, and ServiceError if a server or a program fails: then
+    nothing is changed.
     """
     folder = data_dir.postgres
     kept, unfinished, moved = kept_place(folder, old.major), unfinished_place(folder), moved_place(folder)
     if kept.exists():
-        raise ConflictError(f"{kept} exists already, where the old data would be kept. Rename or delete it.")
-    for left in (unfinished, moved):
-        if left.exists():
-            shutil.rmtree(left)
+        raise ConflictError(f"{kept} already exists; the old data would be kept there. Rename or delete it.")
+    for leftover in (unfinished, moved):
+        if leftover.exists():
+            shutil.rmtree(leftover)
     log = data_dir.logs / "postgres-move.log"
     source = prepare_postgres(folder, log_path=log, run_dir=data_dir.run / "postgres", binaries=old)
     target = prepare_postgres(
@@ -63,7 +63,7 @@ def move_cluster(
 
 @contextmanager
 def running(server: Postgres) -> Iterator[None]:
-    """Have a server until the block ends. Raises ServiceError where it does not start."""
+    """Run a server until the block ends. Raises ServiceError if it does not start."""
     child = Child(server.spec)
     child.start()
     try:
@@ -74,7 +74,7 @@ def running(server: Postgres) -> Iterator[None]:
 
 
 def _make_roles(server: Postgres) -> None:
-    """Make the database roles, which no dump of a database has, and which its owners and grants name."""
+    """Create the database roles: dumps do not contain them, but owners and grants name them."""
     engine = connect(server.url("postgres"))
     try:
         with engine.begin() as connection:
@@ -90,33 +90,33 @@ def _databases(server: Postgres) -> Sequence[str]:
 
 
 def _copy(source_url: str, target_url: str, *, programs: Path) -> None:
-    """Pipe a dump into an empty database, all or nothing; a new pg_dump reads older servers, not the other way round.
+    """Pipe a dump into an empty database in one transaction; pg_dump reads older servers but not newer ones.
 
-    Raises ServiceError with what the program that failed said last.
+    Raises ServiceError with the last line of output of the program that failed.
     """
     dump = [str(programs / "pg_dump"), "--format=custom", "--compress=none", f"--dbname={source_url}"]
     restore = [str(programs / "pg_restore"), "--exit-on-error", "--single-transaction", f"--dbname={target_url}"]
-    with tempfile.TemporaryFile() as dump_said, tempfile.TemporaryFile() as restore_said:
-        with subprocess.Popen(_with_us(dump), stdout=subprocess.PIPE, stderr=dump_said) as dumping:
-            restoring = subprocess.run(_with_us(restore), stdin=dumping.stdout, stderr=restore_said, check=False)
+    with tempfile.TemporaryFile() as dump_errors, tempfile.TemporaryFile() as restore_errors:
+        with subprocess.Popen(_with_us(dump), stdout=subprocess.PIPE, stderr=dump_errors) as dumping:
+            restoring = subprocess.run(_with_us(restore), stdin=dumping.stdout, stderr=restore_errors, check=False)
             assert dumping.stdout is not None
-            dumping.stdout.close()  # so that it ends where the other has
-        for name, ended, said in (("pg_restore", restoring, restore_said), ("pg_dump", dumping, dump_said)):
+            dumping.stdout.close()  # so that pg_dump ends if pg_restore has
+        for name, ended, errors in (("pg_restore", restoring, restore_errors), ("pg_dump", dumping, dump_errors)):
             if ended.returncode:
-                raise ServiceError(f"{name} failed: {_last_line(said)}. The data is where it was.")
+                raise ServiceError(f"{name} failed: {_last_line(errors)}. The data was not changed.")
 
 
 def _with_us(command: Sequence[str]) -> list[str]:
     return launch_command(command, death_signal=signal.SIGKILL)
 
 
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = said.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _last_line(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no output"
 
 
 def _analyse(url: str) -> None:
-    """Give the planner what a dump leaves out: without statistics the first claims of a long queue are slow."""
+    """Collect statistics, which a dump lacks: without them the first claims of a long queue are slow."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ANALYZE")

@@ -1,4 +1,4 @@
-"""What a running embedded stack notes in its data directory for other commands: where it is reached, and its roles."""
+"""The note of a running embedded stack in its data directory, for other commands: its URLs and roles."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cli.data_dir import DataDir, write_secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackNote:
-    """A stack as it was started."""
+    """A running stack."""
 
     pid: int
     started_at: float
     """Unix seconds."""
     base_url: str
     environment: Mapping[str, str]
-    """The URLs that roles need; Postgres' may hold a password."""
+    """The URLs that roles need; that of Postgres may contain a password."""
     roles: Sequence[str]
-    """The names of its processes, in the order of their start."""
+    """The names of its processes, in start order."""
 
 
 def write_note(data_dir: DataDir, note: StackNote) -> None:
@@ -35,14 +35,14 @@ def forget_note(data_dir: DataDir) -> None:
 
 
 def running_stack_of(root: Path) -> StackNote | None:
-    """Return the note of the stack that runs on `root`; None where none does, whatever a killed one left behind."""
+    """Return the note of the stack that runs on `root`; None if none does, even if a killed one left a note."""
     data_dir = DataDir(root=root.expanduser().absolute())
     try:
-        noted = _path(data_dir).read_text()
-    except FileNotFoundError:  # nothing runs, or it is starting or stopping, or is `tokenmill run`'s own
+        text = _path(data_dir).read_text()
+    except FileNotFoundError:  # no stack, one that is starting or stopping, or one of `tokenmill run`
         return None
-    # After the note: asking holds the lock for a moment, in which a stack that starts there would be refused.
-    return StackNote(**json.loads(noted)) if _is_locked(data_dir.lock_file) else None
+    # After the note: the check holds the lock for a moment, in which a starting stack would be refused.
+    return StackNote(**json.loads(text)) if _is_locked(data_dir.lock_file) else None
 
 
 def _is_locked(lock_file: Path) -> bool:

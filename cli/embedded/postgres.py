@@ -1,4 +1,4 @@
-"""The embedded Postgres: one cluster in one folder, reached over a unix socket that only its owner can open."""
+"""The embedded Postgres: a cluster in a folder, with a unix socket that only its owner can open."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ THROWAWAY_SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postgres:
-    """A cluster that is ready to be started as `spec`. Make one with `prepare_postgres`."""
+    """A cluster that is started as `spec`. Create it with `prepare_postgres`."""
 
     spec: ChildSpec
     sockets: Path
 
     def url(self, database: str = DATABASE, *, user: str = SUPERUSER) -> str:
-        """Return the URL for one of the server's users. The socket trusts who can open it: its owner alone."""
+        """Return the URL for a user of the server. The socket trusts everyone who can open it: only its owner."""
         return f"postgresql://{user}@/{database}?host={quote(str(self.sockets))}"
 
     def create_database(self, name: str = DATABASE, *, template: str = "template1") -> str:
@@ -75,14 +75,14 @@ def prepare_postgres(
     settings: Mapping[str, str] | None = None,
     binaries: PostgresBinaries | None = None,
 ) -> Postgres:
-    """Return the server of the cluster in `folder`; its start makes the cluster unless it is there.
+    """Return the server of the cluster in `folder`; its start creates the cluster if needed.
 
-    The caller must own `folder` alone (the data directory's lock). `settings` override ours, and `binaries` those that
-    are found. Raises InputError where the folder has something that is no cluster, ServiceError.
+    The caller must hold the data directory's lock. `settings` override ours, and `binaries` those that are found.
+    Raises InputError if the folder contains something else, and ServiceError.
     """
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    put_in_place(folder)  # before a cluster without anything is made there
+    put_in_place(folder)  # before an empty cluster is created there
     _require_cluster_or_room(folder)
     binaries = binaries or find_postgres(major=major_of(folder))
     user = _user_with_reach(folder, binaries)
@@ -101,7 +101,7 @@ def prepare_postgres(
             environment=_clean_environment(),
             user=user,
             before_start=lambda: _make_ready(folder, binaries=binaries, user=user),
-            stop_signal=signal.SIGINT,  # fast shutdown: sessions are ended, data is written out
+            stop_signal=signal.SIGINT,  # fast shutdown: ends sessions and writes data
             death_signal=signal.SIGINT,
         ),
     )
@@ -123,9 +123,9 @@ def _answers(sockets: Path) -> bool:
 
 
 def major_of(folder: Path) -> int | None:
-    """Return the version of Postgres that made the cluster in a folder; None where there is none.
+    """Return the version of Postgres that created the cluster in a folder; None if there is none.
 
-    Raises InputError where what says it says no version.
+    Raises InputError if PG_VERSION cannot be parsed.
     """
     version = folder / "PG_VERSION"
     if not os.path.lexists(version):
@@ -133,23 +133,23 @@ def major_of(folder: Path) -> int | None:
     try:
         return int(version.read_text().split(".")[0])
     except (OSError, ValueError) as error:
-        raise _no_cluster(folder, f"{version} cannot be read as a version of Postgres: {error}") from None
+        raise _no_cluster(folder, f"{version} contains no version of Postgres: {error}") from None
 
 
 def _require_cluster_or_room(folder: Path) -> None:
-    """Raise InputError where neither a cluster lies in the folder, nor one can be put in its place."""
+    """Raise InputError unless the folder contains a cluster, or is empty or missing."""
     if major_of(folder) is not None or not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
-        raise _no_cluster(folder, "it is no folder of its own")
+        raise _no_cluster(folder, "it is not a regular folder")
     if any(folder.iterdir()):
         raise _no_cluster(folder, "it is not empty, and has no PG_VERSION")
 
 
 def _no_cluster(folder: Path, why: str) -> InputError:
     return InputError(
-        f"{folder} holds no cluster of Postgres: {why}. Restore it, move it away to begin with an empty database, or "
-        "choose another --data-dir."
+        f"{folder} contains no cluster of Postgres: {why}. Restore it, move it away to start with an empty database, "
+        "or choose another --data-dir."
     )
 
 
@@ -163,12 +163,12 @@ def _user_with_reach(folder: Path, binaries: PostgresBinaries) -> SystemUser | N
         return user
     raise ServiceError(
         f"Postgres does not run as root, and its user (uid {user.uid}) may not enter {owned} or run "
-        f"{binaries.postgres}. Choose folders that others may enter, or start tokenmill as an ordinary user."
+        f"{binaries.postgres}. Choose folders that other users may enter, or start tokenmill as an ordinary user."
     )
 
 
 def _initialise(folder: Path, *, binaries: PostgresBinaries, user: SystemUser | None) -> None:
-    """Run initdb beside `folder` and rename, so that a start cut short leaves no half-made cluster."""
+    """Run initdb beside `folder` and rename, so that an interrupted start leaves no incomplete cluster."""
     unfinished = folder.with_name(folder.name + ".new")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700)
@@ -191,28 +191,28 @@ def _initialise(folder: Path, *, binaries: PostgresBinaries, user: SystemUser | 
         timeout=_INITDB_SECONDS,
     )  # fmt: skip
     if answer.returncode != 0:
-        said = " ".join(answer.stderr.split()) or f"exit status {answer.returncode}"
-        raise ServiceError(f"initdb could not make a Postgres cluster in {folder}: {said}")
+        output = " ".join(answer.stderr.split()) or f"exit status {answer.returncode}"
+        raise ServiceError(f"initdb could not create a Postgres cluster in {folder}: {output}")
     try:
         unfinished.rename(folder)
-    except OSError as error:  # it is where another file system is mounted, for one
+    except OSError as error:  # such as a mount point
         raise ServiceError(
-            f"the new cluster cannot take the place of {folder}: {error.strerror}. Remove that folder, and mount "
-            "the one above it."
+            f"the new cluster cannot replace {folder}: {error.strerror}. Remove that folder, and mount its "
+            "parent instead."
         ) from None
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return our environment without what would redirect Postgres (PGDATA, PGPORT …) or translate its log."""
+    """Return our environment without variables that redirect Postgres (PGDATA, PGPORT …) or translate its log."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "LC_ALL": "C"}
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Wait for a server that is still going down, and remove a lock file whose pid now belongs to another program.
+    """Wait for a server that is shutting down, and remove a lock file whose pid belongs to another program now.
 
-    Postgres itself handles a stale lock file whose pid is free. It gives up where the pid was reused, as it is soon in
-    a container that was restarted.
+    Postgres handles a stale lock file if its pid is free, but not if the pid was reused, as happens in a restarted
+    container.
     """
     wait_for_old_server(folder, program="postgres")
     lock = folder / "postmaster.pid"

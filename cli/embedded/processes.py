@@ -1,4 +1,4 @@
-"""The processes of a running embedded stack, by role: which run, since when, with how much memory."""
+"""The processes of a running embedded stack by role: state, start time and memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _SERVERS = {"postgres": "postgres", "valkey": "valkey", "redis": "valkey"}  # by
 class RoleProcess:
     name: str
     pid: int | None
-    """None where it does not run: it died, and is started again by and by."""
+    """None if it does not run: it died and will be restarted."""
     started_at: float = 0.0
     """Unix seconds."""
     memory_bytes: int = 0
-    """Resident, its own processes included."""
+    """Resident memory, including child processes."""
 
 
 def role_processes(note: StackNote) -> list[RoleProcess]:
-    """Return every role of the stack, in the order of their start; one that was started later comes last."""
-    found = dict(_found(note.pid))
-    return [_described(name, found.get(name)) for name in dict.fromkeys([*note.roles, *found])]
+    """Return every role of the stack in start order; one that was started later comes last."""
+    running = dict(_running(note.pid))
+    return [_described(name, running.get(name)) for name in dict.fromkeys([*note.roles, *running])]
 
 
-def _found(pid: int) -> Iterator[tuple[str, psutil.Process]]:
+def _running(pid: int) -> Iterator[tuple[str, psutil.Process]]:
     try:
         children = psutil.Process(pid).children()
     except psutil.NoSuchProcess:

@@ -1,6 +1,6 @@
-"""The servers of an embedded stack: its own Postgres, Valkey and folder of objects, or those that it is to use.
+"""The servers of an embedded stack: its own Postgres, Valkey and folder of objects, or external ones.
 
-A URL in the environment may be left over from another stack, so it is used only on request.
+A URL in the environment may be a leftover of another stack, so it is used only on request.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from jobs.access import PREPARE, SERVICE
 _DATABASE, _REDIS, _STORAGE = ("TOKENMILL_DATABASE_URL", "TOKENMILL_REDIS_URL", "TOKENMILL_STORAGE_URL")
 _PREPARE, _OWNER = ("TOKENMILL_DATABASE_PREPARE_URL", "TOKENMILL_DATABASE_OWNER_URL")
 URLS = (_DATABASE, _PREPARE, _REDIS, _STORAGE)
-"""What roles elsewhere on this machine need. The owner's they never have."""
+"""The variables that roles on this machine need. They never get the owner's URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Servers that are to be started, and where they will be found. Make one with `plan_servers`."""
+    """Servers to start, and the URLs of all. Create it with `plan_servers`."""
 
     environment: Mapping[str, str]
-    """That of the roles."""
+    """The environment of the roles."""
     owner_url: str
-    """The database for whoever makes its schema and its database roles."""
+    """The database as its owner, who creates the schema and the database roles."""
     postgres: Postgres | None
-    """None: somebody else's is used."""
+    """None if an external one is used."""
     specs: Sequence[ChildSpec]
 
     def start(self, supervisor: Supervisor) -> None:
-        """Start them and wait until they answer; a Postgres of ours has its database then. Raises ServiceError."""
+        """Start the servers, wait until they are ready, and create our database. Raises ServiceError."""
         supervisor.start(self.specs)
         if self.postgres is not None:
             self.postgres.create_database()
@@ -47,14 +47,14 @@ class Servers:
 def chosen_environment(
     data_dir: DataDir, defaults: Mapping[str, str], *, is_external: bool, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the environment in which the URLs are those of servers to be used, and of no others; say which."""
+    """Return the environment with only the URLs of servers to use; report which."""
     environment = {**defaults, **os.environ}
     for variable, ours in _our_places(data_dir).items():
         url = environment.get(variable)
         if url is None:
             continue
         if _is_in(ours, url):
-            del environment[variable]  # ours, as in a shell with the exports of `--show-env`: to be started
+            del environment[variable]  # our own, as in a shell with the exports of `--show-env`
         elif is_external:
             say(f"{variable} is set: using {_shown(url)}")
         else:
@@ -64,27 +64,27 @@ def chosen_environment(
 
 
 def plan_servers(data_dir: DataDir, environment: Mapping[str, str]) -> Servers:
-    """Return the servers that the environment does not name. Raises ServiceError where one is not installed."""
-    found = {_STORAGE: data_dir.objects.as_uri(), **environment}
-    owner_url = found.pop(_OWNER, "")
+    """Plan the servers that the environment does not name. Raises ServiceError if one is not installed."""
+    urls = {_STORAGE: data_dir.objects.as_uri(), **environment}
+    owner_url = urls.pop(_OWNER, "")
     specs = []
     postgres = None
-    if _DATABASE not in found:
+    if _DATABASE not in urls:
         postgres = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
         )
-        owner_url, found[_DATABASE] = postgres.url(), postgres.url(user=SERVICE)
-        found[_PREPARE] = postgres.url(user=PREPARE)
+        owner_url, urls[_DATABASE] = postgres.url(), postgres.url(user=SERVICE)
+        urls[_PREPARE] = postgres.url(user=PREPARE)
         specs.append(postgres.spec)
-    if _REDIS not in found:
+    if _REDIS not in urls:
         valkey = prepare_valkey(data_dir.valkey, log_path=data_dir.logs / "valkey.log", run_dir=data_dir.run / "valkey")
-        found[_REDIS] = valkey.url
+        urls[_REDIS] = valkey.url
         specs.append(valkey.spec)
-    return Servers(environment=found, owner_url=owner_url or found[_DATABASE], postgres=postgres, specs=specs)
+    return Servers(environment=urls, owner_url=owner_url or urls[_DATABASE], postgres=postgres, specs=specs)
 
 
 def _our_places(data_dir: DataDir) -> Mapping[str, Path]:
-    """Return where our own servers are found: the folders of their sockets, and that of the objects."""
+    """Return the places of our own servers: the folders of their sockets, and that of the objects."""
     databases = dict.fromkeys((_DATABASE, _PREPARE, _OWNER), socket_path(data_dir.run / "postgres"))
     return {**databases, _REDIS: socket_path(data_dir.run / "valkey"), _STORAGE: data_dir.objects}
 
@@ -96,7 +96,7 @@ def _is_in(place: Path, url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without a password, which may stand in its query, too."""
+    """Return a URL without its password, which may also be in the query."""
     parts = urlsplit(url)
     at = f"@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
     user = f"{parts.username}" if parts.username and "@" in parts.netloc else ""

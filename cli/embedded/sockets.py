@@ -1,4 +1,4 @@
-"""Places for unix sockets: the kernel allows about 107 bytes of path, data directories may be deeper."""
+"""Folders for unix sockets: the kernel allows about 107 bytes of path, and data directories may be deeper."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _PLAIN = re.compile(r"/[\w./-]*", re.ASCII)  # libpq splits hosts at commas, Pos
 
 
 def socket_folder(preferred: Path, *, uid: int | None = None) -> Path:
-    """Make and return a folder of mode 0700, owned by `uid` (ours if None), for the sockets of one server.
+    """Create and return a folder of mode 0700, owned by `uid` (ours if None), for the sockets of a server.
 
-    It is `preferred` where that is short and plain enough, otherwise a folder in the temporary directory with a name
-    derived from it. Raises ServiceError if that folder is somebody else's.
+    It is `preferred` if that is short and plain enough, otherwise a folder in the temporary directory with a name
+    derived from it. Raises ServiceError if that folder belongs to another user.
     """
     folder = socket_path(preferred)
     owner = os.geteuid() if uid is None else uid
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (owner, os.geteuid()):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (owner, os.geteuid()):
         raise ServiceError(f"{folder} belongs to another user. Remove it, or choose another --data-dir.")
-    if found.st_uid != owner:
+    if status.st_uid != owner:
         os.chown(folder, owner, -1)
     folder.chmod(0o700)
     return folder
 
 
 def socket_path(preferred: Path) -> Path:
-    """Return where `socket_folder` makes the folder."""
+    """Return the path of `socket_folder`."""
     preferred = preferred.absolute()
     if len(os.fsencode(preferred)) <= MAX_FOLDER_BYTES and _PLAIN.fullmatch(str(preferred)):
         return preferred

@@ -16,9 +16,9 @@ _NAMES = ("tokenmill", "postgres")
 
 
 def user_for_postgres(data_dir: Path) -> SystemUser | None:
-    """Return None where we are not root; else the owner of `data_dir` if it is not root, else a system user.
+    """Return None if we are not root; otherwise the owner of `data_dir` if that is not root, otherwise a system user.
 
-    Raises ServiceError where none exists and none can be made.
+    Raises ServiceError if none exists and none can be created.
     """
     if os.geteuid() != 0:
         return None
@@ -56,6 +56,6 @@ def _made() -> pwd.struct_passwd:
         if made is not None:
             return made
     raise ServiceError(
-        "Postgres does not run as root, and no system user could be made for it. "
-        f"Run {Path(sys.argv[0]).name} as an ordinary user, or make a system user named {_NAMES[0]!r} first."
+        "Postgres does not run as root, and no system user could be created for it. "
+        f"Run {Path(sys.argv[0]).name} as an ordinary user, or create a system user named {_NAMES[0]!r} first."
     )

@@ -1,4 +1,4 @@
-"""The embedded Valkey: hints between the processes of one machine, over a unix socket or a local port."""
+"""The embedded Valkey: hints between the processes of a machine, over a unix socket or a local port."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CONNECT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Valkey:
-    """A server that is ready to be started as `spec`; `url` is for Celery (and, with a port, for any client)."""
+    """A server that is started as `spec`; `url` is for Celery (and, with a port, for any client)."""
 
     spec: ChildSpec
     url: str
 
 
 def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | None = None) -> Valkey:
-    """Return a Valkey that keeps an append-only file in `folder` and listens on a socket, or on `port` of 127.0.0.1."""
+    """Return a Valkey with an append-only file in `folder`, listening on a socket or on `port` of 127.0.0.1."""
     folder = folder.absolute()
     program = find_valkey()
     address: Path | tuple[str, int]
@@ -40,7 +40,7 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
     command = [
         str(program), *listen, "--dir", str(folder), "--daemonize", "no",
         "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
-        "--hz", "2",  # how often it looks after itself, with 10 mostly for nothing
+        "--hz", "2",  # timer ticks per second; the default 10 is mostly idle work
     ]
     # fmt: on
     spec = ChildSpec(
@@ -56,15 +56,15 @@ def prepare_valkey(folder: Path, *, log_path: Path, run_dir: Path, port: int | N
 
 
 def _clear_leftovers(folder: Path, address: Path | tuple[str, int], program: str) -> None:
-    """Let a server that is going down finish: it removes its socket as it ends, which could be ours by then."""
+    """Wait for a server that is shutting down: it removes its socket at the end, which could be ours by then."""
     wait_for_old_server(folder, program=program)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # hints may be lost, and so may the folder that keeps them
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # hints may be lost, and so may their folder
     if isinstance(address, Path):
         address.unlink(missing_ok=True)
 
 
 def answers_ping(address: Path | tuple[str, int]) -> bool:
-    """Return whether a server at `address` answers PING; one that still loads its file does not."""
+    """Return whether a server at `address` answers PING; one that is loading its file does not."""
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as connection:

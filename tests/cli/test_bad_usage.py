@@ -325,7 +325,7 @@ def test_a_full_disk_behind_the_output_is_one_sentence(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         status, said = run(["--help"], {}, stdout=full.fileno())
     assert status == 1
-    assert said == "tokenmill: No space left on device: the output. Make room or permit it, then try again.\n"
+    assert said == "tokenmill: No space left on device: the output. Free space or grant access, then try again.\n"
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@ def test_what_an_earlier_life_wrote_is_no_cause_of_this_end(tmp_path: Path) -> N
     (tmp_path / "worker.log").write_text("No space left on device\n")
     child = child_that_says(tmp_path, "exit 3")
     child.start()
-    with pytest.raises(ServiceError, match="it wrote nothing"):
+    with pytest.raises(ServiceError, match="no output"):
         child.wait_until_ready()
 
 
 def test_a_full_disk_is_told_where_nothing_could_be_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cause_of("", tmp_path) is None
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
-    assert cause_of("", tmp_path) == f"the disk of {tmp_path} is full; make room there"
+    assert cause_of("", tmp_path) == f"the disk of {tmp_path} is full; free space there"

@@ -115,7 +115,7 @@ def test_a_move_that_is_killed_can_be_run_again(memory_folder: Path, monkeypatch
         assert content(data_dir) == (1000, 1001)  # a start finishes it
         assert major_of(kept_place(folder, ours.major)) == ours.major
         assert not unfinished_place(folder).exists()
-        with pytest.raises(ConflictError, match="exists already"):
+        with pytest.raises(ConflictError, match="already exists"):
             moving.move_cluster(data_dir, old=ours, new=ours, say=lambda _: None)
 
 
@@ -130,7 +130,9 @@ def test_what_there_is_nothing_to_move_of_is_said(tmp_path: Path) -> None:
 def test_a_start_with_data_of_another_postgres_names_the_command(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("11\n")
-    with pytest.raises(ServiceError, match=r"Postgres 11 made this data directory.*`tokenmill db move`, with the same"):
+    with pytest.raises(
+        ServiceError, match=r"Postgres 11 created this data directory.*`tokenmill db move`, with the same"
+    ):
         prepare_postgres(tmp_path / "postgres", log_path=tmp_path / "log", run_dir=tmp_path / "run")
 
 

@@ -79,7 +79,7 @@ def test_a_half_made_cluster_is_made_anew(tmp_path: Path) -> None:
 def test_a_cluster_of_a_version_that_is_not_installed_is_refused_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("9\n")
-    with pytest.raises(ServiceError, match=r"Postgres 9 made this data directory, and was not found"):
+    with pytest.raises(ServiceError, match=r"Postgres 9 created this data directory, and was not found"):
         prepare_postgres(tmp_path / "postgres", log_path=tmp_path / "log", run_dir=tmp_path / "run")
 
 

@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
         said = process.communicate(timeout=120)[1]
     assert process.returncode == 1
     assert said.splitlines()[-1] == (
-        f"tokenmill: File too large: {folder / output}. Make room or permit it, then try again."
+        f"tokenmill: File too large: {folder / output}. Free space or grant access, then try again."
     )
     assert "Traceback" not in said
     assert sorted(path.name for path in folder.iterdir()) == ["d", "in.csv", "out.json", "prompt.j2"]

@@ -81,7 +81,7 @@ def test_a_command_whose_output_cannot_be_made_ends_in_one_sentence(
         command_line.run()
     assert capsys.readouterr().err == (
         f"tokenmill: No such file or directory: {tmp_path}/gone/out.jsonl. "
-        "Give the same command again once it can be written.\n"
+        "Run the same command again once it can be written.\n"
     )
 
 

@@ -36,7 +36,7 @@ def test_a_full_disk_leaves_the_file_that_was_there_and_is_told_in_a_sentence(
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (
         1,
-        f"tokenmill: File too large: {target}. Make room or permit it, then try again.\n",
+        f"tokenmill: File too large: {target}. Free space or grant access, then try again.\n",
     )
     assert target.read_text() == "good"
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
