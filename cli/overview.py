@@ -85,7 +85,7 @@ def _load(command: Command) -> Any:
 
 
 def _value_message(error: typer.BadParameter) -> str:
-    """Return the value and what is allowed, for an error of pydantic; our own messages stay as they are."""
+    """Return the value and the allowed ones for an error of pydantic; our own messages are not changed."""
     errors = getattr(error.__cause__, "errors", None)
     if errors is None:
         return error.message

@@ -92,10 +92,10 @@ class Supervisor:
 
     def finish(self) -> None:
         """Wait until the begun group is ready; raises as `start` does."""
-        begun, self._begun = self._begun, []
-        self._groups.append(begun)
-        self._watched.sort(key=lambda watched: any(watched.child is child for child in begun))  # as if started now
-        self._wait_for(begun)
+        group, self._begun = self._begun, []
+        self._groups.append(group)
+        self._watched.sort(key=lambda watched: any(watched.child is child for child in group))  # as if started now
+        self._wait_for(group)
 
     def start_once(self, spec: ChildSpec, is_needed: Callable[[], bool]) -> None:
         """Start a child in the last group as soon as `is_needed()`; its readiness is not waited for."""

@@ -13,7 +13,7 @@ import typer
 
 from cli.calls import named, server
 from cli.disk.output_path import require_apart, require_replaceable
-from cli.ids import given
+from cli.ids import require_id
 from cli.places.options import Window, say, text_of
 from cli.places.place import place_of
 from cli.stages import until_ended
@@ -33,7 +33,7 @@ _MAX_TRIES = 100
 def extract_of_index(
     documents: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
-    index: Annotated[str, typer.Option(metavar="INDEX_ID", callback=given, help="Index on the server.")],
+    index: Annotated[str, typer.Option(metavar="INDEX_ID", callback=require_id, help="Index on the server.")],
     schema: Annotated[Path, typer.Option(metavar="S.json", help="JSON schema of the fields.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File for the record.")],
     parquet: Annotated[

@@ -46,16 +46,16 @@ class ExtractFolder:
         return self._stage("again" if number == 1 else f"again-{number}")
 
     def rounds(self) -> list[Stage]:
-        """Return those that have begun."""
-        begun = takewhile(lambda stage: stage.lines.exists(), map(self.again, count(1)))
-        return list(begun)
+        """Return the rounds whose lines exist."""
+        rounds = takewhile(lambda stage: stage.lines.exists(), map(self.again, count(1)))
+        return list(rounds)
 
     @property
     def covered(self) -> Stage:
         return self._stage("covered")
 
     def _stage(self, name: str) -> Stage:
-        """Return a stage that remembers what it has come to by itself."""
+        """Return a stage with its own state."""
         return Stage.within(RunFolder(key=f"{self.run.key}-{name}", root=self.run.root / name))
 
     @property

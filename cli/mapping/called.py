@@ -13,7 +13,7 @@ from cli.client import client_for
 from cli.data_dir import default_data_dir
 from cli.extras import what_to_install
 from cli.mapping.carried import source_of, write_added
-from cli.mapping.job import Wanted, plan
+from cli.mapping.job import MapOptions, plan
 from cli.mapping.running import check_schema, compute, folder_of
 from cli.places import place
 from cli.places.options import say
@@ -48,7 +48,7 @@ def answer(folder: Path, call: Call, *, is_taken: Callable[[], bool]) -> int:
 
 def _map(folder: Path, call: Call, is_taken: Callable[[], bool]) -> None:
     source, form = source_of(folder / TABLE, call["form"])
-    job = plan(source, Wanted(model="", **call["wanted"]), form)
+    job = plan(source, MapOptions(model="", **call["wanted"]), form)
     where = _place(call)
     job = replace(job, ask=replace(job.ask, model=where.model))
     check_schema(job, where)

@@ -15,7 +15,7 @@ import typer
 from cli.data_dir import default_data_dir
 from cli.disk.output_path import require_apart, require_replaceable
 from cli.line_tally import SOME_LINES_FAILED, by_code
-from cli.mapping.job import Wanted, plan
+from cli.mapping.job import MapOptions, plan
 from cli.mapping.running import check_schema, compute, folder_of, write_output, written_before
 from cli.places.estimate import estimated
 from cli.places.options import BaseUrl, Model, Param, Window, json_params, say, text_of
@@ -79,7 +79,7 @@ def map_(
                 f"the output {output} is or would be a file of the source {source}, which the next run would read or "
                 "not find again. Choose with -o a path outside it."
             )
-    wanted = Wanted(
+    options = MapOptions(
         prompt=text_of(prompt),
         schema=None if schema is None else _json_file(schema),
         params=json_params(max_tokens=max_tokens, temperature=temperature, others=param or []),
@@ -88,7 +88,7 @@ def map_(
     )
     rows = open_source(source)
     with _named(prompt, schema):
-        job = plan(rows, wanted, form)  # before any request to a server
+        job = plan(rows, options, form)  # before any request to a server
     place = place_of(model, base_url=base_url, window=window)
     job = replace(job, ask=replace(job.ask, model=place.model))
     if dry_run:

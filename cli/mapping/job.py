@@ -37,7 +37,7 @@ class MapJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MapOptions:
     """The options of a user, unparsed."""
 
     prompt: str
@@ -49,16 +49,16 @@ class Wanted:
     prefix: str = ""
 
 
-def plan(source: Source, wanted: Wanted, form: Format) -> MapJob:
+def plan(source: Source, options: MapOptions, form: Format) -> MapJob:
     """Return the job. Raises InputError if template or schema are invalid, or do not fit the source."""
-    template = check(wanted.prompt)
+    template = check(options.prompt)
     require_columns(template, source.columns)
-    if "messages" in wanted.params or "response_format" in wanted.params or "model" in wanted.params:
+    if "messages" in options.params or "response_format" in options.params or "model" in options.params:
         raise InputError("messages, model and response_format come from the prompt, --model and --schema.")
-    columns = None if wanted.schema is None else answer_columns(wanted.schema)
-    shape = Shape(answer=columns, prefix=wanted.prefix)
+    columns = None if options.schema is None else answer_columns(options.schema)
+    shape = Shape(answer=columns, prefix=options.prefix)
     require_apart(source.columns or (), shape)
     if form is Format.PARQUET:
         output_schema(source.schema, source.columns or (), shape)
-    ask = Ask(model=wanted.model, params=wanted.params, schema=wanted.schema)
+    ask = Ask(model=options.model, params=options.params, schema=options.schema)
     return MapJob(source=source, template=template, ask=ask, shape=shape, form=form)

@@ -42,7 +42,7 @@ _DRAIN_SECONDS = "3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThisMachine:
-    """A stack of its own for each run."""
+    """A stack on this machine, started for the run."""
 
     served: ServedModel
     say: Callable[[str], None]

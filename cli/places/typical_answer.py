@@ -53,14 +53,14 @@ class _Writer:
         return self.value(others[0], depth=depth + 1)
 
     def _named(self, reference: str) -> Any:
-        found: Any = self._root
+        target: Any = self._root
         for part in reference.removeprefix("#").strip("/").split("/"):
-            found = found.get(part) if isinstance(found, dict) and part else found
-        return found
+            target = target.get(part) if isinstance(target, dict) and part else target
+        return target
 
     def _of_type(self, schema: Mapping[str, Any], *, depth: int) -> Any:
-        given = schema.get("type")
-        names = given if isinstance(given, list) else [given]
+        types = schema.get("type")
+        names = types if isinstance(types, list) else [types]
         if self._is_empty and "null" in names:
             return None
         name = next((one for one in names if one != "null"), "null")

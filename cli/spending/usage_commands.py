@@ -52,24 +52,24 @@ def usage(
 def quota(as_json: AsJson = False) -> None:
     """Show budgets and limits: what is used, what is left, and when each resets."""
     with server() as calls:
-        found = calls.get("/quota")
+        report = calls.get("/quota")
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(report, indent=2))
         return
     numbers = ("limit", "used", "reserved", "left")
     print_table(
         ("what", *numbers, "resets"),
         [
-            *(_budget_row(budget, currency=found["currency"]) for budget in found["budgets"]),
-            *([_overflow_row(found)] if found.get("may_overflow") or found.get("overflow_spent") else []),
-            *map(_limit_row, found["limits"]),
+            *(_budget_row(budget, currency=report["currency"]) for budget in report["budgets"]),
+            *([_overflow_row(report)] if report.get("may_overflow") or report.get("overflow_spent") else []),
+            *map(_limit_row, report["limits"]),
         ],
         numbers=numbers,
     )
     if sys.stdout.isatty():
-        for budget in found["budgets"]:
+        for budget in report["budgets"]:
             if budget["is_warning"]:
-                print(f"{_budget_name(budget, found['currency'])}: {budget['warn_percent']} % or more is spent")
+                print(f"{_budget_name(budget, report['currency'])}: {budget['warn_percent']} % or more is spent")
 
 
 def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
@@ -80,9 +80,9 @@ def _budget_row(budget: dict[str, Any], *, currency: str) -> tuple[str, ...]:
     return (_budget_name(budget, currency), amounts[0] or "none", *amounts[1:], resets)
 
 
-def _overflow_row(found: dict[str, Any]) -> tuple[str, ...]:
-    limit = "spare capacity" if found["may_overflow"] else "not allowed"
-    return ("overflow: tokens", limit, _number(found["overflow_spent"]), "", "", "never")
+def _overflow_row(report: dict[str, Any]) -> tuple[str, ...]:
+    limit = "spare capacity" if report["may_overflow"] else "not allowed"
+    return ("overflow: tokens", limit, _number(report["overflow_spent"]), "", "", "never")
 
 
 def _budget_name(budget: dict[str, Any], currency: str) -> str:

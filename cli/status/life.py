@@ -63,7 +63,7 @@ class Life:
         """Read the overview once; it is unknown if the database is away."""
         try:
             self._overview = self._look()
-        except TokenmillError:  # Postgres is away: the supervisor says so
+        except TokenmillError:  # Postgres is away: the supervisor reports it
             self._overview = None
             return
         totals = {worker.worker_id: worker.output_tokens for worker in self._overview.workers}

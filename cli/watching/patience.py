@@ -29,7 +29,7 @@ class Patience:
 
     most: timedelta = DEFAULT
     goes_on: str = "What was started there continues."
-    """A sentence about the state of what is waited for, and how to see it."""
+    """A sentence for when patience ends: what continues, and how to follow it."""
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 

@@ -13,7 +13,7 @@ import typer
 from cli.calls import named, server
 from cli.disk.download import replacing
 from cli.disk.output_path import require_apart, require_replaceable
-from cli.ids import given
+from cli.ids import require_id
 from cli.options import AsJson, Newest, OfCollection
 from cli.places.options import say
 from cli.stages import Listing, stage_reached
@@ -22,7 +22,7 @@ from jobs.errors import InputError
 
 app = typer.Typer(help="Extractions on a server: fields from collections of documents.", no_args_is_help=True)
 
-ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=given)]
+ExtractionId = Annotated[str, typer.Argument(metavar="EXTRACTION_ID", callback=require_id)]
 
 _COLUMNS = ("id", "created", "status", "stage", "documents", "failed", "to review", "reason")
 _PAGE = 1000

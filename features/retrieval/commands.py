@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.calls import named, server
-from cli.ids import given
+from cli.ids import require_id
 from cli.options import AsJson, Newest, OfCollection
 from cli.stages import Listing, stage_reached, until_ended
 from cli.table import when
@@ -19,8 +19,8 @@ from jobs.errors import InputError
 
 app = typer.Typer(help="Build and search passage indexes.", no_args_is_help=True)
 
-IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=given)]
-CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=given)]
+IndexId = Annotated[str, typer.Argument(metavar="INDEX_ID", callback=require_id)]
+CollectionId = Annotated[str, typer.Argument(metavar="COLLECTION_ID", callback=require_id)]
 
 _COLUMNS = ("id", "created", "name", "status", "stage", "documents", "failed", "passages", "MB", "reason")
 _NUMBERS = ("documents", "failed", "passages", "MB")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from cli.client import client_from_environment, server_errors_as_sentences
-from cli.ids import given
+from cli.ids import require_id
 from cli.options import AsJson
 from cli.table import print_fields, print_table, when
 from jobs.errors import ServiceError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Notify URLs when batches end or runs fail, and list what was sent.", no_args_is_help=True)
 
-EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=given)]
-DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=given)]
+EndpointId = Annotated[str, typer.Argument(metavar="ENDPOINT_ID", callback=require_id)]
+DeliveryId = Annotated[str, typer.Argument(metavar="DELIVERY_ID", callback=require_id)]
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.mapping.folder import MapFolder
-from cli.mapping.job import Wanted, plan
+from cli.mapping.job import MapOptions, plan
 from cli.places.run_folder import RunFolder
 from features.pipelines.rows.sources.files import Format, reads
 from features.pipelines.rows.sources.reading import open_source
@@ -22,7 +22,7 @@ WIDE: list[dict[str, Any]] = [{"a": 1.5}, *({"a": 2} for _ in range(1023))]
 def render(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    job = plan(open_source(str(path)), Wanted(prompt="x", model="m"), Format.PARQUET)
+    job = plan(open_source(str(path)), MapOptions(prompt="x", model="m"), Format.PARQUET)
     MapFolder(run=RunFolder(key="k", root=tmp_path / "k")).render(job)
 
 

@@ -113,8 +113,8 @@ def _owner_id(session: Session, tenant: str | None, *, is_operator: bool) -> str
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
-def _duration(option: str, given: str) -> timedelta:
-    match = re.fullmatch(r"(\d{1,6})([mhd])|0", given)
+def _duration(option: str, text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,6})([mhd])|0", text)
     if match is None:
-        raise InputError(f"{option} is {given!r}; give a number followed by m, h or d, such as 30m, 24h or 90d")
-    return timedelta() if given == "0" else timedelta(**{_UNITS[match[2]]: int(match[1])})
+        raise InputError(f"{option} is {text!r}; give a number followed by m, h or d, such as 30m, 24h or 90d")
+    return timedelta() if text == "0" else timedelta(**{_UNITS[match[2]]: int(match[1])})

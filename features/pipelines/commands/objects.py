@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from cli.calls import named, server
-from cli.ids import given
+from cli.ids import require_id
 
-Name = Annotated[str, typer.Argument(help="Name or id.", callback=given)]
-RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=given)]
+Name = Annotated[str, typer.Argument(help="Name or id.", callback=require_id)]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID", callback=require_id)]
 
 
 def print_object(kind: str, name: str) -> None:

@@ -39,13 +39,13 @@ def apply(
         before = calls.find(named("pipelines", file.name))
         _require_own(calls, None if before is None else before["id"], file.schedules)
         if before is None:
-            made = calls.post("/pipelines", {"name": file.name, **file.definition})
+            applied = calls.post("/pipelines", {"name": file.name, **file.definition})
         else:
             caps = {"max_tokens": None, "max_cost": None}
-            made = calls.patch(named("pipelines", file.name), caps | file.definition)
-        is_changed = before is None or before["version"] != made["version"]
+            applied = calls.patch(named("pipelines", file.name), caps | file.definition)
+        is_changed = before is None or before["version"] != applied["version"]
         what = "created" if before is None else "changed" if is_changed else "unchanged"
-        print(f"pipeline {made['name']} version {made['version']}: {what}")
+        print(f"pipeline {applied['name']} version {applied['version']}: {what}")
         for schedule in file.schedules:
             _apply_schedule(calls, file.name, schedule)
 
