@@ -1,1 +1,1 @@
-"""The `tokenmill` command: HTTP client, role starters, the embedded stack. Imports every other package lazily."""
+"""The `tokenmill` command: HTTP client, role starters, the embedded stack. Loads a command when it is called."""

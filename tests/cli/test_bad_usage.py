@@ -297,7 +297,7 @@ def test_a_run_needs_a_model_for_a_placeholder_name(tmp_path: Path, batch_file: 
     assert_refused(
         tokenmill("run", batch_file, "-o", tmp_path / "out.jsonl"),
         "the file names the model 'local-model', which is neither a folder nor a Hugging Face id. "
-        "Say with --model which one to run it with.",
+        "Name the model with --model.",
     )
 
 

@@ -323,7 +323,7 @@ def test_a_model_is_offered_where_its_files_can_be_read_and_removed_again(
     (tmp_path / "config.json").write_text("{}")
     assert run("models", "add", "here", tmp_path, **admin).stdout == "added here\n"
     said = run("models", "add", "org/elsewhere", "org/elsewhere", **admin).stdout
-    assert said == "added org/elsewhere; batches may name it once a worker has loaded it\n"
+    assert said == "added org/elsewhere; batches may use it once a worker has loaded it\n"
     for name in ("here", "org/elsewhere"):
         assert run("models", "remove", name, **admin).stdout == f"removed {name}\n"
     for content, sentence in (("", "config.json cannot be read"), ("[]", "does not match its name")):
@@ -355,8 +355,8 @@ def test_the_past_is_priced_anew_and_stays_as_it_was_billed(service: Service, ba
         (("set", "tiny"), InputError, "no price is given"),
         (("set", "absent", "--input-price", "1"), NotFoundError, "'absent' does not exist"),
         (("add", "tiny", "/models/tiny"), ConflictError, "tokenmill models set tiny"),
-        (("set", "tiny", "--input-price", "0,15"), InputError, "--input-price is '0,15'; give a number for a million"),
-        (("set", "tiny", "--output-price", "0.0000001"), InputError, "at most 6 digits behind the point"),
+        (("set", "tiny", "--input-price", "0,15"), InputError, "--input-price is '0,15'; give a number per million"),
+        (("set", "tiny", "--output-price", "0.0000001"), InputError, "at most 6 decimal places"),
         (("set", "tiny", "--bulk-factor", "half"), InputError, "--bulk-factor is 'half'; give a number such as 2"),
         (("set", "tiny", "--cached-input-price", "0.2"), InputError, "cost 0.20 per million and the others 0.00"),
         (("set", "tiny", "--input-price", "1000001"), InputError, "1000001.00, 0.00 per million.*0 to 1000000.00"),

@@ -261,7 +261,7 @@ def test_a_line_of_gold_ends_where_json_lines_do(tmp_path: Path) -> None:
 def test_an_example_that_is_gone_is_refused_by_its_name(service: Service, folder: Path) -> None:
     gold = known(folder)
     (folder / "yak.eml").unlink()
-    with pytest.raises(InputError, match=r"gold.jsonl names .*yak.eml, which is no file here"):
+    with pytest.raises(InputError, match=r"gold.jsonl names .*yak.eml, which is not a file here"):
         run(*arguments(folder, "--examples", str(gold)))
 
 
@@ -269,7 +269,7 @@ def test_an_example_is_one_file_whatever_ids_its_lines_have(folder: Path) -> Non
     line = {"document": str(folder / "zebra.txt"), "fields": {"vendor": "Zebra Ltd"}}
     gold = known(folder)
     gold.write_text("\n".join(json.dumps(line | {"document_id": f"document_{number}"}) for number in range(2)))
-    with pytest.raises(InputError, match=r"gold.jsonl has 2 lines for .*zebra.txt, one file"):
+    with pytest.raises(InputError, match=r"gold.jsonl has 2 lines for the file .*zebra.txt"):
         run(*arguments(folder, "--examples", str(gold)))
 
 
@@ -293,7 +293,7 @@ def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: S
         ({"schema": {"type": "object", "properties": {}}}, "without `properties` asks for nothing"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string", "not": {}}}}}, "a"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}}, "regular expression"),
-        ({"more": ["--param", "messages=[]"]}, "--param is given messages"),
+        ({"more": ["--param", "messages=[]"]}, "--param cannot set messages"),
         ({"more": ["--param", "max_tokens=null"]}, "max_tokens is null, which is no bound .* from 16 to 1,000,000, or"),
         ({"more": ["--param", 'max_tokens="many"']}, 'max_tokens is "many"'),
         ({"more": ["--param", "max_tokens=15"]}, "max_tokens is 15"),
@@ -305,7 +305,7 @@ def test_a_dry_run_shows_what_a_document_is_asked_and_submits_nothing(service: S
         ({"source": "in/*.xyz"}, "no file matches it"),
         ({"output": "in/a.txt"}, "is one of the documents"),
         ({"output": "schema.json"}, "is the schema"),
-        ({"output": "in/fields.jsonl"}, "would be a document of in from the next start on"),
+        ({"output": "in/fields.jsonl"}, "would be a document of in at the next start"),
         ({"source": "in/*.*", "output": "in/fields.jsonl"}, r"would be a document of in/\*\.\*"),
         ({"more": ["--report", "in/deep.html"]}, "would be a document of in"),
     ],

@@ -158,7 +158,7 @@ def test_what_records_are_judged_by_is_not_replaced(
 
 def test_a_target_that_nothing_can_reach_is_refused(tmp_path: Path) -> None:
     given = ("--gold", "g.jsonl", "--schema", "s.json", "-o", str(tmp_path / "c.json"))
-    with pytest.raises(InputError, match=r"--target is 1, which nothing can reach.* Give a share below 1"):
+    with pytest.raises(InputError, match=r"--target is 1, which cannot be reached.* Give a share below 1"):
         run("extract", "calibrate", "fields.jsonl", *given, "--target", "1.0")
 
 

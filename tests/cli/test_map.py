@@ -206,7 +206,7 @@ def refusal(folder: Path, *more: str, output: str = "out.parquet") -> str:
         ("prompt.j2", "{{ 'a' * 9 }}", "prompt.j2: line 1, column 8: `*` with a text or a list repeats it"),
         ("prompt.j2", "{{ words }}", "prompt.j2: the prompt takes {{ words }}, and the source has no such column"),
         ("prompt.j2", "\n{{ text|nope }}", "prompt.j2: line 2, column 9: there is no filter 'nope' here. Allowed are"),
-        ("out.json", "{", "out.json: line 1, column 2: it is no JSON"),
+        ("out.json", "{", "out.json: line 1, column 2: it is not JSON"),
         ("out.json", '{"type": "array"}', "out.json: the schema cannot be used: at $, "),
         ("out.json", '{"properties": {"a": {}}}', "out.json: the schema is too wide for Parquet"),
         (
@@ -231,7 +231,7 @@ def test_a_command_that_is_wrong_says_what_to_do(service: Service, folder: Path)
     assert "Give it as NAME=JSON" in refusal(folder, "--param", "top_p")
     assert "come from the prompt, --model and --schema" in refusal(folder, "--param", "messages=[]")
     assert "there is no model at nowhere" in refusal(folder, "--model", "nowhere")
-    with pytest.raises(InputError, match=r"there is no model 'other' at .* serves: tiny\. One that is still"):
+    with pytest.raises(InputError, match=r"there is no model 'other' at .* serves: tiny\. A model that is still"):
         service.run(*arguments(folder, "--model", "other"))
 
 

@@ -94,9 +94,9 @@ def test_a_run_whose_output_cannot_be_made_says_where_its_answers_are(tmp_path: 
         write_beside(tmp_path / "gone")
     said = refused.value.message
     assert said.startswith(
-        f"cannot write {results.answers}: No such file or directory. The answers are kept, as batch_1"
+        f"cannot write {results.answers}: No such file or directory. The answers are kept in batch_1"
     )
-    assert f"`tokenmill batch results batch_1 -o FILE` beside `tokenmill up --data-dir {run.stack}`" in said
+    assert f"`tokenmill batch results batch_1 -o FILE` while `tokenmill up --data-dir {run.stack}`" in said
 
 
 def test_that_a_file_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None:

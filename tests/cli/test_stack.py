@@ -74,7 +74,7 @@ def test_each_role_on_a_machine_shows_its_metrics_at_a_port_of_its_own() -> None
 
 def test_ports_of_metrics_that_there_are_not_enough_of_are_refused() -> None:
     _require_metrics_ports(65_532, num_workers=2)
-    with pytest.raises(InputError, match=r"is 65533, and 4 ports .* Choose 65532 or a lower one"):
+    with pytest.raises(InputError, match=r"is 65533, and 4 ports .* Choose 65532 or lower"):
         _require_metrics_ports(65_533, num_workers=2)
 
 

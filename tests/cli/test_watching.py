@@ -195,7 +195,7 @@ def test_a_batch_whose_server_stays_away_goes_on_and_its_watcher_says_how_to_loo
 ) -> None:
     clock = partial(next, iter((0.0, 0.0, 61.0)))
     monkeypatch.setattr("cli.batches.following.Patience", partial(Patience, monotonic=clock, sleep=lambda _: None))
-    with pytest.raises(ServiceError, match=r"batch_1 goes on at the server\. .*: tokenmill batch watch batch_1$"):
+    with pytest.raises(ServiceError, match=r"batch_1 continues on the server\. .*: tokenmill batch watch batch_1$"):
         run("batch", "watch", "batch_1", "--wait-for-server", "1m", **ABSENT)
 
 

@@ -105,7 +105,7 @@ def test_an_operators_key_is_of_no_tenant(tokenmill: Tokenmill) -> None:
         (("list",), "either a TENANT or --operator"),
         (("create", "acme", "--scope", "admin"), "a tenant's key may have submit and read"),
         (("create", "--operator", "--scope", "read"), "an operator's key has admin"),
-        (("create", "acme", "--expires", "90"), "--expires is '90'; give a number with m, h or d"),
+        (("create", "acme", "--expires", "90"), "--expires is '90'; give a number followed by m, h or d"),
         (("create", "acme", "--expires", "0"), "lifetime"),
         (("create", "acme", "--name", " "), "the key's name"),
     ],
