@@ -1,6 +1,6 @@
 """Run decoder language models: token ids in, token ids out, batched continuously over a paged KV cache.
 
-Beside them encoders, in `engine.pooling`: texts in, vectors or scores out.
+Encoders are in `engine.pooling`: texts in, vectors or scores out.
 Names are loaded on first use, so that `import engine.process.messages` costs neither torch nor transformers.
 """
 

@@ -1,6 +1,6 @@
-"""Make an engine from its configuration: decide what was left open, load the model, put the parts together.
+"""Build an engine from its configuration: resolve open settings, load the model, assemble the parts.
 
-Configuration goes down only: nothing that is made here tells another part what it was asked for.
+Configuration is passed down only: no part built here learns another part's configuration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build_engine(config: EngineConfig, *, scheduler_type: type[Scheduler] = Sche
 
 
 def assemble(config: ResolvedConfig, runner: StepRunner, *, scheduler_type: type[Scheduler] = Scheduler) -> Engine:
-    """Return an engine over a runner that is there already."""
+    """Return an engine over an existing runner."""
     pool = BlockPool(runner.num_kv_blocks + 1, config.asked.block_size)
     scheduler = scheduler_type(pool, config.scheduler, swap=runner.swap)
     recorder = Recorder(scheduler)
@@ -58,9 +58,9 @@ def assemble(config: ResolvedConfig, runner: StepRunner, *, scheduler_type: type
 
 
 def _begin_to_compile(model: ModelConfig, asked_dtype: str) -> None:
-    """Have attention compiled meanwhile, before its dtype is decided: that needs other kernels compiled first.
+    """Start to compile attention in the background before its dtype is resolved, which needs other kernels first.
 
-    In the one asked for, or the checkpoint's; where that turns out wrong, the model has the right kernel begun.
+    The guess is the configured dtype or the checkpoint's; if it is wrong, the model starts the right kernel.
     """
     dtype = wanted_dtype(asked_dtype, model)
     if dtype is not None:

@@ -1,6 +1,6 @@
-"""What a request has generated so far, child by child: tokens, log-probabilities, text, and the end at a stop string.
+"""The output of a request so far, per child: tokens, log-probabilities, text, and the end at a stop string.
 
-Token deltas in; knows a tokenizer's `decode`, and neither the engine that sends the deltas nor who asks for the text.
+Input is token deltas; of a tokenizer only `decode` is used.
 """
 
 from __future__ import annotations
@@ -15,44 +15,46 @@ from engine.text import TextStream
 
 
 class ChildOutput:
-    """One child as it grows. Text is made of it on the way only where a stop string is to be found."""
+    """The output of one child as it grows. Text is decoded on the way only if there are stop strings to search for."""
 
     def __init__(self, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Without a tokenizer there is no text, and no stop string is looked for."""
+        """Without a tokenizer there is no text, and stop strings are not searched for."""
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._params = params
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, to begin again."""
+        """Reset to the empty output."""
         self.token_ids: list[int] = []
-        """Those after a stop string are left out."""
+        """Tokens after a stop string are left out."""
         self.logprobs: list[TokenLogprobs] = []
-        """One for each token, or none at all."""
+        """One for each token, or empty."""
         self.finish_reason: FinishReason | None = None
-        """Set once it has ended."""
+        """Set when the child has ended."""
         self.stop_reason: int | str | None = None
         """The stop token or stop string that ended it."""
         self.error: str | None = None
         self.num_preemptions = self.num_swaps = 0
         """As in the last delta."""
         self.ended_before_engine = False
-        """A stop string ended it: the engine knows nothing of those and computes on until it is told."""
+        """A stop string ended it: the engine does not search for stop strings and computes on until the child is
+        aborted.
+        """
         self._ends_with_stop_token = False
         self._searched = self._new_search()
 
     def resume(self, token_ids: Sequence[int]) -> None:
-        """Begin with the output of an earlier run, in which no stop string was complete."""
+        """Start from the output of an earlier run, in which no stop string was complete."""
         self.clear()
         self.token_ids = list(token_ids)
         if self._searched is not None:
             self._searched.push(self.token_ids)
 
     def add(self, delta: TokenDelta) -> None:
-        """Add new tokens, up to the one that completes a stop string. After its end nothing counts."""
+        """Add new tokens, up to the one that completes a stop string. Deltas after the end are ignored."""
         if self.finish_reason is not None:
-            return  # under way when its stop string was found
+            return  # in flight when the stop string was found
         self.num_preemptions, self.num_swaps = delta.num_preemptions, delta.num_swaps
         if self._searched is not None and self._ends_at_stop_string(self._searched, delta):
             return
@@ -68,23 +70,23 @@ class ChildOutput:
 
     @property
     def has_logprobs(self) -> bool:
-        """Tell whether log-probabilities were asked for."""
+        """Tell whether log-probabilities were requested."""
         return self._params.logprobs is not None
 
     @property
     def shown_token_ids(self) -> list[int]:
-        """Return the tokens that are text: all but the stop or end-of-sequence token that ended them."""
+        """Return the tokens that have text: all except a final stop or end-of-sequence token."""
         return self.token_ids[:-1] if self._ends_with_stop_token else self.token_ids
 
     def text(self) -> str:
-        """Return the whole text, once it has ended; without stop strings it is decoded here, by whoever asks."""
+        """Return the whole text of an ended child; without stop strings it is decoded on this call."""
         if self._searched is not None:
             return self._searched.text
         has_stop = self._params.include_stop_str_in_output
         return self._text_of(self.token_ids if has_stop else self.shown_token_ids, self._params)
 
     def text_with_special_tokens(self) -> str:
-        """Return the whole text, once it has ended, with all special tokens but one that ended it."""
+        """Return the whole text of an ended child, with all special tokens except the one that ended it."""
         return self._text_of(self.shown_token_ids, replace(self._params, skip_special_tokens=False))
 
     def _new_search(self) -> TextStream | None:
@@ -104,7 +106,7 @@ class ChildOutput:
         return stream.text
 
     def _ends_at_stop_string(self, stream: TextStream, delta: TokenDelta) -> bool:
-        """Write the text of new tokens; where one completes a stop string, keep those up to it and end there."""
+        """Add the text of new tokens; if one completes a stop string, keep the tokens up to it and end."""
         count = stream.push(delta.token_ids, ends_with_stop_token=delta.finish_reason is FinishReason.STOP)
         if stream.matched_stop is None:
             return False
@@ -124,19 +126,19 @@ class ChildOutput:
 
 
 class RequestProgress:
-    """The children of one request, and what they share."""
+    """The children of one request and their shared values."""
 
     def __init__(self, tokenizer: Tokenizer | None, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         self.children = [ChildOutput(tokenizer, prompt_token_ids, params) for _ in range(params.n)]
         self.num_cached_tokens = 0
-        """Of the prompt, found in the prefix cache."""
+        """Prompt tokens found in the prefix cache."""
         self.prompt_logprobs: list[TokenLogprobs] | None = None
-        """Where asked for: one entry for each prompt token from the second on."""
+        """If requested: one entry for each prompt token from the second on."""
         self.error: str | None = None
-        """Why the request was refused or given up."""
+        """Why the request was refused or ended with an error."""
 
     def add(self, delta: TokenDelta) -> bool:
-        """Add new tokens; True when a stop string has just ended their child, which the engine still computes."""
+        """Add new tokens; return True when a stop string has just ended a child that the engine still computes."""
         child = self.children[delta.index]
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
@@ -144,33 +146,33 @@ class RequestProgress:
             self.error = delta.error
         if child.has_ended:
             return False
-        if delta.index == 0:  # the others share what the first one has computed, which was not in the cache before
+        if delta.index == 0:  # the other children reuse what child 0 computed, which was not in the cache before
             self.num_cached_tokens = max(self.num_cached_tokens, delta.num_cached_tokens)
         child.add(delta)
         return child.ended_before_engine
 
     def resume(self, token_ids: Sequence[int]) -> None:
-        """Begin again with the output of an earlier run; without any, from the prompt."""
+        """Start from the output of an earlier run; from the prompt if there is none."""
         self.num_cached_tokens = 0
         for child in self.children:
             child.resume(token_ids)
 
     @property
     def num_preemptions(self) -> int:
-        """Return how often children have lost their seats."""
+        """Return how often children have been preempted."""
         return sum(child.num_preemptions for child in self.children)
 
     @property
     def num_swaps(self) -> int:
-        """Return how often their blocks went to host memory then."""
+        """Return how often preempted children's blocks went to host memory."""
         return sum(child.num_swaps for child in self.children)
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether nothing more is to come, but of children that the engine has yet to stop."""
+        """Tell whether no more output will come; the engine may still have to abort children."""
         return self.error is not None or all(child.has_ended for child in self.children)
 
     @property
     def is_in_engine(self) -> bool:
-        """Tell whether the engine may still compute something of it."""
+        """Tell whether the engine may still be computing a part of it."""
         return not self.has_ended or any(child.ended_before_engine for child in self.children)

@@ -1,6 +1,6 @@
-"""How an engine is set up: `EngineConfig`, checked when made.
+"""Settings of an engine: `EngineConfig`, validated on construction.
 
-Imports no torch; the model's own shape is in models/config.py.
+Imports no torch; the model's shape is in models/config.py.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from enum import StrEnum
 from engine.errors import InvalidConfigError
 
 _MIN_SAMPLED_ROWS = 256
-"""A step may sample so many rows even with few seats, so that drafts of a few sequences have room."""
+"""A step may sample this many rows even with few seats, which leaves room for the drafts of a few sequences."""
 
 
 class Admission(StrEnum):
     """When a waiting sequence may start."""
 
     PEAK = "peak"
-    """When the blocks that the running ones are expected to need at their common peak leave room for it."""
+    """When the pool has room for the blocks that the running sequences are expected to need at their common peak."""
     PROMPT = "prompt"
     """As soon as its prompt fits; keeps the pool fuller and preempts more."""
 
 
 class PolicyName(StrEnum):
-    """Which waiting sequence starts next and which running one gives way; each is a class in scheduling/policies.py."""
+    """Which waiting sequence starts next and which running one is preempted; classes are in scheduling/policies.py."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
@@ -39,7 +39,7 @@ class ModelImpl(StrEnum):
     """Whose modelling code runs the model."""
 
     AUTO = "auto"
-    """Our own where it covers the model, else transformers'."""
+    """Our own if it supports the model, otherwise transformers'."""
     TOKENMILL = "tokenmill"
     """Our own decoder."""
     TRANSFORMERS = "transformers"
@@ -47,14 +47,14 @@ class ModelImpl(StrEnum):
 
 
 class LoadFormat(StrEnum):
-    """Where weights come from: the model's files, or a seed (to measure a shape without its files)."""
+    """Source of the weights: the model's files, or a seed (to measure a shape without its files)."""
 
     SAFETENSORS = "safetensors"
     RANDOM = "random"
 
 
 class Speculation(StrEnum):
-    """Where drafts come from: nowhere, or from a sequence's own text (engine/speculation/lookup_drafter.py)."""
+    """Source of drafts: none, or the sequence's own text (engine/speculation/lookup_drafter.py)."""
 
     OFF = "off"
     NGRAM = "ngram"
@@ -62,7 +62,7 @@ class Speculation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """How much a step and a batch may hold, and who is next; every limit is decided here."""
+    """Limits of a step and a batch, and the scheduling policy; every limit is decided here."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -72,70 +72,70 @@ class SchedulerConfig:
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
     angles_change_after: int | None = None
-    """A sequence that grows beyond so many tokens is computed anew, with other rotary angles (longrope)."""
+    """A sequence that grows beyond this many tokens is recomputed with other rotary angles (longrope)."""
 
     @property
     def max_sampled_rows(self) -> int:
-        """Return how many tokens a step may sample, drafts included; memory is reserved for as many."""
+        """Return how many tokens a step may sample, drafts included; memory is reserved for this many."""
         return min(self.max_num_batched_tokens, max(self.max_num_seqs, _MIN_SAMPLED_ROWS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Set an engine up. Raises InvalidConfigError on a value out of range."""
+    """Settings of an engine. Raises InvalidConfigError if a value is out of range."""
 
     model: str
     """A directory with config.json and safetensors, or a GGUF file."""
     model_impl: ModelImpl = ModelImpl.AUTO
     load_format: LoadFormat = LoadFormat.SAFETENSORS
     dtype: str = "auto"
-    """The checkpoint's own for "auto", or float32 on a CPU without products for that."""
+    """"auto" is the checkpoint's dtype, or float32 on a CPU without products of that dtype."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     max_num_seqs: int | None = None
-    """None takes what suits the device (engine/device/choice.py)."""
+    """None takes a default for the device (engine/device/choice.py)."""
     max_num_batched_tokens: int | None = None
-    """The token budget of a step; None takes what suits the device."""
+    """The token budget of a step; None takes a default for the device."""
     num_kv_blocks: int | None = None
-    """None takes the pool's size from memory: on CUDA `gpu_memory_share` of the device less what a profiled step needs,
-    on the CPU `cpu_memory_share` of what is available now, and never more than `max_num_seqs` sequences of
-    `max_model_len` tokens can fill.
+    """None sizes the pool from memory: on CUDA `gpu_memory_share` of the device less what a profiled step needs, on the
+    CPU `cpu_memory_share` of what is available now, and never more than `max_num_seqs` sequences of `max_model_len`
+    tokens can fill.
     """
     block_size: int = 16
     enable_prefix_caching: bool = True
     admission: Admission = Admission.PEAK
     policy: PolicyName = PolicyName.PRIORITY
     max_passed_over: int = 64
-    """Whatever the policy, the oldest waiting request starts after at most so many others have started before it."""
+    """The oldest waiting request starts after at most this many others have passed it, whatever the policy."""
     overlap: bool | None = None
-    """Plan and start a step before the last one's tokens are read, so that the host's work costs no time on a GPU; None
-    means on CUDA, unless there is speculation.
+    """Plan and start a step before the last one's tokens are read, which hides the host's work behind the GPU; None
+    means True on CUDA without speculation.
     """
     enforce_eager: bool = False
-    """On CUDA, launch a decode step's kernels one by one; else they are one graph."""
+    """On CUDA, launch a decode step's kernels one by one instead of replaying one graph."""
     speculation: Speculation = Speculation.OFF
-    """Guess tokens of a sequence ahead; it changes no token and stops where it costs time."""
+    """Draft tokens of a sequence ahead; the output does not change, and drafting pauses when it costs time."""
     num_speculative_tokens: int = 64
-    """The most guesses of a sequence and step."""
+    """Maximum number of drafts per sequence and step."""
     prompt_lookup_min: int = 1
-    """A sequence is guessed ahead where at least so many of its last tokens stood before."""
+    """A sequence gets drafts if at least this many of its last tokens occurred before."""
     prompt_lookup_max: int = 8
-    """So many of the last tokens are looked for first."""
+    """The longest suffix of a sequence that is looked up; shorter ones follow."""
     max_model_len: int | None = None
     """None takes the model's own limit."""
     gpu_memory_share: float = 0.9
     cpu_memory_share: float = 0.25
     swap_space_gib: float = 0.0
-    """Host memory for the KV of preempted sequences, where copying is cheaper than computing again."""
+    """Host memory for the KV of preempted sequences, used if copying is cheaper than recomputing."""
     num_threads: int | None = None
-    """None leaves torch's setting."""
+    """None keeps torch's setting."""
     grammar_timeout_seconds: float = 10.0
-    """Processor time that a grammar may take to compile."""
+    """Processor time limit for compiling a grammar."""
     report_decisions: bool = False
     """Send the scheduler's decisions along with the tokens."""
     seed: int = 0
-    """The seeds of requests without one derive from it, and with `load_format` "random" the weights, for which the
-    directory needs config.json alone.
+    """Seeds of requests without their own derive from it; with `load_format` "random" so do the weights, and the
+    directory then needs only config.json.
     """
     warm_up: bool = True
 
@@ -203,7 +203,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "policy": PolicyName,
     "speculation": Speculation,
 }
-"""Fields that may be given as texts, too: these become what they name."""
+"""Fields that also accept their value as text, which is converted."""
 
 _FLAGS = ("enable_prefix_caching", "enforce_eager", "overlap", "report_decisions", "warm_up")
 

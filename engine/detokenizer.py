@@ -1,10 +1,9 @@
-"""Turn tokens into text as they come. Knows a tokenizer's `decode` and how it spells a token; no parameters, no stops.
+"""Decode tokens into text as they arrive. Uses a tokenizer's `decode` and its vocabulary; stops are in text.py.
 
-The text of an output is what the tokenizer's own decode makes of all its tokens behind the prompt's, however they
-arrive. So what may still change is held back: a character that its last bytes are missing of, and a run of byte tokens
-(`<0x0A>`), which decoders with byte fallback turn into replacement characters as a whole once one byte of it is no
-UTF-8. And each piece is decoded together with the tokens before it: SentencePiece's decoders strip the space of a token
-that stands first.
+The output's text equals the tokenizer's decode of all output tokens after the prompt's, whatever their grouping.
+Text that may still change is therefore held back: a character with missing bytes, and a run of byte tokens
+(`<0x0A>`), which decoders with byte fallback replace as a whole once one of its bytes is invalid UTF-8. Each piece is
+decoded together with the tokens before it, as SentencePiece's decoders strip the space of a leading token.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Any, Protocol
 REPLACEMENT = "\ufffd"
 
 _CONTEXT = 8
-"""Tokens that are decoded again with new ones: any one will do for the decoders known, and a character has four."""
+"""Earlier tokens that are decoded again with new ones: one suffices for all known decoders; a character has up to 4."""
 
 _SPELLED_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 _SPELLED_REPLACEMENT = (REPLACEMENT, "ï¿½")
-"""How tokens end that are one themselves; the other are its three bytes in GPT-2's alphabet."""
+"""Ends of tokens that are a replacement character; the second is its three bytes in GPT-2's alphabet."""
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer, beside how it spells a token."""
+    """The part of a transformers tokenizer that is used, besides the spelling of its tokens."""
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = ...) -> Any:
         """Return the text of the tokens."""
@@ -44,7 +43,7 @@ class Detokenizer:
     def __init__(
         self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True
     ) -> None:
-        # The backend's decode is the wrapper's without its per-call overhead, which is most of the time here.
+        # Calling the backend's decode avoids the wrapper's per-call overhead, which is most of the time here.
         self._tokenizer: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self._skip = skip_special_tokens
         self._bytes_of = _bytes_of_tokens(self._tokenizer, skip_special_tokens)
@@ -52,32 +51,32 @@ class Detokenizer:
         context, run = self._prompt_end(prompt_token_ids)
         begun = _unfinished([self._bytes_of[token_id] for token_id in run[-3:]])
         self._run.extend(self._bytes_of[token_id] for token_id in run[len(run) - begun :])
-        # Byte tokens complete no character of the tokens before them, and a replacement character is one itself.
+        # Byte tokens complete no character of the tokens before them, and a replacement character is itself complete.
         is_whole = run or self._bytes_of.spell(context[-3:]).endswith(_SPELLED_REPLACEMENT)
         text_of = self._decode if is_whole else self._certain
         if context:
-            run = run[len(run) - begun :]  # what is whole of it is the prompt's, whatever bytes come now
+            run = run[len(run) - begun :]  # complete characters belong to the prompt, whatever bytes follow
         self._num_open = len(run)
         self._window = context + run
         """Tokens that are decoded with the next ones; the last `_num_open` are an open run of byte tokens."""
         self._num_shown = len(text_of(context)) if context else len(self._decode(run[: len(run) - begun]))
-        """Characters of the window's text that were shown already, or are the prompt's."""
+        """Characters of the window's text that were already returned or belong to the prompt."""
 
     @property
     def open_text(self) -> str:
-        """Return the whole characters that are held back in an open run of byte tokens, none once a byte is bad."""
+        """Return the whole characters held back in an open run of byte tokens; empty once a byte is invalid."""
         return self._run.text
 
     @property
     def num_open(self) -> int:
-        """Return how many characters of the output are whole and held back by an open run, none once a byte is bad."""
+        """Return how many whole characters of the output an open run holds back; 0 once a byte is invalid."""
         if not self._run.text:
             return 0
         end = len(self._window) - self._run.num_unfinished
         return len(self._decode(self._window[:end])) - self._num_shown
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take new tokens; return the text that is certain now, perhaps empty."""
+        """Add new tokens; return the text that is now certain, perhaps empty."""
         new = [token_id for token_id in token_ids if self._bytes_of[token_id] != b""]
         num_new_open = _num_at_end(new, self._bytes_of)
         self._window += new
@@ -91,11 +90,11 @@ class Detokenizer:
         return self._show_closed()
 
     def rest(self) -> str:
-        """Return the text after the pieces if nothing more comes; what is incomplete is a replacement character."""
+        """Return the text after the pieces if no more tokens come; incomplete bytes become a replacement character."""
         return self._decode(self._window)[self._num_shown :]
 
     def whole(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an output that is complete, where nothing was pushed before: pieces and rest, at once."""
+        """Return the text of a complete output in one call, if nothing was pushed before."""
         return self._decode([*self._window, *token_ids])[self._num_shown :]
 
     def _show_closed(self) -> str:
@@ -107,14 +106,14 @@ class Detokenizer:
         return piece
 
     def _prompt_end(self, token_ids: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the run of byte tokens that a prompt ends with, perhaps none, and some tokens before it."""
+        """Return the run of byte tokens at a prompt's end, perhaps empty, and some tokens before it."""
         context: list[int] = []
         run: list[int] = []
         for token_id in reversed(token_ids):
-            found = self._bytes_of[token_id]
-            if found == b"":
+            value = self._bytes_of[token_id]
+            if value == b"":
                 continue
-            if found is not None and not context:
+            if value is not None and not context:
                 run.append(token_id)
                 continue
             context.append(token_id)
@@ -123,7 +122,7 @@ class Detokenizer:
         return context[::-1], run[::-1]
 
     def _certain(self, token_ids: list[int]) -> str:
-        """Return the text without a character at its end that may be incomplete."""
+        """Return the text without a possibly incomplete character at its end."""
         return self._decode(token_ids).removesuffix(REPLACEMENT)
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -132,19 +131,19 @@ class Detokenizer:
 
 
 def text_of_token(tokenizer: Any, token_id: int) -> str:
-    """Return what a token adds to a text that it does not begin.
+    """Return the text that a token adds when it is not the first one.
 
-    SentencePiece's decoders strip the space of a token that stands first, so one decoded alone would lose it.
+    SentencePiece's decoders strip the space of a leading token, so decoding it alone would lose the space.
     """
     return _texts_of_tokens(tokenizer)[token_id]
 
 
 class _TextsOfTokens(dict[int, str]):
-    """As text_of_token says, found out when asked for."""
+    """Cache of text_of_token, filled on demand."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
-        self._decode = getattr(tokenizer, "backend_tokenizer", tokenizer).decode  # as the output's text is decoded
+        self._decode = getattr(tokenizer, "backend_tokenizer", tokenizer).decode  # the same decode as the output's text
         self._before: list[int] = tokenizer.encode("a", add_special_tokens=False)
         self._start: str = self._decode(self._before, skip_special_tokens=False)
 
@@ -157,17 +156,17 @@ class _TextsOfTokens(dict[int, str]):
 
 
 class _ByteRun:
-    """The text of bytes while they are UTF-8; without it from the first one that is not."""
+    """The text of bytes while they are valid UTF-8; empty from the first invalid byte."""
 
     def __init__(self) -> None:
         self.text = ""
-        """Whole characters only; of those that begin a text, a decoder may strip a space."""
+        """Whole characters only; at the start of a text a decoder may strip a space."""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._is_broken = False
 
     @property
     def num_unfinished(self) -> int:
-        """Return how many bytes at the end begin a character that is not whole."""
+        """Return how many bytes at the end belong to an incomplete character."""
         return len(self._decoder.getstate()[0])
 
     def extend(self, values: Iterable[bytes | None]) -> None:
@@ -182,9 +181,9 @@ class _ByteRun:
 
 
 class _BytesOfTokens(dict[int, bytes | None]):
-    """The byte of a token that is one, b"" of a token that is never shown, None of any other; found out when asked for.
+    """The byte of a byte token, b"" of a token that is never shown, None of any other; filled on demand.
 
-    Never shown are special tokens where they are skipped, and ids that the tokenizer lacks: decoders do not see them.
+    Never shown are skipped special tokens and ids that the tokenizer lacks: decoders do not see them.
     """
 
     def __init__(self, tokenizer: Any, *, skip_special_tokens: bool) -> None:
@@ -194,12 +193,12 @@ class _BytesOfTokens(dict[int, bytes | None]):
         self._skip = skip_special_tokens
 
     def spell(self, token_ids: Iterable[int]) -> str:
-        """Return the tokens as the vocabulary writes them."""
+        """Return the tokens as the vocabulary spells them."""
         return "".join(self._spelled(token_id) or "" for token_id in token_ids)
 
     def __missing__(self, token_id: int) -> bytes | None:
-        self[token_id] = found = self._find(token_id)
-        return found
+        self[token_id] = value = self._find(token_id)
+        return value
 
     def _find(self, token_id: int) -> bytes | None:
         if not self._decode([token_id, token_id], skip_special_tokens=self._skip):  # twice: one alone may be stripped
@@ -221,7 +220,7 @@ def _bytes_of_tokens(tokenizer: Any, skip_special_tokens: bool) -> _BytesOfToken
 
 
 def _num_at_end(token_ids: Sequence[int], bytes_of: _BytesOfTokens) -> int:
-    """Return how many byte tokens these end with."""
+    """Return how many byte tokens the sequence ends with."""
     for count, token_id in enumerate(reversed(token_ids)):
         if bytes_of[token_id] is None:
             return count
@@ -229,7 +228,7 @@ def _num_at_end(token_ids: Sequence[int], bytes_of: _BytesOfTokens) -> int:
 
 
 def _unfinished(last: Sequence[bytes | None]) -> int:
-    """Return how many of these bytes, at most three, begin a character that is not whole."""
+    """Return how many of these bytes, at most three, belong to an incomplete character."""
     for count in range(1, len(last) + 1):
         tail = b"".join(value or b"" for value in last[-count:])
         try:

@@ -1,4 +1,4 @@
-"""The errors the engine raises; each message says what was given, what is allowed, what to do.
+"""The errors the engine raises. Each message says what was given, what is allowed and what to do.
 
 EngineError
 ├── InvalidParamsError     a sampling parameter is out of range (also a ValueError)
@@ -7,9 +7,9 @@ EngineError
 ├── ModelLoadError         the model's files are missing, incomplete or unreadable
 │   └── UnsupportedModelError   the model needs something this engine does not have
 ├── EngineStartError       the engine process did not become ready
-├── BrokenRowError         what a model that pools made of a text is no number
+├── BrokenRowError         a pooling model's result for a text is NaN or infinite
 ├── EngineForked           an `LLM` is used in a fork of the process that made it
-├── EngineBroken           a step of `LLM` was cut off half done
+├── EngineBroken           a step of `LLM` was interrupted half done
 └── EngineDied             the engine process ended while in use
 """
 
@@ -39,7 +39,7 @@ class ModelLoadError(EngineError):
 
 
 class UnsupportedModelError(ModelLoadError):
-    """The model's configuration asks for something this engine does not have."""
+    """The model's configuration needs a feature that this engine does not have."""
 
 
 class EngineStartError(EngineError):
@@ -47,35 +47,35 @@ class EngineStartError(EngineError):
 
 
 class BrokenRowError(EngineError):
-    """What a model that pools made of a text is NaN or infinite."""
+    """A pooling model's result for a text is NaN or infinite."""
 
 
 class EngineForked(EngineError):
-    """An `LLM` is used in a fork of the process that made it: the threads that compute its steps are not there."""
+    """An `LLM` is used in a fork of the process that made it, which lacks the threads that compute its steps."""
 
     def __init__(self, made_in: int) -> None:
         super().__init__(
-            f"This LLM was made in process {made_in}, of which this one is a fork: its threads stayed there, and a "
-            "step would wait for them for ever. Make the LLM in this process, or start it by spawn in place of fork."
+            f"This LLM was made in process {made_in}, and this process is a fork of it without its threads: a step "
+            "would wait for them for ever. Make the LLM in this process, or start the process by spawn, not fork."
         )
 
 
 class EngineBroken(EngineError):
-    """A step of `LLM` was cut off half done, by a second Ctrl-C or an error; no call of it runs any more."""
+    """A step of `LLM` was interrupted half done, by a second Ctrl-C or an error; all later calls fail."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"A step of this LLM was cut off half done by {reason}. Its requests and cache may not add up, so it "
-            "runs nothing more. Make a new LLM, and drop this one first if memory is short."
+            f"A step of this LLM was interrupted half done by {reason}. Its requests and cache may be inconsistent, "
+            "so it runs nothing more. Make a new LLM, and drop this one first if memory is short."
         )
 
 
 class EngineDied(EngineError):
     """The engine process ended while in use.
 
-    `exit_code` is negative for a signal (−9 = SIGKILL) and None when it is not known yet; `request_ids` are the
-    requests that were in flight, none of which will report again.
+    `exit_code` is negative for a signal (−9 = SIGKILL) and None while unknown; `request_ids` are the requests that were
+    in flight, which will not report again.
     """
 
     def __init__(self, exit_code: int | None, request_ids: Iterable[int], reason: str | None = None) -> None:

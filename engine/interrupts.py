@@ -1,4 +1,4 @@
-"""Holds Ctrl-C back while something must not be left half done. Knows signals, and nothing of what is done."""
+"""Delay Ctrl-C while a block of code must not be interrupted half done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class HeldInterrupts:
-    """Those of one block. `has_cut` tells that one raised at once, so that what was being done is half done."""
+    """The delayed interrupts of one block. `has_cut` is set if one raised at once, which left the work half done."""
 
     def __init__(self, handler: Handler) -> None:
         self.has_cut = False
@@ -21,7 +21,7 @@ class HeldInterrupts:
         self._newest: tuple[int, FrameType | None] | None = None
 
     def hold(self, number: int, frame: FrameType | None) -> None:
-        """Keep the first one; let the second one through."""
+        """Keep the first one; deliver the second one at once."""
         is_first, self._newest = self._newest is None, (number, frame)
         if not is_first:
             self.has_cut = True
@@ -29,7 +29,7 @@ class HeldInterrupts:
             self.has_cut = False  # the handler did not raise
 
     def let_through(self) -> None:
-        """Hand over the one that is held, if any: its handler may raise here."""
+        """Deliver the delayed interrupt, if any: its handler may raise here."""
         newest, self._newest = self._newest, None
         if newest is not None:
             self._handler(*newest)
@@ -37,10 +37,10 @@ class HeldInterrupts:
 
 @contextmanager
 def held_interrupts() -> Iterator[HeldInterrupts]:
-    """Hold SIGINT back in this block; call `let_through` of what it yields where an interrupt may come.
+    """Delay SIGINT in this block; call `let_through` of the yielded object where an interrupt may be delivered.
 
-    A second one comes at once: whoever sends it does not want to wait. Nothing is held where SIGINT has no handler in
-    Python, or outside the main thread, which alone gets it.
+    A second one is delivered at once: its sender does not want to wait. Nothing is delayed if SIGINT has no handler in
+    Python, or outside the main thread, which alone receives it.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():

@@ -1,6 +1,6 @@
-"""`LLM`: text or token ids in, finished results out, in order; the engine in this process with a tokenizer on top.
+"""`LLM`: text or token ids in, finished results out, in order; an engine in this process with a tokenizer.
 
-The names are those of vLLM's `LLM`. For a service, use `engine.process.parent` instead.
+The names are those of vLLM's `LLM`. A service uses `engine.process.parent` instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from engine.tokenizer import load_tokenizer
 class LLM:
     """Load a model and generate. Keyword arguments are those of EngineConfig.
 
-    Calls from several threads run one after the other. Ctrl-C ends a call between two steps; the next one starts anew.
-    A second Ctrl-C ends it at once. Where that, or an error, cuts a step off half done, this call raises it and every
-    later one EngineBroken: make a new LLM.
+    Calls from several threads run one after the other. Ctrl-C ends a call between two steps; later calls work as
+    before. A second Ctrl-C ends it at once. If that or an error interrupts a step half done, this call raises it and
+    every later call raises EngineBroken: make a new LLM.
 
-    Without a tokenizer in the model's files only token ids can be given and `text` is empty.
+    Without a tokenizer in the model's files, prompts must be token ids and `text` is empty.
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:
@@ -55,10 +55,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate for every prompt and return the results in order.
 
-        A request that can never run, or whose prompt is none, gets an output with finish_reason "error" and its reason
-        in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters that are
-        none, or do not match in number, EngineBroken after a call that was cut off in the middle of a step, and
-        EngineForked in a process that was forked from the one that made this.
+        A request that can never run, or whose prompt is invalid, gets an output with finish_reason "error" and its
+        reason in `error`; the others finish. Raises InvalidRequestError for text without a tokenizer, or parameters
+        that are invalid or do not match in number, EngineBroken after a call that was interrupted in the middle of a
+        step, and EngineForked in a fork of the process that made this LLM.
         """
         return self._generate(prompts_of(prompts), sampling_params)
 
@@ -69,23 +69,23 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
-        """Write each conversation in the model's chat template and generate the answers, in order.
+        """Format each conversation with the model's chat template and generate the answers, in order.
 
-        One that the template refuses is an error of its own, as a prompt is for `generate`. Raises
-        InvalidRequestError for a model without a template, or whose template does not compile, or without jinja2.
+        A conversation that the template refuses gets an error of its own, like an invalid prompt of `generate`. Raises
+        InvalidRequestError if the model has no template, if it does not compile, or without jinja2.
         """
         self._require_no_fork()
         if self.tokenizer is None or not getattr(self.tokenizer, "chat_template", None):
             raise InvalidRequestError("This model has no chat template; use generate() with a prompt you wrote.")
-        found = [self._apply_template(one, add_generation_prompt) for one in conversations_of(messages)]
-        return self._generate(found, sampling_params)
+        prompts = [self._apply_template(one, add_generation_prompt) for one in conversations_of(messages)]
+        return self._generate(prompts, sampling_params)
 
     def stats(self) -> EngineStats:
         """Return the engine's counters."""
         return self.engine.stats()
 
     def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int] | InvalidRequestError:
-        """Return the prompt of a conversation, or why there is none. Raises InvalidRequestError where none has one."""
+        """Return a conversation's prompt, or why it has none. Raises InvalidRequestError if that holds for all of them."""
         try:
             # The template writes its own special tokens; tokenizing its text again could add a second BOS.
             ids: list[int] = self.tokenizer.apply_chat_template(
@@ -96,7 +96,7 @@ class LLM:
             )
         except InvalidRequestError as error:
             return error
-        except Exception as error:  # a template is its author's program and may raise anything
+        except Exception as error:  # a template is a program by the model's author and may raise anything
             if _is_of_every_conversation(error):
                 raise InvalidRequestError(
                     f"The model's chat template cannot be used: {type(error).__name__}: {error}"
@@ -126,21 +126,21 @@ class LLM:
         self._next_request_id += 1
         text, token_ids, refusal = None, [], None
         try:
-            given = read_prompt(item)
-            text = given if isinstance(given, str) else None
+            prompt = read_prompt(item)
+            text = prompt if isinstance(prompt, str) else None
             params = with_bad_words_as_tokens(params, self.tokenizer)
-            token_ids = self._token_ids(given)
+            token_ids = self._token_ids(prompt)
         except (InvalidParamsError, InvalidRequestError) as error:
             refusal = str(error)
         return _Job(self._next_request_id, text, token_ids, params, self.tokenizer, refusal=refusal)
 
-    def _token_ids(self, given: str | list[Any]) -> list[int]:
-        """Return the tokens of a prompt. Raises InvalidRequestError where they are none of this model."""
-        if isinstance(given, str):
-            token_ids: list[int] = self.tokenizer(given)["input_ids"]
+    def _token_ids(self, prompt: str | list[Any]) -> list[int]:
+        """Return the tokens of a prompt. Raises InvalidRequestError for ids outside the model's vocabulary."""
+        if isinstance(prompt, str):
+            token_ids: list[int] = self.tokenizer(prompt)["input_ids"]
             return token_ids
-        check_prompt_token_ids(given, vocab_size=self.engine.info.vocab_size)
-        return given
+        check_prompt_token_ids(prompt, vocab_size=self.engine.info.vocab_size)
+        return prompt
 
     def _run(self, jobs: list[_Job]) -> list[RequestOutput]:
         by_id = {job.request_id: job for job in jobs if not job.progress.has_ended}
@@ -158,11 +158,11 @@ class LLM:
         return [job.output() for job in jobs]
 
     def _end(self, request_ids: Iterable[int], error: BaseException, interrupts: HeldInterrupts) -> None:
-        """End the requests of a call that failed. The next one may run only if what is left adds up."""
+        """Abort the requests of a failed call. The next one may run only if the engine's state is then consistent."""
         self._broken_by = f"{type(error).__name__}: {error}".removesuffix(": ")
         if interrupts.has_cut:
             return
-        with suppress(BaseException):  # the first error is the one to tell
+        with suppress(BaseException):  # the first error is the one to report
             self.engine.abort(request_ids)
             self.engine.scheduler.check_integrity()
             self._broken_by = None
@@ -187,7 +187,7 @@ class _Job:
         *,
         refusal: str | None = None,
     ) -> None:
-        """With a refusal it has ended, and the engine is never asked."""
+        """A refused job has ended; it never enters the engine."""
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
@@ -236,8 +236,8 @@ class _Job:
 
 
 def _is_of_every_conversation(error: Exception) -> bool:
-    """Tell whether a chat template raised it whatever the messages were."""
-    # By name: only transformers imports jinja2, and says so where it is missing or too old.
+    """Tell whether a chat template raises this error for all messages."""
+    # By name: only transformers imports jinja2, and reports if it is missing or too old.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return not kinds.isdisjoint({"ImportError", "TemplateSyntaxError"})
 

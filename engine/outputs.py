@@ -1,6 +1,6 @@
-"""What comes out of the engine: token deltas of every step, and the finished results users see.
+"""Outputs of the engine: token deltas of every step, and the finished results users see.
 
-Plain values; knows nothing of scheduling or models.
+Plain values, independent of scheduling and models.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 NO_TOKEN = -1
-"""Stands for a token where grammar, allowed tokens and bad words together leave none."""
+"""In place of a token if grammar, allowed tokens and bad words together leave none."""
 
 BROKEN_ROW = -2
-"""Stands for a token where the model's logits have a NaN or plus infinity, or are minus infinity one and all."""
+"""In place of a token if the model's logits have a NaN or plus infinity, or are all minus infinity."""
 
 
 class FinishReason(StrEnum):
     """Why a sequence ended."""
 
     STOP = "stop"
-    """An end-of-sequence token, a stop token or a stop string; a structured output that is complete."""
+    """An end-of-sequence token, a stop token, a stop string, or the end of a structured output."""
     LENGTH = "length"
     """`max_tokens`, or the model's context."""
     ABORT = "abort"
-    """Whoever asked wants no more of it."""
+    """The requester cancelled it."""
     ERROR = "error"
-    """It could not run, or not go on; the delta's `error` says why."""
+    """It could not start or continue; the delta's `error` says why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,19 +34,19 @@ class TokenLogprobs:
 
     logprob: float
     rank: int
-    """Of the chosen token; 1 = most likely."""
+    """Rank of the chosen token; 1 = most likely."""
     top_token_ids: list[int]
-    """The likeliest first, as in `top_logprobs`."""
+    """Most likely first, like `top_logprobs`."""
     top_logprobs: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceTimes:
-    """When a sequence went through what, in seconds since the epoch."""
+    """When a sequence reached each stage, in seconds since the epoch."""
 
     arrived_at: float
     started_at: float
-    """When it first had a seat."""
+    """When it first got a seat."""
     first_token_at: float
     ended_at: float
 
@@ -57,11 +57,11 @@ class TokenDelta:
 
     request_id: int
     index: int = 0
-    """Which child."""
+    """Index of the child."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
-    """Where asked for, once for all children, with the first tokens of child 0: one entry for each prompt token from
+    """If requested, sent once for all children, with the first tokens of child 0: one entry for each prompt token from
     the second on."""
     finish_reason: FinishReason | None = None
     """Set on the child's last delta."""
@@ -70,23 +70,23 @@ class TokenDelta:
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache."""
     num_preemptions: int = 0
-    """How often the child has lost its seat so far, and"""
+    """How often the child has been preempted so far."""
     num_swaps: int = 0
-    """how often its blocks went to host memory then."""
+    """How often its blocks went to host memory when it was preempted."""
     error: str | None = None
     """Set only with finish_reason "error"."""
     times: SequenceTimes | None = None
     """Set with the end of a child that had tokens."""
     good_rows_before: int | None = None
-    """Set where the error is a broken row: how many tokens the engine had drawn from good ones until then."""
+    """If the error is a broken row: how many tokens the engine had drawn from good rows until then."""
 
     @property
     def is_broken(self) -> bool:
-        """Tell whether the child ended because the model's logits were no numbers."""
+        """Tell whether the child ended because the model's logits were NaN or infinite."""
         return self.good_rows_before is not None
 
     def extend(self, later: TokenDelta) -> None:
-        """Join the next delta of the same child to this one."""
+        """Merge the next delta of the same child into this one."""
         self.token_ids += later.token_ids
         if later.logprobs is not None:
             self.logprobs = [*(self.logprobs or []), *later.logprobs]
@@ -126,7 +126,7 @@ class CompletionOutput:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A finished request: its prompt and what came of it."""
+    """A finished request: its prompt and its outputs."""
 
     request_id: int
     prompt: str | None
@@ -134,6 +134,6 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     """One for each child, in order."""
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    """An entry for each prompt token, None for the first, which nothing comes before."""
+    """An entry for each prompt token; None for the first, which has no context."""
     finished: bool = True
     num_cached_tokens: int = 0

@@ -1,6 +1,6 @@
-"""What a request asks of the sampler: `SamplingParams`, under the names of vLLM's class.
+"""Sampling parameters of a request: `SamplingParams`, under the names of vLLM's class.
 
-`protocol.sampling` has the ranges of numbers. A parameter that is not here is not supported.
+`protocol.sampling` has the ranges of numbers. Parameters that are not here are not supported.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from engine.structured import StructuredOutput
 from protocol.sampling import BIAS, RANGES, TOKEN_ID, Range
 
 _OR_NONE = {"or_none": True}
-"""Of a number that may be None."""
+"""Metadata of a number that may be None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Say how tokens are chosen and when a request ends. Raises InvalidParamsError on a value out of range."""
+    """How tokens are chosen and when a request ends. Raises InvalidParamsError if a value is out of range."""
 
     n: int = 1
     """Children of the request, each with its own tokens."""
@@ -33,24 +33,24 @@ class SamplingParams:
     min_p: float = 0.0
     """0 switches the filter off."""
     presence_penalty: float = 0.0
-    """Looks at the output only, as `frequency_penalty` does."""
+    """Counts tokens of the output only, like `frequency_penalty`."""
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    """Looks at the prompt, too."""
+    """Counts tokens of the prompt, too."""
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
-    """Maps token ids to what is added to their logits."""
+    """Maps token ids to a value that is added to their logits."""
     allowed_token_ids: Sequence[int] | None = None
     """None allows every token."""
     bad_words: Sequence[str] = ()
-    """The engine takes them as `bad_words_token_ids`."""
+    """Converted to `bad_words_token_ids` before the request reaches the engine."""
     bad_words_token_ids: Sequence[Sequence[int]] = ()
-    """Written by who holds the tokenizer (`engine.text.with_bad_words_as_tokens`)."""
+    """Filled in with the tokenizer (`engine.text.with_bad_words_as_tokens`)."""
     seed: int | None = field(default=None, metadata=_OR_NONE)
     """None lets the engine derive one per request; child i of n uses seed + i."""
     stop: str | Sequence[str] = ()
-    """May be given as one string; kept as a tuple."""
+    """Accepts one string; kept as a tuple."""
     stop_token_ids: Sequence[int] = ()
-    """May be given as any sequence; kept as a tuple."""
+    """Accepts any sequence; kept as a tuple."""
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int | None = field(default=16, metadata=_OR_NONE)
@@ -63,7 +63,7 @@ class SamplingParams:
     detokenize: bool = True
     skip_special_tokens: bool = True
     structured: StructuredOutput | None = None
-    """Constrains the text; with it, `min_tokens` holds off the end only where the text may go on."""
+    """Constrains the text; `min_tokens` then delays the end only where the text may go on."""
 
     def __post_init__(self) -> None:
         _set_tuples(self)
@@ -138,14 +138,14 @@ class SamplingParams:
             return
         _check_ids("allowed_token_ids", self.allowed_token_ids)
         if {ids[-1] for ids in self.bad_words_token_ids}.issuperset(self.allowed_token_ids):
-            # With such a token there is always one that may be taken, whatever came before.
+            # With such a token at least one token is always allowed, whatever came before.
             raise InvalidParamsError(
                 "allowed_token_ids holds no token but those that end bad words; allow another one, or leave it out."
             )
 
     @property
     def has_penalty(self) -> bool:
-        """Tell whether the tokens so far change the logits of the next one."""
+        """Tell whether earlier tokens change the logits of the next one."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     @property
@@ -177,7 +177,7 @@ def _set_tuples(params: SamplingParams) -> None:
 
 def _as_tuple(name: str, value: object) -> tuple[Any, ...]:
     value = _plain(value)
-    if value is None:  # what clients send for "not given"
+    if value is None:  # what clients send for a parameter left out
         return ()
     if isinstance(value, str):
         return (value,)
@@ -192,7 +192,7 @@ def _check_characters(name: str, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of any type as Python's own, and so what an array or tensor holds."""
+    """Convert numbers of any type to Python's own, also inside arrays and tensors."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -1,7 +1,7 @@
-"""What the engine counts and times. Each number is declared once, here; what exports or reports it reads that.
+"""Counters and timers of the engine. Each number is declared once, here; exports and reports read the declaration.
 
-Values only: no clock, no queue, no model. To add a counter, declare it in the part of whoever counts it and add to it
-where it happens; with a `metric` workers export it, and docs/metrics.md has its row.
+Values only: no clock, queue or model. To add a counter, declare it in the part of its owner and add to it where the
+event happens; with a `metric`, workers export it, and docs/metrics.md has its row.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 BOUNDS_SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
-"""Upper bounds of all buckets but the last, which has none: 1 ms to 5,000 s."""
+"""Upper bounds of all buckets except the last, which has none: 1 ms to 5,000 s."""
 
 BOUNDS_SIZES = tuple(2**power for power in range(21))
-"""The same of sizes: 1 to 1,048,576."""
+"""Upper bounds of sizes: 1 to 1,048,576."""
 
 Number = TypeVar("Number", int, float, float | None)
 Part = TypeVar("Part")
@@ -28,7 +28,7 @@ class Histogram:
     """Durations by bucket, and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_SECONDS) + 1))
-    """`counts[i]` are at or below `BOUNDS_SECONDS[i]` and above the bound before."""
+    """`counts[i]` counts durations at or below `BOUNDS_SECONDS[i]` and above the bound before."""
     sum_seconds: float = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
@@ -54,7 +54,7 @@ class SizeHistogram:
     """Sizes by bucket, and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_SIZES) + 1))
-    """`counts[i]` are at or below `BOUNDS_SIZES[i]` and above the bound before."""
+    """`counts[i]` counts sizes at or below `BOUNDS_SIZES[i]` and above the bound before."""
     sum: int = 0
 
     @property
@@ -72,7 +72,7 @@ class SizeHistogram:
 
 
 def _measure(meaning: str, metric: str | None = None) -> dict[str, str | None]:
-    """Say what a field means and, where workers export it, the metric's name."""
+    """Return metadata: a field's meaning and, if workers export it, the metric's name."""
     return {"meaning": meaning, "metric": metric}
 
 
@@ -82,7 +82,7 @@ def _number(start: Number, meaning: str, *, metric: str | None = None) -> Number
 
 @dataclass(slots=True)
 class EngineLoad:
-    """The present: what runs, waits and is held, and what there is room for."""
+    """The present load: sequences that run and wait, blocks in use, and the capacity."""
 
     num_running: int = _number(0, "sequences in the running batch", metric="num_requests_running")
     num_waiting: int = _number(0, "sequences that wait for a seat or a grammar", metric="num_requests_waiting")
@@ -104,7 +104,7 @@ class EngineLoad:
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """What the scheduler planned and took back."""
+    """Steps planned and sequences preempted by the scheduler."""
 
     num_steps: int = _number(0, "steps", metric="num_steps_total")
     num_seqs: int = _number(0, "sequences in steps, once a step")
@@ -137,7 +137,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class CacheCounters:
-    """What was looked for in the KV cache, and how much of it was held, as sums over the steps."""
+    """Lookups and occupancy of the KV cache, as sums over the steps."""
 
     num_looked_up_tokens: int = _number(0, "tokens looked up in the prefix cache", metric="prefix_cache_queries_total")
     num_cached_tokens: int = _number(0, "tokens found in the prefix cache", metric="prefix_cache_hits_total")
@@ -153,7 +153,7 @@ class CacheCounters:
 
 @dataclass(slots=True)
 class RequestCounters:
-    """What requests brought and were given."""
+    """Prompt and output tokens of requests, and their ends."""
 
     num_prompt_tokens: int = _number(0, "tokens of the prompts taken in", metric="prompt_tokens_total")
     num_output_tokens: int = _number(0, "tokens given to requests", metric="generation_tokens_total")
@@ -166,7 +166,7 @@ class RequestCounters:
 
 @dataclass(slots=True)
 class SpeculationCounters:
-    """What came of all drafts, the guesses that steps compute."""
+    """Drafts that steps computed and how many were accepted."""
 
     num_drafted: int = _number(0, "drafts that steps computed", metric="spec_decode_num_draft_tokens_total")
     num_accepted: int = _number(
@@ -183,8 +183,8 @@ class SpeculationCounters:
 class WorkCounters:
     """Arithmetic and traffic of all steps, estimated from shapes (engine/loop/work.py).
 
-    Floats, because they outgrow every integer that a message can hold. The integers of the other parts do not: at 10^9
-    a second they would need 292 years.
+    Floats, because they outgrow every integer that a message can hold. The integers of the other parts would need 292
+    years at 10^9 per second.
     """
 
     num_operations: float = _number(
@@ -198,7 +198,7 @@ class WorkCounters:
 
 @dataclass(slots=True)
 class Energy:
-    """What the device's meter showed (device/energy.py)."""
+    """Readings of the device's energy meter (device/energy.py)."""
 
     num_joules: float | None = _number(
         None,
@@ -210,7 +210,7 @@ class Energy:
 
 @dataclass(slots=True)
 class Timings:
-    """What sequences went through so far."""
+    """Durations of the stages of sequences so far."""
 
     queue_time: Histogram = field(
         default_factory=Histogram, metadata=_measure("from arrival to start", "request_queue_time_seconds")
@@ -236,7 +236,7 @@ class Timings:
 
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
-    """Everything since the start, and the present state: a copy of what each part of the engine counts by itself."""
+    """Everything since the start, and the present state: a copy of the counters of each part of the engine."""
 
     load: EngineLoad = field(default_factory=EngineLoad)
     scheduler: SchedulerCounters = field(default_factory=SchedulerCounters)
@@ -255,7 +255,7 @@ class EngineStats:
 
 
 def snapshot(part: Part) -> Part:
-    """Return a copy of a part that holds several numbers and nothing else: every step needs one of each.
+    """Return a copy of a part that holds only numbers, of which every step needs one of each.
 
     It takes a quarter of the time of `dataclasses.replace`.
     """
@@ -269,7 +269,7 @@ def _values_of(kind: type) -> attrgetter[tuple[Any, ...]]:
 
 
 def measured(stats: EngineStats) -> Iterator[tuple[str, float | Histogram | SizeHistogram]]:
-    """Yield what is exported, each metric's name with its value, without what is unknown."""
+    """Yield each exported metric's name and value, except unknown values."""
     for part in fields(stats):
         values = getattr(stats, part.name)
         for one in fields(values):

@@ -1,6 +1,6 @@
-"""What text an output must be: `StructuredOutput`, one of JSON, a regex, a choice, a grammar.
+"""Constraints on an output's text: `StructuredOutput`, one of JSON, a regex, a choice, a grammar.
 
-A value that is checked for its own sense only; whether it compiles is asked of engine/grammars/grammar.py.
+The value is only checked for consistency; engine/grammars/grammar.py checks whether it compiles.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 _FLAGS = ("json_object", "any_whitespace", "one_of_as_any_of")
 
 MAX_LEVELS = 124
-"""Of objects and arrays in one another in a JSON schema, itself included.
+"""Maximum nesting of objects and arrays in a JSON schema, itself included.
 
-serde_json, with which llguidance reads it, stops at 128, and three of these go around the schema (llguidance 1.9.1).
+serde_json, which parses it for llguidance, stops at 128, and three levels wrap the schema (llguidance 1.9.1).
 """
 
 
@@ -30,30 +30,30 @@ class StructuredOutput:
     """
 
     json: str | Mapping[str, Any] | None = None
-    """A JSON schema, as text or as an object; kept as text: the order of `properties` is the order of the output."""
+    """A JSON schema, as text or as an object; stored as text: the order of `properties` is the order of the output."""
     json_object: bool = False
     """Any JSON object."""
     regex: str | None = None
-    """It must match the whole output."""
+    """Must match the whole output."""
     choice: Sequence[str] | None = None
-    """The texts that are allowed."""
+    """The allowed texts."""
     grammar: str | None = None
-    """In llguidance's form of Lark, or in EBNF (`root ::= …`)."""
+    """In llguidance's dialect of Lark, or in EBNF (`root ::= …`)."""
     any_whitespace: bool = False
     """Allow white space between the tokens of JSON. Without it there are fewer tokens, and whole keys are known before
     they are sampled.
     """
     one_of_as_any_of: bool = False
-    """Take `oneOf` in a JSON schema as `anyOf`: a text may then fit more than one branch."""
+    """Treat `oneOf` in a JSON schema as `anyOf`: a text may then match more than one branch."""
 
     def __post_init__(self) -> None:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParamsError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
-        given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
-        if len(given) != 1:
+        kinds = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if len(kinds) != 1:
             raise InvalidParamsError(
-                f"structured output has {' and '.join(given) or 'no kind'}; give exactly one of {', '.join(_KINDS)}."
+                f"structured output has {' and '.join(kinds) or 'no kind'}; give exactly one of {', '.join(_KINDS)}."
             )
         if self.json is not None:
             object.__setattr__(self, "json", _schema_text(self.json))
@@ -66,12 +66,12 @@ class StructuredOutput:
 
     @property
     def kind(self) -> str:
-        """Return the name of the one field that is given."""
+        """Return the name of the one constraint that is set."""
         return next(name for name in _KINDS if getattr(self, name) not in (None, False))
 
 
 def _schema_text(schema: object) -> str:
-    """Write a schema as text. Raises InvalidRequestError for one that is nested deeper than llguidance reads."""
+    """Return a schema as text. Raises InvalidRequestError if it is nested deeper than llguidance reads."""
     try:
         parsed = json_module.loads(schema) if isinstance(schema, str) else schema
         text = json_module.dumps(dict(parsed), ensure_ascii=False) if isinstance(parsed, Mapping) else None
@@ -88,7 +88,7 @@ def _schema_text(schema: object) -> str:
 
 
 def num_levels_of(value: object) -> int:
-    """Return how many objects and arrays stand in one another, `value` included."""
+    """Return the nesting depth of objects and arrays, `value` included."""
     num_levels = 0
     inner: list[Any] = [value]
     while inner:

@@ -1,4 +1,4 @@
-"""Load the tokenizer that lies beside a model's weights, or with them. Knows nothing of what the text is for."""
+"""Load the tokenizer from a model's directory or GGUF file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from engine.errors import ModelLoadError
 from engine.gguf.container import GgufFile, is_gguf
 
 _PLAIN_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
-"""What transformers 5 and 4 write for a tokenizer that is its tokenizer.json and nothing else."""
+"""The class names of transformers 5 and 4 for a tokenizer that consists only of its tokenizer.json."""
 
 _PLAIN_MODELS = frozenset({"llama", "qwen3"})
-"""Model types whose files AutoTokenizer believes in this; of some others (qwen2, phi3) it knows better."""
+"""Model types for which AutoTokenizer trusts the files; for some others (qwen2, phi3) it overrides them."""
 
 
 def load_tokenizer(path: Path) -> Any:
-    """Load the tokenizer of a model's directory or GGUF file, None when it has none; its own code is never run.
+    """Load the tokenizer of a model's directory or GGUF file, None if it has none; its own code is never run.
 
-    Raises ModelLoadError when it is broken or needs such code.
+    Raises ModelLoadError if it is broken or needs such code.
     """
     if is_gguf(path):
         return _from_gguf(path)
@@ -33,7 +33,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def _load(path: Path) -> Any:
-    """Load as AutoTokenizer does, which imports torch and its compilers: 7 s of CPU that a plain one does not need."""
+    """Load it like AutoTokenizer, which imports torch and its compilers: 7 s of CPU that a plain one does not need."""
     if is_plain(path):
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - a slow import that token ids do not need
 
@@ -44,7 +44,7 @@ def _load(path: Path) -> Any:
 
 
 def is_plain(path: Path) -> bool:
-    """Say whether AutoTokenizer would read tokenizer.json with its plain class; no where that is not certain."""
+    """Tell whether AutoTokenizer would read tokenizer.json with its plain class; False if that is uncertain."""
     if not (path / "tokenizer.json").is_file() or (path / "tekken.json").exists():
         return False
     tokenizer, model = (_read_object(path / name) for name in ("tokenizer_config.json", "config.json"))
@@ -57,12 +57,12 @@ def is_plain(path: Path) -> bool:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object, an empty one where there is none: AutoTokenizer then says what is wrong."""
+    """Return a file's JSON object, an empty one if it is unreadable: AutoTokenizer then reports the problem."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _from_gguf(path: Path) -> Any:
@@ -70,12 +70,12 @@ def _from_gguf(path: Path) -> Any:
 
     from engine.gguf.tokenizer import read_tokenizer  # noqa: PLC0415 - as above
 
-    found = read_tokenizer(GgufFile(path))
-    if found is None:
+    tokenizer = read_tokenizer(GgufFile(path))
+    if tokenizer is None:
         return None
     return PreTrainedTokenizerFast(
-        tokenizer_object=found.backend,
-        chat_template=found.chat_template,
+        tokenizer_object=tokenizer.backend,
+        chat_template=tokenizer.chat_template,
         clean_up_tokenization_spaces=False,
-        **found.named_tokens,
+        **tokenizer.named_tokens,
     )

@@ -1,4 +1,4 @@
 """Run requests step by step: check and queue them, plan a step, build its arrays, compute it, record its tokens.
 
-`core` is the engine that users and the engine process call; `step_loop` says what a step is.
+`core` is the engine that users and the engine process call; `step_loop` defines a step.
 """

@@ -1,4 +1,4 @@
-"""Turn a step's plan into flat arrays: token ids, positions, slots, block tables, rows to sample. numpy only."""
+"""Flat arrays of a step's plan: token ids, positions, slots, block tables, rows to sample. numpy only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ _Int64 = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class StepArrays:
-    """One step's inputs on the host: what `StepTensors` and its `PagedStep` hold, and the flat rows that are
-    sampled.
-    """
+    """One step's inputs on the host: those of `StepTensors` and its `PagedStep`, and the flat rows to sample."""
 
     token_ids: _Int64
-    """Any token in `pending_rows`."""
+    """Placeholders in `pending_rows`."""
     positions: _Int64
     """Rows of the model's table of angles."""
     slots: _Int64
@@ -36,7 +34,7 @@ class StepArrays:
     sampled_rows: _Int64
     pending_rows: list[int]
     pending_sequences: list[Sequence]
-    """Whose tokens in `pending_rows` are still on the device."""
+    """The sequences whose tokens in `pending_rows` are still on the device."""
 
 
 def build_arrays(
@@ -44,7 +42,8 @@ def build_arrays(
 ) -> StepArrays:
     """Lay the plan's tokens out flat, sequence after sequence.
 
-    With `angles_change_after` the table of angles has so many rows for short sequences, and then those of long ones.
+    With `angles_change_after` the table of angles has that many rows for short sequences, followed by those of long
+    ones.
     """
     token_ids, pending_rows, pending_sequences = _flat_tokens(plan)
     starts = np.array(plan.starts, dtype=np.int64)
@@ -84,7 +83,7 @@ def build_arrays(
 
 
 def _flat_tokens(plan: StepPlan) -> tuple[list[int], list[int], list[Sequence]]:
-    """Return the plan's tokens, the rows of those that are still on the device, and whose these are."""
+    """Return the plan's tokens, the rows of those that are still on the device, and their sequences."""
     token_ids: list[int] = []
     pending_rows: list[int] = []
     pending_sequences: list[Sequence] = []
@@ -103,7 +102,7 @@ def _flat_tokens(plan: StepPlan) -> tuple[list[int], list[int], list[Sequence]]:
 
 
 def _num_columns(num_blocks: int) -> int:
-    """Round up what the longest context needs of the block tables: a shape that rarely changes is a recording kept."""
+    """Round up the width of the block tables: a shape that rarely changes needs fewer graph recordings."""
     return -(-num_blocks // _COLUMNS_AT_ONCE) * _COLUMNS_AT_ONCE
 
 

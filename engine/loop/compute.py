@@ -1,4 +1,4 @@
-"""What the step loop asks of the engine: the runner computes and draws, the recorder takes note. Plans nothing."""
+"""The model side of the step loop: the runner computes and draws, the recorder appends tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.scheduling.swap import SwapSpace
 
 
 class StepRunner(Protocol):
-    """What the engine asks of whoever computes steps: engine/loop/runner.py, or a fake in a test."""
+    """Computes steps for the engine: engine/loop/runner.py, or a fake in a test."""
 
     @property
     def num_kv_blocks(self) -> int:
@@ -27,27 +27,27 @@ class StepRunner(Protocol):
 
     @property
     def products(self) -> str | None:
-        """Name what multiplies the model's weights; None where that was not chosen here."""
+        """Return the name of what multiplies the model's weights; None if it was not chosen here."""
 
     @property
     def swap(self) -> SwapSpace | None:
-        """Return the host memory for preempted sequences, where some is set aside."""
+        """Return the host memory for preempted sequences, if there is any."""
 
     @property
     def work(self) -> WorkCounter:
-        """Return what counts the arithmetic and the traffic of its steps."""
+        """Return the counter of its steps' arithmetic and memory traffic."""
 
     def forward(
         self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
     ) -> Tensor | None:
-        """Start computing the plan; return its logits, None when nothing is sampled."""
+        """Start computing the plan; return its logits, None if nothing is sampled."""
 
     def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
-        """Start drawing the plan's tokens from these `rows` of the logits, or all; every token before is known now."""
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known by now."""
 
 
 class ModelCompute:
-    """Compute steps with a model; what is reported of a step are its deltas. `block_tables` are the scheduler's."""
+    """Compute steps with a model and report their deltas. `block_tables` are the scheduler's."""
 
     def __init__(self, runner: StepRunner, recorder: Recorder, block_tables: npt.NDArray[np.int32]) -> None:
         self._runner = runner

@@ -1,7 +1,7 @@
 """The engine: requests in as token ids, tokens out step by step. No text, no processes, no clocks.
 
-What a step is, step_loop.py says. A request that cannot run is answered by an error delta in the next step; it never
-raises into the loop.
+step_loop.py defines a step. A request that cannot run gets an error delta in the next step; it never raises into the
+loop.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from engine.scheduling.scheduler import Scheduler
 from engine.stats import Energy, EngineLoad, EngineStats, SpeculationCounters, snapshot
 
 _GRAMMAR_WAIT_SECONDS = 0.02
-"""How long a step waits that has nothing to do until a grammar is compiled; new requests are seen after it."""
+"""How long an idle step waits for a grammar to be compiled before new requests are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What an engine runs; engine/build.py makes them."""
+    """The parts of an engine, assembled by engine/build.py."""
 
     config: ResolvedConfig
     runner: StepRunner
@@ -45,7 +45,7 @@ class EngineParts:
 
 
 class Engine:
-    """Run requests over one model. Not thread-safe: one loop owns it."""
+    """Run requests over one model. Not thread-safe: owned by one loop."""
 
     def __init__(self, parts: EngineParts) -> None:
         self.config = config = parts.config
@@ -71,13 +71,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a step would do or report anything."""
+        """Tell whether a step would compute or report anything."""
         return bool(self._unreported) or self.scheduler.has_work or len(self._grammars) > 0
 
     def add(self, new: NewRequest) -> None:
-        """Take a request; a refusal is reported by the next step as finish_reason "error" for each child.
+        """Queue a request; the next step reports a refusal as finish_reason "error" for each child.
 
-        Raises InvalidRequestError for the id of a request that has not ended.
+        Raises InvalidRequestError if an unfinished request has the same id.
         """
         request_id, params = new.request_id, new.params
         if request_id in self._grammars or self.scheduler.has_request(request_id):
@@ -89,7 +89,7 @@ class Engine:
         except InvalidRequestError as error:
             self._end_all(request_id, params.n, FinishReason.ERROR, error=str(error))
             return
-        has_all = 0 < max_tokens <= len(new.output_token_ids)  # of a run with more room than there is here
+        has_all = 0 < max_tokens <= len(new.output_token_ids)  # of a run whose max_tokens were larger
         if has_all or (max_tokens == 0 and params.prompt_logprobs is None):
             self._end_all(request_id, params.n, FinishReason.LENGTH)
             return
@@ -111,19 +111,19 @@ class Engine:
             self._grammars.add(sequences)
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """End requests at once; the next step reports "abort" for each unfinished child, and no token."""
+        """End requests at once; the next step reports "abort" for each unfinished child, without a token."""
         for request_id in request_ids:
             self._abort(request_id)
 
     def abort_children(self, children: Iterable[tuple[int, int]]) -> None:
-        """End single children, given as (request id, index); otherwise as `abort`. The others go on."""
+        """End single children, given as (request id, index), like `abort`. Other children continue."""
         for request_id, index in children:
             self._abort(request_id, index=index)
 
     def step(self) -> list[TokenDelta]:
-        """Run one step and return what is new: one or more tokens per sampling sequence, refusals, aborts.
+        """Run one step and return its deltas: one or more tokens per sampling sequence, refusals, aborts.
 
-        With overlap, tokens are reported by the step after the one that samples them.
+        With overlap, tokens are reported one step after the one that samples them.
         """
         self._start_compiled()
         deltas, self._unreported = self._unreported, []
@@ -136,19 +136,19 @@ class Engine:
         return deltas
 
     def decisions(self, request_id: int | None = None) -> list[Decision]:
-        """Return why requests were delayed, started or preempted, oldest first; of one request, also why it waits now.
+        """Return why requests were delayed, started or preempted, oldest first; for one request, also why it waits now.
 
-        Kept are the last few thousand, and the last 16 of each unfinished request; `decisions.sentence` tells
-        one in words.
+        The last few thousand are kept, and the last 16 of each unfinished request; `decisions.sentence` formats one as
+        text.
         """
         return self.scheduler.decisions(request_id)
 
     def new_decisions(self) -> list[Decision]:
-        """Return what `report_decisions` asks for: the decisions since the last call, oldest first; else none."""
+        """With `report_decisions`, return the decisions since the last call, oldest first; otherwise none."""
         return self.scheduler.new_decisions() if self.config.asked.report_decisions else []
 
     def running_request_ids(self) -> list[int]:
-        """Return the requests of the sequences that have a seat, each once."""
+        """Return the ids of requests with a seated sequence, each once."""
         return list({sequence.request.request_id for sequence in self.scheduler.running_sequences()})
 
     def stats(self) -> EngineStats:
@@ -179,7 +179,7 @@ class Engine:
             self._unreported.append(self._recorder.last_delta(sequence, FinishReason.ABORT))
 
     def _start_compiled(self) -> None:
-        """Let the requests run whose grammar is compiled by now; answer those whose grammar cannot be used."""
+        """Start the requests whose grammar is compiled; answer those whose grammar cannot be used."""
         for compiled in self._grammars.pop_compiled():
             deltas = [grammar_output.start(sequence, compiled) for sequence in compiled.sequences]
             self._recorder.count_forced(sum(len(delta.token_ids) for delta in deltas))
@@ -190,7 +190,7 @@ class Engine:
                 self.scheduler.add([sequence for sequence in compiled.sequences if sequence.index in unfinished])
 
     def _draft_forced(self) -> None:
-        """Make drafts of the tokens that a grammar forces: they are certain, and come before any guess."""
+        """Draft the tokens that a grammar forces: they are certain, so they take precedence over guesses."""
         for sequence in self.scheduler.running_sequences():
             if sequence.matcher is not None and sequence.has_prompt_computed:
                 sequence.draft_token_ids = grammar_output.forced_drafts(sequence)

@@ -1,4 +1,4 @@
-"""Check a request against a loaded engine before it is queued. Numbers only; knows no scheduler and no model."""
+"""Validation of a request against a loaded engine, before it is queued."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a loaded engine can do."""
+    """Limits and properties of a loaded engine."""
 
     num_kv_blocks: int
-    """What requests can use."""
+    """Blocks that requests can use."""
     block_size: int
     max_model_len: int
     vocab_size: int
@@ -24,7 +24,7 @@ class EngineInfo:
     device: str
     dtype: str
     products: str | None = None
-    """What multiplies the model's weights, where that was chosen (kernels/choice); a row's bits depend on it."""
+    """What multiplies the model's weights, if it was chosen (kernels/choice); a row's bits depend on it."""
 
     @property
     def num_kv_tokens(self) -> int:
@@ -33,7 +33,7 @@ class EngineInfo:
 
 
 def resolve_max_tokens(prompt: Sequence[int], params: SamplingParams, info: EngineInfo) -> int:
-    """Return how many tokens a child may generate; raise InvalidRequestError when it can never run.
+    """Return how many tokens a child may generate. Raises InvalidRequestError if it can never run.
 
     Without max_tokens, and at the model's limit, a sequence ends with "length" when its context is full.
     """
@@ -55,20 +55,20 @@ def resolve_max_tokens(prompt: Sequence[int], params: SamplingParams, info: Engi
 
 
 def already_running(request_id: int) -> InvalidRequestError:
-    """Return the error for the id of a request that has not ended: a delta could be either's."""
+    """Return the error for the id of an unfinished request: its deltas would be ambiguous."""
     return InvalidRequestError(
-        f"request_id is {request_id}, and the request of that id has not ended; give each an id of its own."
+        f"request_id is {request_id}, and the request with that id has not ended; give each request an id of its own."
     )
 
 
 def check_weight(weight: float) -> None:
-    """Raise InvalidRequestError unless a tenant's turns can be counted with it."""
+    """Raise InvalidRequestError unless a tenant's weight is a finite number above 0."""
     if not 0.0 < weight < math.inf:
         raise InvalidRequestError(f"The request's weight is {weight}; it must be a number above 0.")
 
 
 def check_output_so_far(output: Sequence[int], params: SamplingParams, *, vocab_size: int) -> None:
-    """Raise InvalidRequestError unless a request can go on after the tokens that an earlier run generated."""
+    """Raise InvalidRequestError unless a request can continue after the tokens of an earlier run."""
     if not output:
         return
     _check_token_ids("output_token_ids", output, vocab_size)
@@ -82,7 +82,7 @@ def check_output_so_far(output: Sequence[int], params: SamplingParams, *, vocab_
 
 
 def check_prompt_token_ids(prompt: Sequence[object], *, vocab_size: int) -> None:
-    """Raise InvalidRequestError unless a prompt is token ids of the model, at least one."""
+    """Raise InvalidRequestError unless a prompt has at least one token id and all are ids of the model."""
     if not prompt:
         raise InvalidRequestError("The prompt has no tokens; give at least one.")
     for index, token_id in enumerate(prompt):
@@ -116,7 +116,7 @@ def _check_tokens(params: SamplingParams, info: EngineInfo) -> None:
 
 
 def _check_any_token_left(params: SamplingParams, info: EngineInfo) -> None:
-    """Raise unless some token may come at every position, one that ends neither a bad word nor an output too early."""
+    """Raise unless at every position some token is allowed that ends neither a bad word nor an output too early."""
     forbidden = {token_ids[-1] for token_ids in params.bad_words_token_ids}
     if params.min_tokens:
         forbidden.update(params.stop_token_ids, () if params.ignore_eos else info.eos_token_ids)

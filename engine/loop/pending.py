@@ -1,6 +1,6 @@
-"""Tokens that the device is drawing while the next step, which needs them, is planned and started.
+"""Tokens that the device is still drawing while the next step, which uses them, is planned and started.
 
-The host knows only that there will be one for each sampling sequence; their values go from step to step on the device.
+The host only knows that there is one per sampling sequence; their values pass from step to step on the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.scheduling.plan import StepPlan
 
 
 class PendingTokens:
-    """A step's plan, pruned, and the samples it draws: one for each sampling sequence, in order."""
+    """A step's pruned plan and the samples it draws: one for each sampling sequence, in order."""
 
     def __init__(self, plan: StepPlan, samples: Samples) -> None:
         self.samples = samples
@@ -24,12 +24,12 @@ class PendingTokens:
 
     @torch.inference_mode()
     def write(self, token_ids: Tensor, arrays: StepArrays) -> None:
-        """Put them where the next step expects them in `token_ids` `[tokens]` int64; nothing is waited for."""
+        """Write the drawn tokens where the next step expects them in `token_ids` `[tokens]` int64, without waiting."""
         if not arrays.pending_rows:
             return
         row_of = {sequence: row for row, (sequence, _) in enumerate(self._plan.sampling())}
         sources = [row_of[sequence] for sequence in arrays.pending_sequences]
         device = token_ids.device
         rows, indices = upload(np.array(sources), device), upload(np.array(arrays.pending_rows), device)
-        # A row that has no token left, NO_TOKEN, ends when the host reads it; until then any token does.
+        # NO_TOKEN, a row without an allowed token, ends when the host reads it; until then any valid id does.
         token_ids.index_copy_(0, indices, self.samples.tokens.index_select(0, rows).clamp_(min=0))

@@ -1,4 +1,4 @@
-"""Record what a step sampled: append tokens, end what is done, say what is new. Knows no tensors and plans nothing."""
+"""Record a step's samples: append tokens, end finished sequences, report deltas. Independent of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.stats import RequestCounters, Timings
 
 
 class Recorder:
-    """Turn samples into deltas, and count what is reported."""
+    """Turn samples into deltas, and count reported tokens."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -24,21 +24,22 @@ class Recorder:
     def append(
         self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]
     ) -> list[tuple[Sequence, TokenDelta]]:
-        """Append what the plan's sequences sampled; return each with its delta. One aborted since then gets nothing."""
+        """Append the samples to the plan's sequences; return each with its delta. Sequences aborted since are skipped."""
         row = 0
         appended = []
         for sequence, num_sampled in plan.sampling():
             rows = range(row, row + num_sampled)
             row += num_sampled
             if sequence in self._scheduler:
-                found = [logprobs.get(row) for row in rows]
-                appended.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], found)))
+                scores = [logprobs.get(row) for row in rows]
+                appended.append((sequence, self._append_to(sequence, tokens[rows.start : rows.stop], scores)))
         return appended
 
     def report(self, appended: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
-        """Append what grammars force and end what is done; return all deltas, those of siblings of a failure too.
+        """Append tokens forced by grammars and end finished sequences; return all deltas, including siblings of a
+        failure.
 
-        The scheduler has advanced past the step by now, so that blocks which it filled stay findable.
+        The scheduler has already advanced past the step, so the blocks that the step filled stay findable.
         """
         now = self._scheduler.pace.now()
         for sequence, delta in appended:
@@ -59,7 +60,7 @@ class Recorder:
         return deltas + [delta for one in failed for delta in self._fail_siblings(one)]
 
     def count_forced(self, count: int) -> None:
-        """Count tokens that a grammar gave without sampling."""
+        """Count tokens that a grammar forced without sampling."""
         self.counters.num_forced_tokens += count
         self.counters.num_output_tokens += count
 
@@ -85,7 +86,7 @@ class Recorder:
         )
 
     def _time(self, sequence: Sequence, *, num_tokens: int, is_finished: bool, now: float) -> None:
-        """Take note that a sequence got that many tokens at `now`, and whether they were its last."""
+        """Record that a sequence got that many tokens at `now`, and whether they were its last."""
         times = sequence.times
         if num_tokens and times.last_token_at is None:
             times.first_token_at = now
@@ -99,7 +100,7 @@ class Recorder:
             self.timings.e2e_latency.add(now - times.arrived_at)
 
     def _fail_siblings(self, failed: TokenDelta) -> list[TokenDelta]:
-        """End the other children of a request with the error of one."""
+        """End the other children of a failed request with the same error."""
         siblings = self._scheduler.abort(failed.request_id)
         return [
             self.last_delta(sequence, FinishReason.ERROR, error=failed.error, good_rows_before=failed.good_rows_before)
@@ -107,7 +108,7 @@ class Recorder:
         ]
 
     def _append_to(self, sequence: Sequence, token_ids: list[int], logprobs: list[TokenLogprobs | None]) -> TokenDelta:
-        """Append the sampled tokens up to the first that its draft did not guess, or that ends the sequence."""
+        """Append the sampled tokens up to the first that differs from its draft or ends the sequence."""
         scored = sequence.prompt_logprobs
         is_scored = scored is None or _are_numbers(scored)
         delta = TokenDelta(
@@ -134,7 +135,7 @@ class Recorder:
                 break
         if (
             sequence.request.max_tokens == 0 and not delta.is_broken
-        ):  # only its prompt's log-probabilities were asked for
+        ):  # only its prompt's log-probabilities were requested
             delta.token_ids, delta.finish_reason, delta.stop_reason = [], FinishReason.LENGTH, None
         kept = len(delta.token_ids)
         delta.logprobs = [entry for entry in logprobs[:kept] if entry is not None] or None
@@ -142,7 +143,7 @@ class Recorder:
         return delta
 
     def _break(self, delta: TokenDelta, sequence: Sequence) -> None:
-        """End the sequence of this delta: a row of it has no numbers."""
+        """End the sequence of this delta: one of its rows is NaN or infinite."""
         counters = self.counters
         counters.num_broken += 1
         num_drawn = counters.num_output_tokens - counters.num_forced_tokens + len(delta.token_ids)
@@ -154,7 +155,7 @@ class Recorder:
 
 
 def _are_numbers(scored: AnySequence[TokenLogprobs]) -> bool:
-    """Tell whether rows of a prompt were good: one logit that is no number makes its row's log-probabilities NaN."""
+    """Tell whether rows of a prompt were good: one NaN or infinite logit makes its row's log-probabilities NaN."""
     return not any(math.isnan(entry.logprob) for entry in scored)
 
 

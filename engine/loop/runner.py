@@ -1,6 +1,6 @@
-"""Run one step on the device: copy the inputs over, forward, sample. Knows plans and tensors, no queues.
+"""Run one step on the device: copy the inputs, forward, sample.
 
-`forward` and `sample` only start the device's work and do not wait for it, but for prompts' log-probabilities and
+`forward` and `sample` only start the device's work and do not wait for it, except for prompts' log-probabilities and
 swapped blocks; the host waits when it reads the samples.
 """
 
@@ -36,13 +36,13 @@ from kernels.paged import PagedStep
 from kernels.write_kv import preferred_cache_dtype
 
 _MEASURED_TOKENS = 256
-"""Prompt tokens in the step that tells what computing a preempted sequence again costs."""
+"""Prompt tokens in the step that measures the cost of recomputing a preempted sequence."""
 
 _CPU_WARM_UP_TOKENS = 32
-"""Enough to compile every kernel; a CPU's memory is not sized from this step."""
+"""Enough to compile every kernel; on a CPU this step does not determine the memory."""
 
 _MIN_SCORED_ROWS = 32
-"""Prompt rows scored at once are as many as a full step samples, for which memory is reserved, but not less."""
+"""Minimum of prompt rows scored at once; otherwise as many as a full step samples, for which memory is reserved."""
 
 
 class Runner:
@@ -106,7 +106,7 @@ class Runner:
     def forward(
         self, plan: StepPlan, block_tables: npt.NDArray[np.int32], *, pending: PendingTokens | None = None
     ) -> Tensor | None:
-        """Start computing the plan; return its logits `[sampled rows, vocab]`, None when nothing is sampled.
+        """Start computing the plan; return its logits `[sampled rows, vocab]`, None if nothing is sampled.
 
         `pending` has the tokens of the step before that the plan counts and the host does not know yet.
         """
@@ -124,17 +124,17 @@ class Runner:
         if not parts:
             logits = self._model.run(step, self._cache, sampled_rows)
             return logits if sampled_rows.shape[0] else None
-        wanted = [upload(part.rows, self.device) for part in parts]
+        row_groups = [upload(part.rows, self.device) for part in parts]
         if sampled_rows.shape[0]:
-            wanted.append(sampled_rows)
-        several = self._model.run_in_parts(step, self._cache, wanted)
+            row_groups.append(sampled_rows)
+        several = self._model.run_in_parts(step, self._cache, row_groups)
         for part in parts:
             part.score(next(several))
         return next(several, None)
 
     @torch.inference_mode()
     def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
-        """Start drawing the plan's tokens from these `rows` of the logits, or all; every token before is known now."""
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known by now."""
         if logits is None or rows == []:
             return None
         if rows is not None:
@@ -144,13 +144,13 @@ class Runner:
         return sample(logits, sampling)
 
     def _copy_blocks(self, plan: StepPlan) -> None:
-        """Move preempted KV: out first, since this very step may give its blocks to others."""
+        """Copy preempted KV: out first, because this step may give its blocks to others."""
         if self._host_cache is not None:
             self._host_cache.copy_out(self._cache, plan.copies_out)
             self._host_cache.copy_in(self._cache, plan.copies_in)
 
     def _new_swap_space(self) -> SwapSpace | None:
-        """Set host memory aside for preempted sequences, and measure when to use it. None where none was asked for."""
+        """Allocate host memory for preempted sequences, and measure when to use it. None if swapping is off."""
         swap_space_gib = self._config.asked.swap_space_gib
         self._host_cache = None
         if swap_space_gib == 0.0:
@@ -186,7 +186,7 @@ class Runner:
             values.fill_(value)
 
     def _to_device(self, arrays: StepArrays) -> tuple[StepTensors, Tensor]:
-        """Return the step's inputs and its sampled rows on the device; one copy takes all of them there."""
+        """Return the step's inputs and its sampled rows on the device, uploaded in one copy."""
         wide = [arrays.token_ids, arrays.positions, arrays.slots, arrays.sampled_rows]
         narrow = [arrays.block_tables, arrays.query_start, arrays.context_lens]
         tensors = upload_together([*wide, *narrow], self.device)
@@ -207,7 +207,7 @@ class Runner:
         return step, sampled_rows
 
     def _new_cache(self, num_blocks: int, *, setting: str) -> KvCache:
-        """Allocate the blocks; where they do not fit, `setting` is what asked for them. Raises InvalidConfigError."""
+        """Allocate the blocks. Raises InvalidConfigError, which names `setting`, if they do not fit."""
         shapes, block_size, dtype = self._model.kv_shapes, self._block_size, self._cache_dtype
         gib = num_blocks * block_bytes(shapes, block_size=block_size, dtype=dtype) / 2**30
         what = f"a KV cache of {gib:.1f} GiB ({num_blocks} blocks of {block_size} tokens) on {self.device}"
@@ -215,7 +215,7 @@ class Runner:
             return new_cache(shapes, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=self.device)
 
     def _profile(self) -> None:
-        """Run the largest step that the limits allow, and others; raise InvalidConfigError where it does not fit."""
+        """Run the largest step that the limits allow, and others; raise InvalidConfigError if it does not fit."""
         limits = self._limits
         try:
             self._warm_up(limits.max_num_batched_tokens, num_rows=limits.max_sampled_rows)
@@ -228,7 +228,7 @@ class Runner:
 
     @torch.inference_mode()
     def _warm_up(self, num_tokens: int, *, num_rows: int) -> None:
-        """Compile what compiles on first use, and let a full step with sampling show how much memory it takes."""
+        """Compile everything that compiles on first use, and measure the memory of a full step with sampling."""
         longest = min(num_tokens, self._limits.max_model_len)
         full = [longest] * (num_tokens // longest)
         if num_tokens % longest:
@@ -238,7 +238,7 @@ class Runner:
 
     @torch.inference_mode()
     def _warm_up_head(self, model: Decoder) -> None:
-        """Compile what follows the layers first: they wait for attention, which another process may be compiling."""
+        """Compile what follows the layers first: the layers wait for attention, which another process may be compiling."""
         nothing = torch.zeros((2, model.config.hidden_size), dtype=model.dtype)
         self._sample_every_way(model.logits(nothing, nothing))
 
@@ -249,7 +249,7 @@ class Runner:
 
     @torch.inference_mode()
     def _compile_other_steps(self) -> None:
-        """Run steps that attention has kernels of their own for: short pieces of prompts, decodes of long contexts."""
+        """Run steps that have attention kernels of their own: short pieces of prompts, decodes of long contexts."""
         longest = min(self._limits.max_num_batched_tokens - 1, self._limits.max_model_len)
         for length in powers_of_two(2, longest):
             self._run_prompts([length, 1], num_sampled=1)
@@ -269,7 +269,7 @@ class Runner:
             return int(available_cpu_bytes() * self._config.asked.cpu_memory_share)
         torch.cuda.synchronize(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
-        # What the warm-up step needed at its peak is not in use now and must stay free for later steps.
+        # The peak memory of the warm-up step is not in use now and must stay free for later steps.
         step_bytes = torch.cuda.max_memory_allocated(self.device) - torch.cuda.memory_allocated(self.device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
@@ -284,9 +284,9 @@ def load_model(
     max_positions: int,
     random_seed: int | None = None,
 ) -> StepModel:
-    """Load the weights into our own decoder, or into transformers' code where the configuration says so.
+    """Load the weights into our own decoder, or into transformers' code if the configuration requires it.
 
-    With `random_seed` the weights are made from it on the device and no file but config.json is read.
+    With `random_seed` the weights are generated from it on the device and only config.json is read.
     """
     if isinstance(config, ModelConfig):
         return Decoder(config, dtype=dtype, device=device, max_positions=max_positions, random_seed=random_seed)

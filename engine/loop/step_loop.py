@@ -1,7 +1,7 @@
-"""The one step loop: plan a step, compute it, take note of its tokens, end who is done. No torch, no text, no clock.
+"""The step loop: plan a step, compute it, append its tokens, end finished sequences. No torch, text or clock.
 
-Who computes is given: the engine's device, or a stand-in that counts or costs time. With overlap step N + 1 is planned
-and started before the tokens of step N are known.
+The computing part is passed in: the engine's device, or a stand-in that counts or costs time. With overlap, step N + 1
+is planned and started before the tokens of step N are known.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class Compute(Protocol[_Started, _Drawn, _Recorded, _Reported_co]):
     """Compute planned steps. `start` and `draw` need not wait for what they start; `record` does."""
 
     def start(self, plan: StepPlan, pending: _Drawn | None) -> _Started:
-        """Start a step; `pending` is drawing tokens that the plan counts and nobody knows yet."""
+        """Start a step; `pending` is drawing tokens that the plan counts but whose values are unknown."""
 
     def draw(self, plan: StepPlan, started: _Started, rows: list[int] | None) -> _Drawn | None:
         """Start drawing the plan's tokens, from these of the rows that it sampled when it was started, or from all.
 
-        None where nothing is sampled. Every token before is known by now.
+        Return None if nothing is sampled. All earlier tokens are known by now.
         """
 
     def record(self, plan: StepPlan, drawn: _Drawn | None) -> _Recorded:
-        """Append what was drawn to the sequences that the scheduler still knows."""
+        """Append the drawn tokens to the sequences that the scheduler still has."""
 
     def finish(self, recorded: _Recorded) -> _Reported_co:
-        """End those that have their last token, and say what is new; the scheduler has advanced past the step."""
+        """End sequences that have their last token, and report; the scheduler has advanced past the step."""
 
 
 class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
-    """Run steps of a scheduler. `drafter` is asked in each step, but with overlap, where there must be none."""
+    """Run steps of a scheduler. `drafter` drafts in each step; with overlap there must be none."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
         self._in_flight: tuple[StepPlan, _Drawn] | None = None
 
     def step(self) -> _Reported_co | None:
-        """Run one step; return what `finish` said, with overlap of the step before, None where that drew nothing."""
+        """Run one step; return `finish`'s report, with overlap that of the step before, None if that drew nothing."""
         if self.overlaps:
             return self._overlap()
         if self.drafter is not None:
@@ -81,10 +81,10 @@ class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
         return reported
 
     def _overlap(self) -> _Reported_co | None:
-        """Start a step, only then take note of the one before, and only then draw.
+        """Start a step, then record the one before, and only then draw.
 
-        So the device has the whole step to compute meanwhile; and grammars, penalties and bad words see every token
-        before, as they do without overlap.
+        The device thus has the whole step to compute meanwhile, and grammars, penalties and bad words see all earlier
+        tokens, as they do without overlap.
         """
         scheduler, compute = self._scheduler, self._compute
         plan = scheduler.schedule()
@@ -94,7 +94,7 @@ class StepLoop(Generic[_Started, _Drawn, _Recorded, _Reported_co]):
         started = compute.start(plan, None if before is None else before[1])
         reported = self._report(before)
         drawn = compute.draw(plan, started, plan.prune(scheduler.__contains__))
-        scheduler.advance(plan)  # also when all of its sequences have ended: it may have brought blocks back
+        scheduler.advance(plan)  # also if all of its sequences have ended: it may have brought blocks back
         if drawn is not None:
             self._in_flight = plan, drawn
             scheduler.expect_tokens(plan)

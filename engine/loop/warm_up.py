@@ -1,6 +1,6 @@
-"""What a runner runs before there are requests, to compile and to measure: made-up steps and sampling parameters.
+"""Made-up steps and sampling parameters that a runner runs before there are requests, to compile and to measure.
 
-Knows no device and no model.
+Independent of device and model.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def prompt_step(counts: list[int], *, block_size: int, num_sampled: int) -> Step
 
 
 def powers_of_two(first: int, last: int) -> list[int]:
-    """Return `first`, which is one, and its doubles up to `last`."""
+    """Return `first`, a power of two, and its doubles up to `last`."""
     return [first << power for power in range((last // first).bit_length())]
 
 
 def rows_of_every_kind(count: int, masks: RowMasks) -> tuple[SamplingRows, SamplingRows]:
-    """Return parameters under which every path of the sampler runs: with all filters, edits, masks, and without any."""
+    """Return parameters that run every path of the sampler: with all filters, edits and masks, and without any."""
     plain = neutral_rows(count)
     return plain, replace(
         plain,

@@ -1,6 +1,6 @@
-"""Count the arithmetic and the memory traffic that steps ask for, from shapes alone. Knows no device.
+"""Counts of the arithmetic and memory traffic of steps, from shapes alone.
 
-Divided by what a device can do in the same time they are its utilisation of arithmetic (MFU) and of bandwidth (MBU).
+Divided by what a device can do in the same time, they give its utilisation of arithmetic (MFU) and bandwidth (MBU).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 class WorkCounter:
     """Sum over all steps: floating-point operations, bytes read (weights and cached keys and values), bytes written.
 
-    Activations are left out: they are small beside the weights, and mostly stay in caches. Of a mixture of experts all
+    Activations are left out: they are small beside the weights, and mostly stay in caches. For a mixture of experts all
     weights count, though a step may need fewer. The sums are floats: a model of 8 billion weights passes the largest
     integer that a message can hold, 2^64 - 1, after 1.1 · 10^9 tokens.
     """
 
     def __init__(self, sizes: ModelSizes, *, weight_bytes: int, kv_bytes_per_token: int) -> None:
-        """Take the model's sizes, the bytes of one weight, and those of one token's keys and values."""
+        """Take the model's sizes, the bytes of one weight, and the bytes of one token's keys and values."""
         self._sizes = sizes
         self._weight_bytes = weight_bytes
         self._kv_bytes_per_token = kv_bytes_per_token
         self.counters = WorkCounters()
 
     def observe(self, plan: StepPlan) -> None:
-        """Add a step that was computed."""
+        """Add a computed step."""
         sizes, load, counters = self._sizes, load_of(plan), self.counters
         counters.num_operations += 2 * sizes.num_layer_weights * load.num_tokens
         counters.num_operations += 2 * sizes.num_head_weights * load.num_logit_rows

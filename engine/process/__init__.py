@@ -1,4 +1,1 @@
-"""The engine in a process of its own, and the messages between it and its parent.
-
-Knows no text, and of requests only how to hand them on.
-"""
+"""The engine in a process of its own, and the messages between it and its parent."""

@@ -1,6 +1,6 @@
-"""The engine process's own side: read messages, step the engine, send progress.
+"""The engine process: read messages, step the engine, send progress.
 
-Run as `python -m engine.process.child`. Token ids in, token ids out; the pipe's other end is parent.py.
+Run as `python -m engine.process.child`. Token ids in, token ids out; parent.py has the pipe's other end.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from engine.scheduling.request import NewRequest
 
 HEARTBEAT_SECONDS = 0.9
-"""Longest silence of an idle engine; the worker's contract is one second."""
+"""Longest silence of an idle engine; the worker expects a message every second."""
 
 RUNNING_SECONDS = 0.5
-"""Shortest time from one list of the running requests to the next; one in every step would slow small steps."""
+"""Minimum time between two lists of running requests; one in every step would slow small steps."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the pipe on the given file descriptor until told to end; return the exit code."""
+    """Serve the pipe on the given file descriptor until the end message; return the exit code."""
     die_with_parent(int(arguments[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(int(arguments[1]))
@@ -58,11 +58,11 @@ def main(arguments: list[str]) -> int:
         engine = _load(first.config, connection)
         return 1 if engine is None else _serve(engine, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 0  # the worker has closed its end; nobody is left to report to
+        return 0  # the worker has closed its end; no one is left to report to
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that happens."""
+    """Have the kernel kill this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent ended before the call above
         os._exit(1)
@@ -80,7 +80,7 @@ def _load(config: EngineConfig, connection: Connection) -> Engine | None:
         return None
     gc.enable()
     gc.collect()
-    gc.freeze()  # weights and warm-up objects never die; collections must not walk them
+    gc.freeze()  # weights and warm-up objects live forever; collections must not walk them
     _send(connection, Ready(engine.info))
     return engine
 
@@ -112,7 +112,7 @@ def _serve(engine: Engine, connection: Connection) -> int:
 def _apply_messages(
     engine: Engine, inbox: queue.SimpleQueue[ToEngine | Exception], landing: Landing, *, wait_until: float
 ) -> bool:
-    """Apply what has come in; wait for something until the next heartbeat when idle. False means the end."""
+    """Apply received messages; if idle, wait for one until the next heartbeat. Return False to stop."""
     is_idle = not engine.has_work and not landing
     while True:
         try:
@@ -130,7 +130,7 @@ def _apply_messages(
             landing.add_now(request_id for request_id, _ in message.children)
             engine.abort_children(message.children)
         elif isinstance(message, EOFError | OSError):
-            return False  # the worker has closed its end; whatever runs is dropped
+            return False  # the worker has closed its end; running requests are dropped
         elif isinstance(message, Exception):
             raise message
 
@@ -146,7 +146,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue[ToEngine | Exception]
     try:
         while True:
             inbox.put(decode_to_engine(connection.recv_bytes()))
-    except Exception as error:  # noqa: BLE001 - the edge of the thread: the loop must hear why nothing more comes
+    except Exception as error:  # noqa: BLE001 - the edge of the thread: the loop must know why no more messages come
         inbox.put(error)
 
 

@@ -1,7 +1,7 @@
-"""Requests that have come in and that the engine does not have yet: some are added between two steps.
+"""Received requests that the engine does not have yet: a limited number is added between two steps.
 
-A line may have thousands of prompts, and to add them all takes as long as many steps: what is more urgent, and other
-tenants, would wait for it.
+A line may have thousands of prompts, and adding all of them takes as long as many steps: more urgent requests and other
+tenants would wait for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from engine.scheduling.request import NewRequest
 from protocol.turns import Place, TurnQueue
 
 ADDED_AT_ONCE = 256
-"""Between two steps: more than a step starts."""
+"""Requests added between two steps: more than a step starts."""
 
 
 class Landing:
-    """The most urgent first, then tenants in turn. `len()` is how many wait."""
+    """A queue: the most urgent first, then round-robin over tenants. `len()` is how many wait."""
 
     def __init__(self, add: Callable[[NewRequest], None]) -> None:
         self._add = add
@@ -27,13 +27,13 @@ class Landing:
         return len(self._places)
 
     def put(self, requests: Iterable[NewRequest]) -> None:
-        """Take requests in, to be added."""
+        """Queue requests to be added."""
         for new in requests:
-            self.add_now([new.request_id])  # of one that waits under the same id, which the engine then refuses
+            self.add_now([new.request_id])  # if another with this id waits: the engine then refuses the new one
             self._places[new.request_id] = self._queue.put(new, tenant=new.tenant, rank=new.priority)
 
     def add_some(self) -> None:
-        """Add the next ones, at most ADDED_AT_ONCE."""
+        """Add the next requests, at most ADDED_AT_ONCE."""
         num_added = 0
         while num_added < ADDED_AT_ONCE and (place := self._queue.first()) is not None:
             new = self._queue.take(place)
@@ -42,7 +42,7 @@ class Landing:
             num_added += 1
 
     def add_now(self, request_ids: Iterable[int]) -> None:
-        """Add those of the named ones that wait: they are to be aborted, and the engine says how they end."""
+        """Add the named requests that wait: they are about to be aborted, and the engine reports how they end."""
         for request_id in request_ids:
             place = self._places.pop(request_id, None)
             if place is not None:

@@ -1,6 +1,6 @@
-"""The messages between a worker and its engine process: msgspec tagged unions, msgpack on the wire.
+"""Messages between a worker and its engine process: msgspec tagged unions, msgpack on the wire.
 
-Values only; parent.py and outbox.py send them. This is the one file of the engine that needs msgspec.
+parent.py and outbox.py send them. No other file of the engine needs msgspec.
 """
 
 from __future__ import annotations
@@ -40,62 +40,62 @@ __all__ = [
 
 
 class Configure(msgspec.Struct, frozen=True, tag=True):
-    """Tell a new process what to load; always the first message."""
+    """Configuration of a new process; always the first message."""
 
     config: EngineConfig
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
-    """Hand requests over."""
+    """Add requests."""
 
     requests: tuple[NewRequest, ...]
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """End requests at once; unknown or finished ones are passed over."""
+    """End requests at once; unknown or finished ones are ignored."""
 
     request_ids: list[int]
 
 
 class AbortChildren(msgspec.Struct, frozen=True, tag=True):
-    """End single children, (request id, index) each; unknown or finished ones are passed over."""
+    """End single children, (request id, index) each; unknown or finished ones are ignored."""
 
     children: list[tuple[int, int]]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Say that the model is loaded and warm."""
+    """The model is loaded and warm."""
 
     info: EngineInfo
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Report one step, or (with no outputs) that the engine is alive."""
+    """Progress of one step, or (with no outputs) a heartbeat."""
 
     outputs: list[TokenDelta]
     stats: EngineStats
     step: int
     decisions: list[Decision] = []
-    """Since the last report, where `EngineConfig.report_decisions` asks for them."""
+    """Since the last report, if `EngineConfig.report_decisions` is set."""
     running_ids: list[int] | None = None
-    """Requests with a sequence that has a seat; None where the last list still stands for a moment."""
+    """Requests with a seated sequence; None if the last list is recent enough."""
 
 
 class Fatal(msgspec.Struct, frozen=True, tag=True):
-    """Give the reason, in one sentence, before the process ends."""
+    """The reason, in one sentence, sent before the process ends."""
 
     message: str
 
 
 DecodeError = msgspec.DecodeError
-"""What decoding raises on a message that is none, or that has a field of the wrong type."""
+"""Raised by decoding if the bytes are no message or a field has the wrong type."""
 
 ToEngine = Configure | Add | Abort | AbortChildren
 FromEngine = Ready | Progress | Fatal
 
 
 def _as_list(value: object) -> list[int]:
-    """Return what msgpack knows of a prompt that is kept as an array. Raises TypeError for anything else."""
+    """Convert a prompt that is kept as an array to a list for msgpack. Raises TypeError for anything else."""
     if isinstance(value, array):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be sent")
@@ -112,10 +112,10 @@ def encode(message: ToEngine | FromEngine) -> bytes:
 
 
 def decode_to_engine(payload: bytes) -> ToEngine:
-    """Read a message that the worker sent."""
+    """Decode a message that the worker sent."""
     return _to_engine.decode(payload)
 
 
 def decode_from_engine(payload: bytes) -> FromEngine:
-    """Read a message that the engine process sent."""
+    """Decode a message that the engine process sent."""
     return _from_engine.decode(payload)

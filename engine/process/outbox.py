@@ -1,7 +1,7 @@
-"""Carry progress from the engine's loop to its reader: the loop never waits for a slow reader.
+"""Send progress from the engine's loop to its reader; the loop never waits for a slow reader.
 
-A thread sends; what waits is joined by child of a request, so that no more waits than one message holds: one delta for
-each unfinished child, with the tokens that the reader has not got.
+A thread sends. Waiting deltas are merged by child of a request, so that at most one message waits: one delta for each
+unfinished child, with the tokens that the reader has not received.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from engine.scheduling.decisions import Decision
 from engine.stats import EngineStats
 
 MAX_DECISIONS = 4096
-"""Decisions that wait for a slow reader; older ones are dropped."""
+"""Decisions kept for a slow reader; older ones are dropped."""
 
 HOLD_SECONDS = 0.2
-"""How long tokens may wait that nobody looks at before their child ends: each delta costs the reader a look-up."""
+"""How long unwatched tokens may wait before their child ends: each delta costs the reader a look-up."""
 
 Child = tuple[int, int]
 
@@ -29,11 +29,11 @@ class Outbox:
     """Send `Progress` messages in order from a thread of its own. `put` and `close` belong to the loop's thread."""
 
     def __init__(self, send: Callable[[Progress], None], *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`send` may block. When it raises OSError the reader is gone; any other error is raised by the next `put`."""
+        """`send` may block. OSError means that the reader is gone; any other error is raised by the next `put`."""
         self._send = send
         self._monotonic = monotonic
         self._has_changed = threading.Condition()
-        self._watched: dict[int, int] = {}  # how many children are open, by request id
+        self._watched: dict[int, int] = {}  # number of unfinished children, by request id
         self._held: dict[Child, TokenDelta] = {}
         self._released_at = monotonic()
         self._due: dict[Child, TokenDelta] = {}
@@ -49,11 +49,11 @@ class Outbox:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the reader is still there."""
+        """Tell whether the reader is still connected."""
         return self._is_open
 
     def watch(self, request_id: int, *, num_children: int) -> None:
-        """Send the tokens of a request as they come: its reader looks for a stop string in them."""
+        """Send the tokens of a request as they come: its reader searches them for a stop string."""
         self._watched[request_id] = num_children
 
     def put(
@@ -64,9 +64,9 @@ class Outbox:
         *,
         running_ids: list[int] | None = None,
     ) -> None:
-        """Hand over what a step brought; with no deltas it is a sign of life, and nothing is held any longer.
+        """Queue the deltas of a step; without deltas send a heartbeat and everything that waits.
 
-        `running_ids` is kept until a message takes it along.
+        `running_ids` is kept until the next message carries it.
         """
         if self._error is not None:
             raise self._error
@@ -85,7 +85,7 @@ class Outbox:
                 self._has_changed.notify()
 
     def _join(self, delta: TokenDelta) -> None:
-        """Add a delta to what waits of its child; one that ends it, or is watched, is due."""
+        """Merge a delta into its child's waiting one; it is due if it ends the child or is watched."""
         child = delta.request_id, delta.index
         is_due = delta.finish_reason is not None or delta.request_id in self._watched
         if delta.finish_reason is not None:
@@ -111,7 +111,7 @@ class Outbox:
         self._held = {}
 
     def close(self) -> None:
-        """Send what is left and end the thread."""
+        """Send the remaining messages and end the thread."""
         with self._has_changed:
             self._release()
             self._is_closing = True
@@ -124,11 +124,11 @@ class Outbox:
                 self._send(progress)
         except OSError:
             self._is_open = False
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: the loop must hear of it
+        except Exception as error:  # noqa: BLE001 - the edge of the thread: passed on to the loop
             self._error = error
 
     def _next(self) -> Progress | None:
-        """Wait for something to send; None when nothing more will come."""
+        """Wait for a message to send; return None if no more will come."""
         with self._has_changed:
             self._has_changed.wait_for(lambda: self._is_due or self._is_closing)
             stats, self._stats, self._is_due = self._stats, None, False

@@ -1,7 +1,6 @@
-"""The engine in a process of its own, seen from the parent: start it, hand requests over, read progress.
+"""The engine process seen from its parent: start it, send requests, read progress.
 
-Knows nothing of models or text. How the process is made and ended: spawned.py; its own side: child.py; what is said:
-messages.py.
+spawned.py starts and ends the process, child.py runs in it, messages.py has the messages.
 """
 
 from __future__ import annotations
@@ -50,9 +49,10 @@ class EngineProcess:
         start_timeout_seconds: float = 900.0,
         pipe_timeout_seconds: float = 240.0,
     ) -> None:
-        """Take the limits on becoming ready, and on one end of the pipe waiting for the other in a message's middle.
+        """Set the time limits for becoming ready, and for waiting on the other end in the middle of a message.
 
-        A process that has read nothing for so long does not read any more: its pipe is emptied while steps run.
+        A process that has read nothing for that long has stopped reading: while it works, it empties its pipe during
+        steps.
         """
         self.config = config
         self._start_timeout_seconds = start_timeout_seconds
@@ -66,21 +66,21 @@ class EngineProcess:
         self._open_children: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Start the process, for `start` to wait for: it loads the model meanwhile. Raises EngineStartError."""
+        """Start the process without waiting; it loads the model until `start` is called. Raises EngineStartError."""
         self.close()
         ours, theirs = multiprocessing.Pipe(duplex=True)
         _limit_waits(ours, self._pipe_timeout_seconds)
         self._connection = ours
         self._child = SpawnedChild(theirs)
         theirs.close()
-        with suppress(OSError):  # it has ended already, and `start` says why
+        with suppress(OSError):  # it has already ended, and `start` reports why
             ours.send_bytes(encode(Configure(self.config)))
         self._has_begun = True
 
     def start(self) -> EngineInfo:
-        """Start the process, unless it was begun, and wait until the model is loaded and warm.
+        """Start the process, unless `begin` did, and wait until the model is loaded and warm.
 
-        Raises EngineStartError with the child's reason, or when it is not ready within the time limit.
+        Raises EngineStartError with the child's reason, or if it is not ready within the time limit.
         """
         if not self._has_begun:
             self.begin()
@@ -112,13 +112,13 @@ class EngineProcess:
 
     @property
     def info(self) -> EngineInfo:
-        """Return what the engine said of itself when it became ready."""
+        """Return the engine's limits and properties, which it sent when it became ready."""
         assert self._info is not None, "start() first"
         return self._info
 
     @property
     def pid(self) -> int | None:
-        """Return the process id, None when it was never started."""
+        """Return the process id, None if it was never started."""
         return self._child.pid if self._child else None
 
     @property
@@ -133,17 +133,17 @@ class EngineProcess:
 
     @property
     def running_request_ids(self) -> tuple[int, ...]:
-        """Return the requests handed over that have not finished."""
+        """Return the ids of added requests that have not finished."""
         with self._state_lock:
             return tuple(self._open_children)
 
     def add(self, *requests: NewRequest) -> None:
-        """Hand requests over, all or, where one cannot be sent, none.
+        """Send requests, all of them or, if one cannot be encoded, none.
 
         A refusal comes back as a delta with finish_reason "error". Raises EngineDied, and InvalidRequestError for the
-        id of a request that has not ended, or that is given twice.
+        id of an unfinished request or a duplicate id.
         """
-        payload = encode(Add(requests))  # first: what cannot be sent is not in flight
+        payload = encode(Add(requests))  # first: a request that cannot be encoded is not in flight
         with self._state_lock:
             added: dict[int, int] = {}
             for new in requests:
@@ -162,7 +162,7 @@ class EngineProcess:
         self._send(encode(AbortChildren(list(children))))
 
     def poll(self, timeout_seconds: float) -> Progress | None:
-        """Return the next progress, or None when none came in time. Raises EngineDied when the process is gone."""
+        """Return the next progress, or None after the timeout. Raises EngineDied if the process is gone."""
         connection = self._connection
         if connection is None:
             raise self._died()
@@ -177,9 +177,9 @@ class EngineProcess:
         return self._receive(message)
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """End the process, by force after the time limit, and drop what it ran. Safe to call again.
+        """End the process, by force after the time limit, and drop its requests. Safe to call again.
 
-        A call that waits for the process to read its message ends with EngineDied.
+        A concurrent call that waits for the process to read its message raises EngineDied.
         """
         self._has_begun = False
         connection, self._connection = self._connection, None
@@ -189,7 +189,7 @@ class EngineProcess:
         if child is not None:
             child.end(timeout_seconds)
         if connection is not None:
-            with self._send_lock:  # whoever holds it can write no longer
+            with self._send_lock:  # a holder of the lock can no longer write
                 connection.close()
         with self._state_lock:
             self._open_children.clear()
@@ -227,7 +227,7 @@ class EngineProcess:
 
 
 def _limit_waits(connection: Connection, timeout_seconds: float) -> None:
-    """Have a read or a write fail with OSError that made no progress for so long."""
+    """Make a read or write fail with OSError if it makes no progress for that long."""
     seconds, rest = divmod(timeout_seconds, 1.0)
     limit = struct.pack("@ll", int(seconds), int(rest * 1e6))  # a C struct timeval
     with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
@@ -239,12 +239,12 @@ def _send_or_hang_up(connection: Connection, payload: bytes) -> None:
     try:
         connection.send_bytes(payload)
     except OSError:
-        _hang_up(connection)  # half of the message may be in the pipe, so that nothing after it could be read
+        _hang_up(connection)  # half of the message may be in the pipe, which would make the rest unreadable
         raise
 
 
 def _hang_up(connection: Connection) -> None:
-    """End the pipe in both directions: the process reads what is in it and then its end, and nobody writes any more.
+    """Shut the pipe down in both directions: the process reads what is in it and then its end, and no one can write.
 
     Unlike a last message this never waits, and unlike closing it leaves other threads their file descriptor.
     """
@@ -252,4 +252,4 @@ def _hang_up(connection: Connection) -> None:
         with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
             pipe.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is closed already, or the process is gone
+        pass  # it is already closed, or the process is gone

@@ -1,30 +1,27 @@
-"""The longest silence of an engine of late: one long freeze is not a measure of it for ever.
-
-Knows no process and no clock.
-"""
+"""The longest recent silence of an engine; one long freeze is forgotten after a while."""
 
 from __future__ import annotations
 
 REMEMBERED_SECONDS = 600.0
-"""For so long at least, twice that at most, a silence counts: work whose steps are slow has some of them by then."""
+"""A silence counts for at least this long and at most twice that; work with slow steps has several by then."""
 
 
 class LongestSilence:
-    """The longest of those that ended in the present span of `REMEMBERED_SECONDS` and in the one before.
+    """The longest silence that ended in the present or the previous span of `REMEMBERED_SECONDS`.
 
-    One thread notes them; `at` may be called from any.
+    One thread calls `note`; `at` may be called from any.
     """
 
     def __init__(self) -> None:
-        self._spans = (0, 0.0, 0.0)  # of which one, the longest in it, the longest in the one before
+        self._spans = (0, 0.0, 0.0)  # index of the span, the longest in it, the longest in the one before
 
     def note(self, seconds: float, *, now: float) -> None:
-        """Note a silence that has ended `now`; times only grow."""
+        """Record a silence that ended `now`; times must not decrease."""
         span, longest, before = self._spans_at(now)
         self._spans = span, max(longest, seconds), before
 
     def at(self, now: float) -> float:
-        """Return the longest that counts, 0 where there is none."""
+        """Return the longest silence that counts, 0 if there is none."""
         _, longest, before = self._spans_at(now)
         return max(longest, before)
 

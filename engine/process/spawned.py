@@ -1,4 +1,4 @@
-"""The engine's process as the operating system has it: made, waited for, ended. Knows no message."""
+"""The engine's operating-system process: start it, wait for it, end it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from engine.errors import EngineStartError
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _KILL_WAIT_SECONDS = 5.0
 _SPIN_COUNT = "10000"
-"""How long an OpenMP thread spins for the others before it sleeps, about 0.2 ms; libgomp's own is 30 times that.
+"""How long an OpenMP thread spins for the others before it sleeps, about 0.2 ms; libgomp's default is 30 times that.
 
-Where other processes share the cores, a thread spins while the one it waits for is not running. A step of 1,024 tokens
+If other processes share the cores, a thread spins while the one it waits for is not running. A step of 1,024 tokens
 of a 135M model, bf16, 2 threads on 2 busy cores, one run (2026-11-20): 2.9 s of CPU time with the default, 1.5 s with
 this and with 1,000.
 """
 
 
 class SpawnedChild:
-    """One process and the thread that made it.
+    """One process and the thread that started it.
 
-    Linux sends the parent-death signal when the *thread* that forked ends, so the process is made by a thread that
+    Linux sends the parent-death signal when the *thread* that forked ends, so the process is started by a thread that
     lives exactly as long as the child.
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Start the process with its end of the pipe. Raises EngineStartError where it cannot be made."""
+        """Start the process with its end of the pipe. Raises EngineStartError if that fails."""
         self._started = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._error: OSError | None = None
@@ -72,18 +72,18 @@ class SpawnedChild:
         return self._process.poll() if self._process else None
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """Return the exit code, None when the process still runs after the time limit."""
+        """Return the exit code, None if the process still runs after the time limit."""
         self._thread.join(max(0.0, timeout_seconds))
         return self.exit_code
 
     def end(self, timeout_seconds: float) -> None:
-        """Wait for the process to end and kill it when it does not."""
+        """Wait for the process to end and kill it after the time limit."""
         if self.wait(timeout_seconds) is None and self._process is not None:
             self._process.kill()
-            self._thread.join(_KILL_WAIT_SECONDS)  # a process inside a driver's call dies only after it
+            self._thread.join(_KILL_WAIT_SECONDS)  # a process inside a driver call dies only after the call
 
 
 def openmp_environment() -> dict[str, str]:
-    """Return the variables that a process with an engine is started with, so that waiting threads leave the cores."""
+    """Return environment variables for an engine process, so that waiting threads release their cores."""
     has_own = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
     return {} if has_own else {"GOMP_SPINCOUNT": _SPIN_COUNT}
