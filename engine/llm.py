@@ -85,7 +85,7 @@ class LLM:
         return self.engine.stats()
 
     def _apply_template(self, messages: Any, add_generation_prompt: bool) -> list[int] | InvalidRequestError:
-        """Return a conversation's prompt, or why it has none. Raises InvalidRequestError if that holds for all of them."""
+        """Return a conversation's prompt, or why it has none. Raises InvalidRequestError if none has one."""
         try:
             # The template writes its own special tokens; tokenizing its text again could add a second BOS.
             ids: list[int] = self.tokenizer.apply_chat_template(

@@ -43,7 +43,7 @@ class StepRunner(Protocol):
         """Start computing the plan; return its logits, None if nothing is sampled."""
 
     def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
-        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known by now."""
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known."""
 
 
 class ModelCompute:

@@ -24,7 +24,7 @@ class Recorder:
     def append(
         self, plan: StepPlan, tokens: list[int], logprobs: dict[int, TokenLogprobs]
     ) -> list[tuple[Sequence, TokenDelta]]:
-        """Append the samples to the plan's sequences; return each with its delta. Sequences aborted since are skipped."""
+        """Append the samples to the plan's sequences; return each with its delta. Aborted sequences are skipped."""
         row = 0
         appended = []
         for sequence, num_sampled in plan.sampling():

@@ -134,7 +134,7 @@ class Runner:
 
     @torch.inference_mode()
     def sample(self, plan: StepPlan, logits: Tensor | None, *, rows: list[int] | None = None) -> Samples | None:
-        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known by now."""
+        """Start drawing the plan's tokens from these `rows` of the logits, or all; all earlier tokens are known."""
         if logits is None or rows == []:
             return None
         if rows is not None:
@@ -238,7 +238,7 @@ class Runner:
 
     @torch.inference_mode()
     def _warm_up_head(self, model: Decoder) -> None:
-        """Compile what follows the layers first: the layers wait for attention, which another process may be compiling."""
+        """Compile what follows the layers first: the layers need attention, which another process may be compiling."""
         nothing = torch.zeros((2, model.config.hidden_size), dtype=model.dtype)
         self._sample_every_way(model.logits(nothing, nothing))
 

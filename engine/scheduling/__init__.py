@@ -1,4 +1,1 @@
-"""Decide, step by step, who computes how many tokens over which blocks.
-
-Knows counts and ids of blocks: no tensors, no text, no model.
-"""
+"""Scheduling: which sequences compute how many tokens over which blocks in each step. Counts and ids, no tensors."""

@@ -1,7 +1,7 @@
-"""Decide whether one more sequence may start, from what the running ones may still need. Numbers only; no torch.
+"""Admission: may one more sequence start, given what the running ones may still need. Numbers only; no torch.
 
 Every sequence holds one block more for each `block_size` tokens until it ends and gives all of them back, so the pool's
-use rises and falls; it is enough to look at the moments just before a sequence is expected to end.
+use rises and falls; checking the moments just before a sequence is expected to end is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SMOOTHING = 0.05
 
 
 class OutputForecast:
-    """Learn what share of max_tokens requests really generate, from those that finished; starts at one half.
+    """Learn from finished requests which share of max_tokens is really generated; starts at one half.
 
     Requests that ignore the end-of-sequence token (and have no other stop) generate all of it.
     """
@@ -31,19 +31,19 @@ class OutputForecast:
         self.share = _FIRST_SHARE
 
     def observe(self, sequence: Sequence) -> None:
-        """Take a finished sequence into the moving mean."""
+        """Add a finished sequence to the moving mean."""
         if sequence.stop_token_ids and sequence.request.max_tokens > 0:
             done = sequence.num_output_tokens / sequence.request.max_tokens
             self.share += _SMOOTHING * (done - self.share)
 
     def raise_after_preemption(self) -> None:
-        """Expect more: the pool ran out, so the forecast was too low."""
+        """Raise the forecast: the pool ran out, so it was too low."""
         self.share += (1.0 - self.share) / 4
 
     def remaining_tokens(self, sequences: AnySequence[Sequence]) -> npt.NDArray[np.int64]:
         """Return how many more tokens each sequence is expected to generate, at least one.
 
-        In arrays, because it is asked for every running sequence whenever one may start.
+        In arrays, because it is computed for every running sequence whenever one may start.
         """
         num_tokens = np.array([sequence.num_tokens for sequence in sequences], dtype=np.int64)
         num_at_most = np.array([sequence.max_total_tokens for sequence in sequences], dtype=np.int64)
@@ -51,7 +51,7 @@ class OutputForecast:
         is_open = np.array([bool(sequence.stop_token_ids) for sequence in sequences])
         most = num_at_most - num_tokens
         expected = ((num_at_most - num_prompt) * self.share).astype(np.int64) - (num_tokens - num_prompt)
-        # Past its forecast a sequence is taken to need half of what it may still take.
+        # A sequence past its forecast is expected to need half of what it may still take.
         forecast = np.where(expected > 0, np.minimum(most, expected), most // 2)
         remaining: npt.NDArray[np.int64] = np.maximum(1, np.where(is_open, forecast, most))
         return remaining
@@ -60,18 +60,18 @@ class OutputForecast:
 def peak_blocks(sequences: AnySequence[Sequence], forecast: OutputForecast, *, block_size: int) -> int:
     """Return the most blocks that the sequences are expected to hold at one time, shared blocks counted twice."""
     remaining = forecast.remaining_tokens(sequences)
-    held = np.array([sequence.num_tokens for sequence in sequences], dtype=np.int64)
-    order = np.lexsort((-held, -remaining))
-    remaining, held = remaining[order], held[order]
+    num_tokens = np.array([sequence.num_tokens for sequence in sequences], dtype=np.int64)
+    order = np.lexsort((-num_tokens, -remaining))
+    remaining, num_tokens = remaining[order], num_tokens[order]
     alive = np.arange(1, len(sequences) + 1)
     # Just before the sequence in row i ends, rows 0..i are alive and each has grown by remaining[i] tokens.
-    tokens = np.cumsum(held) + alive * remaining
+    tokens = np.cumsum(num_tokens) + alive * remaining
     # A sequence's last block is half empty on average; rounding up each of them would leave that half unused.
     return int(np.max(tokens / block_size + alive * 0.5)) + 1
 
 
 def most_blocks(sequences: AnySequence[Sequence], *, block_size: int) -> int:
-    """Return a bound on `peak_blocks` under any forecast: what they hold if all are at their longest at one time.
+    """Return an upper bound on `peak_blocks` under any forecast: the blocks if all are at their longest at one time.
 
     It takes a twentieth of the time of a forecast.
     """
@@ -85,14 +85,14 @@ _max_total_tokens = attrgetter("max_total_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """Why a sequence may not start: the blocks needed, now or at the peak, and those that there are then."""
+    """Why a sequence may not start: the blocks needed, now or at the peak, and the blocks available then."""
 
     num_needed_blocks: int
     num_available_blocks: int
 
 
 class Gate:
-    """Hold waiting sequences back for lack of blocks."""
+    """Hold back waiting sequences while blocks are short."""
 
     def __init__(self, pool: BlockPool, forecast: OutputForecast, *, admission: Admission) -> None:
         self._pool = pool
@@ -102,9 +102,9 @@ class Gate:
     def shortage(
         self, sequence: Sequence, shared: list[int], running: list[Sequence], *, num_gained_blocks: int = 0
     ) -> Shortage | None:
-        """Return what a sequence that can share those blocks lacks beside the running ones; None lets it start.
+        """Return the shortage of a sequence that can share those blocks beside the running ones; None if it may start.
 
-        `num_gained_blocks` are expected to be available beside those that are, or fewer where it is negative.
+        `num_gained_blocks` are expected to be available in addition, or fewer if it is negative.
         """
         pool = self._pool
         needed = num_blocks_for(sequence.num_tokens, pool.block_size) - len(shared) + pool.num_unowned(shared)
@@ -115,10 +115,10 @@ class Gate:
         if needed > num_available:
             return Shortage(num_needed_blocks=needed, num_available_blocks=num_available)
         if not running:
-            return None  # alone it always fits (`can_ever_hold` was checked), so the queue can never stand still
+            return None  # alone it always fits (`can_ever_hold` was checked), so the queue always moves
         group = [*running, sequence]
         if most_blocks(group, block_size=pool.block_size) - len(shared) <= pool.capacity:
-            return None  # whatever is forecast: many short requests start in one step
+            return None  # independent of the forecast: many short requests start in one step
         peak = self._peak(group, len(shared))
         return Shortage(num_needed_blocks=peak, num_available_blocks=pool.capacity) if peak > pool.capacity else None
 

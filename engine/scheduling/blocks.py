@@ -1,12 +1,12 @@
-"""The pool of KV-cache blocks and the prefix cache over it. Block ids only: no tensors, no torch.
+"""The pool of KV-cache blocks and its prefix cache. Block ids only: no tensors, no torch.
 
-A block is used (someone owns it), cached (free, but its content can be found by hash) or free. Free and cached blocks
-sit in one intrusive LRU list; a cached block is found again until it is handed out for something else. Block 0 is
-never handed out: padded rows may point at it.
+A block is used (it has owners), cached (free, but its content can be found by hash) or free. Free and cached blocks
+are in one intrusive LRU list; a cached block can be found until it is handed out again. Block 0 is never handed out:
+padded rows may point at it.
 
 A full block's digest is sha-256 over its parent's digest and its own tokens; the first block's content starts with the
 tenant's name, so two tenants never share. A hit is checked against the stored content and the identity of the block
-before it, so a hash collision costs a miss and never a wrong answer.
+before it, so a hash collision costs a miss and never gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def num_blocks_for(num_tokens: int, block_size: int) -> int:
 
 
 class PrefixChain:
-    """One sequence's full blocks as content and digests, computed once, as far as somebody asked."""
+    """Content and digests of one sequence's full blocks, computed once and on demand."""
 
     __slots__ = ("_block_size", "_contents", "_digest", "_digests", "_salt")
 
@@ -60,7 +60,7 @@ class PrefixChain:
 
 
 class BlockPool:
-    """Hand out, share and take back blocks. `num_blocks` counts the null block too."""
+    """Hand out, share and take back blocks. `num_blocks` includes the null block."""
 
     def __init__(self, num_blocks: int, block_size: int, *, digest: Callable[[bytes], bytes] = sha256_digest) -> None:
         assert num_blocks >= 2, "the pool needs the null block and at least one more"
@@ -100,11 +100,11 @@ class BlockPool:
         return len(self._by_digest)
 
     def chain(self, tenant: str, *, has_long_angles: bool = False) -> PrefixChain:
-        """Return an empty chain for one sequence; keys turned by other angles are never shared."""
+        """Return an empty chain for one sequence; keys with different rotary angles are never shared."""
         return PrefixChain(tenant, self.block_size, self._digest, has_long_angles=has_long_angles)
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out blocks, the longest unused first; what they cached is forgotten. Needs `num_available ≥ count`."""
+        """Hand out blocks, least recently used first, and drop their cached content. Needs `num_available ≥ count`."""
         assert count <= self._free.size, f"{count} blocks asked for, {self._free.size} available"
         blocks = []
         for _ in range(count):
@@ -123,10 +123,10 @@ class BlockPool:
             self._owners[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Take an owner from each block, given in sequence order.
+        """Remove an owner from each block, given in sequence order.
 
-        They enter the list last block first: the end of a prefix is reused before its beginning, without which the
-        end could never be found. Blocks with nothing cached go to the front.
+        They enter the list last block first: the end of a prefix is reused before its beginning, without which the end
+        could not be found. Blocks without cached content go to the front.
         """
         for block in reversed(blocks):
             assert self._owners[block] > 0, f"block {block} released twice"
@@ -142,7 +142,7 @@ class BlockPool:
         return sum(1 for block in blocks if self._owners[block] == 0)
 
     def num_freed_by(self, blocks: Iterable[int], *, kept: Iterable[int]) -> int:
-        """Return how many blocks but the kept ones would become free if owners gave them up, named once for each."""
+        """Return how many blocks besides the kept ones would become free if each mention removed one owner."""
         given_up = Counter(blocks)
         for block in kept:
             del given_up[block]
@@ -162,10 +162,11 @@ class BlockPool:
         return blocks, parent
 
     def publish(self, block: int, *, digest: bytes, content: bytes, parent: int) -> int:
-        """Let a fully computed block be found; return the chain position after it.
+        """Make a fully computed block findable; return the chain position after it.
 
-        The same content computed twice keeps the first block, unless what it followed can be found no longer: then
-        neither can it, and this one takes its place. After a collision nothing further is published.
+        If the same content was published before, the first block is kept, unless its parent can no longer be found:
+        then the block itself cannot be found either, and this one replaces it. After a collision nothing further is
+        published.
         """
         if parent == UNPUBLISHED or self._digest_of[block] is not None:
             return UNPUBLISHED
@@ -186,7 +187,7 @@ class BlockPool:
         return self._serial_of[block]
 
     def forget(self, digests: Iterable[bytes]) -> None:
-        """Let blocks be found no more; nor can what follows them."""
+        """Make blocks unfindable, and with them the blocks that follow them."""
         for digest in digests:
             if (block := self._by_digest.get(digest)) is not None:
                 self._forget(block)
@@ -211,11 +212,11 @@ class BlockPool:
         assert self._findable_serials == {NO_PARENT, *serials}, "a serial is lost"
 
     def _is_orphan(self, block: int) -> bool:
-        """Tell whether the block that this one follows was handed out for something else; serials never come again."""
+        """Tell whether this block's parent was handed out again; serials are never reused."""
         return self._parent_of[block] not in self._findable_serials
 
     def _put_first(self, block: int) -> None:
-        """Hand a block that caches nothing out before others that do, if it is free."""
+        """Move a free block without cached content to the front of the list."""
         if self._owners[block] == 0:
             self._free.remove(block)
             self._free.append_first(block)

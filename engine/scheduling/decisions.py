@@ -1,6 +1,6 @@
 """Why a request was delayed or preempted: a bounded log of the scheduler's decisions, as values.
 
-Knows no queue and no blocks; `sentence` alone turns a decision into text.
+`sentence` formats a decision as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.stats import SchedulerCounters
 
 
 class Reason(StrEnum):
-    """What was decided about a sequence, or what keeps it waiting."""
+    """A decision about a sequence, or what keeps it waiting."""
 
     STARTED = "started"
     BEHIND = "behind"
@@ -36,20 +36,20 @@ class Decision:
     """One decision about a child of a request."""
 
     step: int
-    """The step before whose end it was made."""
+    """The step in which it was made."""
     seconds: float
-    """On the scheduler's clock."""
+    """Time on the scheduler's clock."""
     request_id: int
     index: int
-    """The child's."""
+    """Index of the child."""
     reason: Reason
     other_request_id: int | None = None
-    """Whom it waits behind or for, or gave way to."""
+    """The request that it waits for or was preempted for."""
     num_needed_blocks: int | None = None
-    """Counted for NO_BLOCKS and for preemptions for them, as the blocks available."""
+    """Set for NO_BLOCKS and for preemptions due to it, like the blocks available."""
     num_available_blocks: int | None = None
     waited_seconds: float
-    """Since it came or was last preempted."""
+    """Since it arrived or was last preempted."""
 
 
 class DecisionLog:
@@ -97,9 +97,9 @@ class DecisionLog:
     def record_news(
         self, sequence: Sequence, reason: Reason, *, other: Sequence | None = None, shortage: Shortage | None = None
     ) -> None:
-        """Keep why the sequence that is next in the queue waits, if its reason has changed.
+        """Record why the next sequence in the queue waits, if the reason has changed.
 
-        Called once per step; without news it costs a comparison.
+        Called once per step; without a change it costs a comparison.
         """
         blocked = self._blocked
         if blocked is None or blocked[0] is not sequence or blocked[1] is not reason:
@@ -107,7 +107,7 @@ class DecisionLog:
             self.record(sequence, reason, other=other, shortage=shortage)
 
     def forget(self, request_id: int) -> None:
-        """Drop what is kept for a request that ended; the last decisions stay."""
+        """Drop the log of an ended request; the shared log of last decisions keeps its entries."""
         self._by_request.pop(request_id, None)
         if self._blocked is not None and self._blocked[0].request.request_id == request_id:
             self._blocked = None
@@ -117,25 +117,25 @@ class DecisionLog:
         return list(self._recent)
 
     def pop_new(self) -> list[Decision]:
-        """Return those made since the last call, oldest first, as far as they are kept."""
+        """Return the kept decisions made since the last call, oldest first."""
         num_new, self._num_untaken = min(self._num_untaken, len(self._recent)), 0
         return list(islice(self._recent, len(self._recent) - num_new, None))
 
     def of_request(self, request_id: int) -> list[Decision]:
-        """Return the request's decisions, oldest first; of an ended one those that are still among the last."""
+        """Return the request's decisions, oldest first; for an ended one those still among the last."""
         if request_id in self._by_request:
             return list(self._by_request[request_id])
         return [decision for decision in self._recent if decision.request_id == request_id]
 
 
 def sentence(decision: Decision) -> str:
-    """Return the decision as one English sentence, with when it was made and about whom."""
+    """Return the decision as one English sentence, with its time and request."""
     who = f"request {decision.request_id}[{decision.index}]"
     return f"{decision.seconds:.3f} s, step {decision.step}: {who} {outcome(decision)}."
 
 
 def outcome(decision: Decision, name: Callable[[int], str] = "request {}".format) -> str:
-    """Return what became of the sequence, as the end of a sentence; `name` says what other requests are called."""
+    """Return the outcome for the sequence as the end of a sentence; `name` formats other requests' ids."""
     other = "" if decision.other_request_id is None else name(decision.other_request_id)
     blocks = f"{decision.num_needed_blocks} blocks are needed and {decision.num_available_blocks} available"
     match decision.reason:

@@ -1,6 +1,6 @@
-"""Children of a request that wait for the first one, their leader, to compute the prompt that all of them share.
+"""Children of a request that wait for the first one, their leader, to compute their shared prompt.
 
-Knows no queue and no seats: who is released here joins those that wait for a seat.
+Released followers join the sequences that wait for a seat.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from engine.scheduling.request import Sequence
 
 
 class Followers:
-    """Keep who waits for which leader. `Sequence.leader` outlasts the wait: it tells whose blocks can be shared."""
+    """Followers by leader. `Sequence.leader` outlasts the wait: it tells whose blocks can be shared."""
 
     def __init__(self) -> None:
         self._of: dict[Sequence, list[Sequence]] = {}
@@ -27,21 +27,21 @@ class Followers:
         return sequence.leader is not None and sequence in self._of.get(sequence.leader, ())
 
     def hold(self, followers: list[Sequence], *, leader: Sequence) -> None:
-        """Let sequences wait until their leader has computed its prompt, or ends."""
+        """Make sequences wait until their leader has computed its prompt or ended."""
         for sequence in followers:
             sequence.leader = leader
         self._of[leader] = list(followers)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a follower that ends before it has begun; it must be one."""
+        """Remove a follower that ends before it has started; it must be one."""
         assert sequence.leader is not None, "the sequence follows nobody"
         self._of[sequence.leader].remove(sequence)
 
     def release(self, leader: Sequence) -> list[Sequence]:
-        """Let go of those that wait for a leader that has ended, and return them."""
+        """Release and return the followers of an ended leader."""
         return self._of.pop(leader, [])
 
     def release_ready(self) -> list[Sequence]:
-        """Let go of those whose leader has computed its prompt, and return them."""
+        """Release and return the followers whose leader has computed its prompt."""
         ready = [leader for leader in self._of if leader.has_prompt_computed]
         return [sequence for leader in ready for sequence in self._of.pop(leader)]

@@ -1,7 +1,7 @@
-"""How much of the steps' time the grammars of each tenant take, and whose sequences sit a step out for it.
+"""Each tenant's share of the steps' time for grammars, and which sequences sit out a step when it is used up.
 
-Tokens are computed side by side, but masks are written one after the other, and every row of a step waits for all of
-them. Knows no grammar and no blocks; seconds are given.
+Tokens are computed in parallel, but masks are written one after the other, and every row of a step waits for all of
+them.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from engine.scheduling.request import Sequence
 
 MAX_DEBT_SECONDS = 1.0
-"""What a tenant owes beyond is forgiven: one odd measurement, as of a process that was stopped, must not last."""
+"""Debt beyond this is forgiven: one odd measurement, as of a process that was stopped, must not last."""
 
 _Account = tuple[int, str]
-"""A class, and a tenant in it."""
+"""A priority class, and a tenant in it."""
 
 
 @dataclass(slots=True)
 class _Balance:
     seconds: float
-    """What is left for the next step; below 0 what is owed."""
+    """Time left for the next step; debt if below 0."""
     seconds_a_row: float = 0.0
     """Of the last step in which one of its sequences took part."""
 
 
 class GrammarShares:
-    """Give a tenant's grammars as much of the steps' time, by its weight, as each tenant beside it has on average.
+    """Give a tenant's grammars as much of the steps' time, by its weight, as each competing tenant has on average.
 
-    Beside a tenant are those that have a seat in its class or a more urgent one. Without any there is no bound. Nobody
-    saves more than one step's share.
+    Competing tenants have a seat in the same class or a more urgent one. Without any there is no bound. At most one
+    step's share is saved.
     """
 
     def __init__(self, class_of: Callable[[Sequence], int | None]) -> None:
@@ -42,9 +42,10 @@ class GrammarShares:
         self._balances: dict[_Account, _Balance] = {}
 
     def resting(self, running: AnySequence[Sequence]) -> set[Sequence]:
-        """Return who sits out the next step: those with a grammar, from the first for which nothing is left.
+        """Return the sequences that sit out the next step: those with a grammar, from the first for which no time is
+        left.
 
-        Never all that could run. A prompt goes on: it has one row, and only with its last piece.
+        Never all that could run. A prompt continues: it has one row, and only with its last piece.
         """
         if all(balance.seconds == math.inf for balance in self._balances.values()):
             return set()
@@ -61,9 +62,9 @@ class GrammarShares:
         return resting if len(resting) < len(running) else set()
 
     def observe(self, seconds: dict[Sequence, float], running: Iterable[Sequence], *, step_seconds: float) -> None:
-        """Take note of a step: how long the grammar of each sequence in it worked, and how long all of it took.
+        """Charge a step: how long the grammar of each of its sequences worked, and how long the whole step took.
 
-        A step whose time is not known, 0, is nobody's.
+        A step whose time is unknown, 0, is charged to no one.
         """
         if step_seconds <= 0.0 or not (seconds or self._balances):
             return

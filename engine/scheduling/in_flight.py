@@ -1,6 +1,6 @@
-"""Which blocks running prompts are about to fill, so that nobody computes the same at the same time.
+"""The blocks that running prompts are about to fill, so that no other sequence computes the same blocks.
 
-Knows digests and sequences only; the scheduler decides who waits.
+The scheduler decides which sequences wait.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from engine.scheduling.request import Sequence
 
 
 class InFlightPrefixes:
-    """Keep, by digest, which seated sequence is computing a block; entries go when its seat does."""
+    """By digest, which seated sequence is computing a block; entries go when it loses its seat."""
 
     def __init__(self) -> None:
         self._owner_of: dict[bytes, Sequence] = {}
         self._digests_of: dict[Sequence, list[bytes]] = {}
 
     def begin(self, sequence: Sequence, first: int, end: int) -> None:
-        """Say that a sequence, just seated, will compute its blocks from `first` on and before `end`."""
+        """Record that a newly seated sequence will compute its blocks from `first` on and before `end`."""
         own = []
         for index in range(first, end):
             digest, _ = sequence.chain.at(index, sequence.token_ids)
@@ -26,17 +26,17 @@ class InFlightPrefixes:
             self._digests_of[sequence] = own
 
     def owner_of(self, sequence: Sequence, block_index: int) -> Sequence | None:
-        """Return who is computing this block of a waiting sequence, None when nobody is."""
+        """Return the sequence that is computing this block of a waiting sequence, None if there is none."""
         if not self._owner_of:
             return None
         return self._owner_of.get(sequence.chain.at(block_index, sequence.token_ids)[0])
 
     def land(self, digest: bytes) -> None:
-        """Take note that a block is computed."""
+        """Record that a block is computed."""
         self._owner_of.pop(digest, None)
 
     def leave(self, sequence: Sequence) -> None:
-        """Forget what a sequence that loses its seat was computing."""
+        """Forget the blocks of a sequence that loses its seat."""
         for digest in self._digests_of.pop(sequence, ()):
             if self._owner_of.get(digest) is sequence:
                 del self._owner_of[digest]

@@ -1,4 +1,4 @@
-"""What the scheduler is given and hands out: limits, and one step's plan. Values only; no torch."""
+"""Input and output of the scheduler: limits, and one step's plan. Values only; no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.scheduling.request import Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCopy:
-    """Blocks of the device's cache and blocks of host memory, pair by pair."""
+    """Pairs of a block of the device's cache and a block of host memory."""
 
     device_blocks: list[int]
     host_blocks: list[int]
@@ -31,10 +31,10 @@ class StepPlan:
     copies_out: list[BlockCopy] = field(default_factory=list)
     copies_in: list[BlockCopy] = field(default_factory=list)
     grammar_seconds: dict[Sequence, float] = field(default_factory=dict)
-    """How long the grammars of its sequences kept the others waiting; whoever writes their masks measures it."""
+    """How long each sequence's grammar delayed the others; measured where the masks are written."""
 
     def add(self, sequence: Sequence, count: int) -> None:
-        """Give a sequence its next `count` tokens."""
+        """Plan a sequence's next `count` tokens."""
         start = sequence.num_computed_tokens
         self.sequences.append(sequence)
         self.starts.append(start)
@@ -42,10 +42,10 @@ class StepPlan:
         self.num_sampled.append(max(0, start + count - sequence.num_tokens + 1))
 
     def prune(self, is_alive: Callable[[Sequence], bool]) -> list[int] | None:
-        """Leave out what is not wanted any more, now that all tokens of the step before are known.
+        """Drop what is no longer needed, now that all tokens of the step before are known.
 
-        That are the sequences that have ended, and samples of tokens that a grammar has meanwhile given. Return the
-        rows of logits that are still sampled, None where these are all.
+        Dropped are sequences that have ended, and samples of tokens that a grammar has forced meanwhile. Return the
+        rows of logits that are still sampled, None for all.
         """
         rows: list[int] = []
         row, has_changed = 0, False
@@ -69,7 +69,7 @@ class StepPlan:
         return rows
 
     def num_kept(self) -> list[int]:
-        """Return, once the samples are appended, how many of them each sampling sequence has kept, in order."""
+        """Once the samples are appended, return how many of them each sampling sequence has kept, in order."""
         rows = zip(self.sequences, self.starts, self.counts, self.num_sampled, strict=True)
         return [
             sequence.num_tokens - (start + count + 1 - sampled) for sequence, start, count, sampled in rows if sampled

@@ -1,7 +1,7 @@
 """Which waiting sequence starts next, which running one is preempted first, and whether one may take another's seat.
 
-One small class per policy; what each of them is asked stands in `policy`. Knows no blocks, no seats and no step.
-Whatever the policy, `WaitingQueue` gives the oldest its turn, so nothing waits without bound.
+One small class per policy; `policy` has their interface. Whatever the policy, `WaitingQueue` gives the oldest its turn,
+so no sequence waits without bound.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ class FcfsPolicy(KeyedPolicy):
 
 
 class PriorityPolicy(Policy):
-    """Lowest `priority` first; of one number the tenants in turns; of a tenant what was preempted, then by deadline.
+    """Lowest `priority` first; within it the tenants in turns; within a tenant preempted ones first, then by deadline.
 
-    Of one deadline those one after the other that share a prefix, where there is a cache for it; else by arrival. A
-    sequence of a strictly lower number takes the seat of one with a higher one; of one number, a tenant takes single
-    seats of one that holds far more. Of the running ones, the highest number, then the latest arrival, is preempted
-    first.
-    """
+    Within a deadline, sequences that share a prefix follow each other if there is a prefix cache; else by arrival. A
+    sequence of a strictly lower number takes the seat of one with a higher one; within a number, a tenant takes single
+    seats of one that holds far more. The running sequence with the highest number, then the latest arrival, is
+    preempted first."""
 
     def __init__(self) -> None:
         self._shares = SeatShares()
-        self._classes: dict[int, TenantTurns] = {}  # by priority; those in which nobody waits any more are left over
+        self._classes: dict[int, TenantTurns] = {}  # by priority; classes without waiting sequences are kept
         self._priorities: list[int] = []  # a heap of their numbers
 
     def push(self, sequence: Sequence) -> None:
@@ -45,7 +44,7 @@ class PriorityPolicy(Policy):
         if priority not in self._classes:
             heappush(self._priorities, priority)
         if not self._classes.get(priority):
-            # With nobody waiting there was nothing to share: what was served until now counts no more.
+            # With an empty queue there was nothing to share: service until now no longer counts.
             self._classes[priority] = self._new_turns()
         self._classes[priority].push(sequence)
 
@@ -72,7 +71,7 @@ class PriorityPolicy(Policy):
         request = waiting.request
         tenant = self._shares.holder_of_far_more(request)
         turns = self._classes[request.priority]
-        # One that was not served more has the next turn as soon as it waits, and would have its seat back.
+        # A tenant that was not served more has the next turn as soon as it waits, and would take its seat back.
         return tenant if tenant is not None and turns.served(request.tenant) < turns.served(tenant) else None
 
     def on_leave(self, sequence: Sequence) -> None:
@@ -106,7 +105,7 @@ class PriorityPolicy(Policy):
 
 
 class ShortestPolicy(KeyedPolicy):
-    """Smallest max_tokens first, then the earlier arrival. Long requests wait for their turn as the oldest."""
+    """Smallest max_tokens first, then the earlier arrival. Long requests start when they are the oldest."""
 
     def key(self, sequence: Sequence) -> Key:
         return (sequence.request.max_tokens, *age(sequence))
@@ -115,10 +114,10 @@ class ShortestPolicy(KeyedPolicy):
 class DeadlinePolicy(Policy):
     """Earliest deadline first among those that can still be met; late ones next; those without a deadline last.
 
-    Slack is the time left until the deadline less the time the request would run. A request without slack no longer
-    holds up others that can still be met (under overload, plain earliest-deadline-first makes all of them late). One
-    whose slack is less than `URGENCY` of its running time may take the seat of the latest deadline, if that one could
-    start again and still have more slack.
+    Slack is the time left until the deadline minus the time the request would run. A request without slack no longer
+    delays others that can still be met (under overload, plain earliest-deadline-first makes all of them late). A
+    request whose slack is less than `URGENCY` of its running time may take the seat of the one with the latest
+    deadline, if that one could start again and still have more slack.
     """
 
     URGENCY = 0.5
@@ -139,7 +138,7 @@ class DeadlinePolicy(Policy):
             sequence = self._on_time.peek()
             if self._slack(sequence) >= 0.0:
                 return sequence
-            # Each sequence moves once, when it comes up.
+            # Each sequence moves at most once.
             self._on_time.discard(sequence)
             self._late.push(age(sequence), sequence)
         return self._late.peek() if self._late else self._undated.peek()
@@ -203,8 +202,8 @@ class FairPolicy(Policy):
 class PrefixPolicy(Policy):
     """The longest cached prefix first, among the `WINDOW` that wait longest; then the earlier arrival.
 
-    The choice stands until it has started: it is looked for once per start, not once per step. Without a prefix cache
-    this is first come, first served.
+    The choice stands until it has started: it is made once per start, not once per step. Without a prefix cache this is
+    first come, first served.
     """
 
     WINDOW = 64
@@ -216,7 +215,7 @@ class PrefixPolicy(Policy):
 
     def push(self, sequence: Sequence) -> None:
         if sequence.num_preemptions:
-            self._window.append(sequence)  # it started once, so it is older than whatever is outside the window
+            self._window.append(sequence)  # it started once, so it is older than everything outside the window
         else:
             self._rest.push(age(sequence), sequence)
 

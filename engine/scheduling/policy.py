@@ -1,6 +1,6 @@
-"""What a policy is asked, and what it may ask: `policies` has one for each order of waiting sequences.
+"""Interface of a policy, and its view of the scheduler: `policies` has one for each order of waiting sequences.
 
-Knows no blocks, no seats and no step: the scheduler asks, and does what is possible.
+The scheduler calls the policy, and does what blocks and seats allow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.scheduling.waiting import Key, KeyedQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerView:
-    """What a policy may ask: the pace, and how many first tokens of a sequence are cached now."""
+    """Scheduler state that a policy may read: the pace, and how many first tokens of a sequence are cached now."""
 
     pace: Pace
     num_cached_tokens: Callable[[Sequence], int]
@@ -27,20 +27,20 @@ class SchedulerView:
 class Policy(ABC):
     """Order the waiting sequences and the running ones. One object serves one scheduler.
 
-    A push, a look at the best and a discard cost at most O(log waiting), amortised, or a constant number of prefix
-    look-ups. `has_moving_ranks` tells that ranks change while sequences run; the scheduler then ranks them again
-    before a step in which blocks may run out.
+    A push, peek and discard cost at most O(log waiting), amortised, or a constant number of prefix look-ups.
+    `has_moving_ranks` means that ranks change while sequences run; the scheduler then recomputes them before a step in
+    which blocks may run out.
     """
 
     has_moving_ranks = False
 
     def attach(self, view: SchedulerView) -> None:
-        """Take what the policy may ask; called once, before anything else."""
+        """Set the view of the scheduler; called once, before anything else."""
         self.view = view
 
     @abstractmethod
     def push(self, sequence: Sequence) -> None:
-        """Take a sequence that waits, for the first time or after a preemption."""
+        """Add a sequence that waits, for the first time or after a preemption."""
 
     @abstractmethod
     def peek(self) -> Sequence:
@@ -48,7 +48,7 @@ class Policy(ABC):
 
     @abstractmethod
     def discard(self, sequence: Sequence) -> None:
-        """Forget a waiting sequence: it starts, or was aborted."""
+        """Remove a waiting sequence: it starts, or was aborted."""
 
     @abstractmethod
     def rank(self, sequence: Sequence) -> Key:
@@ -59,21 +59,21 @@ class Policy(ABC):
         return False
 
     def tenant_that_yields(self, waiting: Sequence) -> str | None:
-        """Return the tenant that has to give one seat of the same priority to a sequence that cannot start."""
+        """Return the tenant that must give one seat of the same priority to a sequence that cannot start."""
         return None
 
     def class_of(self, sequence: Sequence) -> int | None:
-        """Return the number of the class in which its tenant takes turns, the most urgent the least; None for none."""
+        """Return the number of the class in which its tenant takes turns, the most urgent lowest; None for no turns."""
         return None
 
     def on_seat(self, sequence: Sequence) -> None:  # noqa: B027 - most policies need nothing here
-        """Learn that a sequence starts."""
+        """Called when a sequence starts."""
 
     def on_leave(self, sequence: Sequence) -> None:  # noqa: B027
-        """Learn that a sequence has left its seat."""
+        """Called when a sequence has left its seat."""
 
     def on_step(self, plan: StepPlan) -> None:  # noqa: B027
-        """Learn that a step was computed."""
+        """Called when a step was computed."""
 
 
 class KeyedPolicy(Policy):

@@ -1,4 +1,4 @@
-"""A request while it runs: one `Sequence` per child, and the rule for when it ends. No torch, no text."""
+"""A running request: one `Sequence` per child, and the rule for when it ends. No torch, no text."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from engine.params import SamplingParams
 from engine.scheduling.blocks import PrefixChain
 
 RoundKey = tuple[bool, int, bytes]
-"""Where a prompt is among a tenant's that wait: whether in the later rounds, the round's number, how far into it."""
+"""Place of a prompt among its tenant's waiting ones: whether in the later rounds, the round, the prompt's bytes."""
 NO_ROUND: RoundKey = (False, 0, b"")
 _SEED_MASK = (1 << 64) - 1
 
 
 class Matcher(Protocol):
-    """Where one sequence's output stands in its grammar, as far as a sequence asks; made by engine/grammars."""
+    """Position of one sequence's output in its grammar, as a sequence uses it; made by engine/grammars."""
 
     @property
     def error(self) -> str | None:
-        """Return why nothing can be matched any more."""
+        """Return why matching cannot continue."""
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether its copies can go on no more, for what one of them has met."""
+        """Tell whether copies of it are unusable because one of them failed."""
 
     def copy(self) -> Self:
-        """Return an independent matcher at the same place."""
+        """Return an independent matcher at the same position."""
 
     def accept(self, token_id: int) -> bool:
-        """Go on by a token; False if the grammar does not allow it here."""
+        """Advance by a token; return False if the grammar does not allow it here."""
 
     def replay(self, token_ids: AnySequence[int]) -> bool:
-        """Go on by the output of an earlier run; False if the grammar does not allow it."""
+        """Advance by the output of an earlier run; return False if the grammar does not allow it."""
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that must follow; often none."""
+        """Return the tokens that must follow; often empty."""
 
     def num_allowed(self, token_ids: list[int]) -> int:
-        """Return how many of these tokens, one after the other, could follow."""
+        """Return how many of these tokens could follow, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """One prompt to run, as it is handed over: from the worker to its engine process and on to the engine."""
+    """A prompt to run, as the worker sends it to its engine process and on to the engine."""
 
     request_id: int
     prompt_token_ids: AnySequence[int]
@@ -57,27 +57,28 @@ class NewRequest:
     priority: int = 0
     """The lowest runs first."""
     deadline: float | None = None
-    """In seconds since the epoch; of one priority the earliest runs first."""
+    """In seconds since the epoch; within a priority the earliest runs first."""
     tenant: str = ""
-    """Whom it is run for; only requests of one tenant share cached prefixes."""
+    """The tenant that owns the request; only requests of one tenant share cached prefixes."""
     weight: float = 1.0
-    """Of its tenant, above 0: with twice the weight of another, twice as many tokens while both wait."""
+    """The tenant's weight, above 0: with twice the weight of another, it gets twice as many tokens while both wait."""
     output_token_ids: AnySequence[int] = ()
-    """What an earlier run of the same request (n = 1) generated: it goes on after them and reports only what is new.
+    """The output of an earlier run of the same request (n = 1): this one continues after it and reports only new
+    tokens.
 
-    With the same seed these are the tokens that the earlier run would have taken.
+    With the same seed these are the tokens that the earlier run would have drawn.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(NewRequest):
-    """A request that the engine has checked and accepted, with what was left open resolved."""
+    """A request that the engine has checked and accepted, with its open values resolved."""
 
     max_tokens: int
     seed: int
     eos_token_ids: frozenset[int]
     arrival: int
-    """Orders requests by when they came."""
+    """Orders requests by arrival."""
 
     @classmethod
     def accept(
@@ -96,19 +97,19 @@ class Request(NewRequest):
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """What a running sequence holds: its row of the block table, and blocks. `SeatMap` alone writes it."""
+    """A running sequence's row of the block table and its blocks. Only `SeatMap` writes it."""
 
     row: int
     block_ids: list[int]
     num_published_blocks: int
     """How many of the blocks, from the first on, others can find."""
     chain_position: int
-    """Where the pool's chain of found blocks stands after them."""
+    """Position in the pool's chain of findable blocks after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """What a preempted sequence left in host memory. `SwapSpace` alone writes it."""
+    """A preempted sequence's KV in host memory. Only `SwapSpace` writes it."""
 
     host_block_ids: list[int]
     num_tokens: int
@@ -117,26 +118,27 @@ class Parked:
 
 @dataclass(slots=True, eq=False)
 class Times:
-    """When things happened to a sequence, in seconds on the scheduler's clock."""
+    """Times of a sequence's events, in seconds on the scheduler's clock."""
 
     arrived_at: float = 0.0
-    """When the engine accepted it; given when it is made."""
+    """When the engine accepted it; set on construction."""
     queued_at: float = 0.0
-    """When it came to the scheduler or was last preempted; the scheduler writes it."""
+    """When it reached the scheduler or was last preempted; written by the scheduler."""
     started_at: float = 0.0
-    """When it first got a seat; the scheduler writes it."""
+    """When it first got a seat; written by the scheduler."""
     first_token_at: float | None = None
-    """When its first token was reported; the recorder writes it, and the next."""
+    """When its first token was reported; written by the recorder."""
     last_token_at: float | None = None
-    """When its newest token was reported; the recorder writes it."""
+    """When its newest token was reported; written by the recorder."""
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
 class Sequence:
-    """One child of a request: its tokens, how far they are computed, and what it holds.
+    """One child of a request: its tokens, how many are computed, and the blocks it holds.
 
-    What one room of the engine keeps of a sequence is a part of its own, which only that room writes. The numbers that
-    every step reads of every sequence are in no part: one look-up more for each would slow the step.
+    State that one part of the engine keeps about a sequence is an object of its own, which only that part writes.
+    Numbers that every step reads of every sequence are direct attributes: one look-up more for each would slow the
+    step.
     """
 
     request: Request
@@ -148,30 +150,30 @@ class Sequence:
     stop_token_ids: frozenset[int]
 
     token_ids: list[int]
-    """The prompt, then the output; `append` and `expect_token` alone write this and the next three."""
+    """The prompt, then the output; only `append` and `expect_token` write this and the next three."""
     num_tokens: int
-    """More than `num_computed_tokens` while it runs: the last token is computed one step after it was sampled."""
+    """Above `num_computed_tokens` while it runs: the last token is computed one step after it was sampled."""
     num_pending: int
-    """How many of them are not in `token_ids` yet: a step may be planned before the host knows those of the last."""
+    """How many of them are not in `token_ids` yet: a step may be planned before the host knows the last step's."""
     last_token_id: int
 
     num_computed_tokens: int
-    """The scheduler alone writes this and the next four."""
+    """Only the scheduler writes this and the next four."""
     num_cached_tokens: int
     num_preemptions: int
     num_swaps: int
     rank: tuple[Any, ...]
-    """Orders it among the running ones by the policy, after every protected one."""
+    """Sort key among the running sequences, after every protected one."""
 
     has_long_angles: bool
-    """Whether its keys are turned as in sequences longer than `SchedulerConfig.angles_change_after`; the scheduler
-    writes it.
+    """Whether its keys use the angles of sequences longer than `SchedulerConfig.angles_change_after`; written by the
+    scheduler.
     """
 
     draft_token_ids: list[int]
-    """Guesses at what follows; the next step computes them too and keeps those that it would have sampled itself.
+    """Guesses at the next tokens; the next step computes them too and keeps those that it would have sampled itself.
 
-    Whoever drafts sets them between steps; the scheduler cuts them to the room there is, and clears them.
+    The drafter sets them between steps; the scheduler cuts them to the available room, and clears them.
     """
 
     seat: Seat | None
@@ -179,20 +181,20 @@ class Sequence:
     times: Times
 
     is_protected: bool
-    """Whether it started for its age alone; the waiting queue writes it."""
+    """Whether it started because of its age; written by the waiting queue."""
     leader: Sequence | None
-    """Whose prompt it shares; `Followers` writes it."""
+    """The sequence whose prompt it shares; written by `Followers`."""
     round_key: RoundKey
-    """Orders it among waiting prompts; `PromptTurns` gives it, and the policy drops it when it starts: it is long."""
+    """Sort key among waiting prompts; set by `PromptTurns`, dropped by the policy at the start because it is long."""
     num_charged_tokens: int
-    """For how many its tenant was charged; a policy that charges writes it."""
+    """Number of tokens charged to its tenant; written by policies that charge."""
 
     matcher: Matcher | None
-    """Follows the output's grammar, where there is one; set once, by engine/grammars/output.py."""
+    """Follows the output's grammar, if it has one; set once, by engine/grammars/output.py."""
     prompt_logprobs: list[TokenLogprobs] | None
-    """Not None while a prompt's log-probabilities are gathered, by the runner, from the second token on.
+    """Not None while the runner gathers a prompt's log-probabilities, from the second token on.
 
-    Child 0 does it for all children; the recorder reports them once.
+    Child 0 gathers them for all children; the recorder reports them once.
     """
 
     def __init__(self, request: Request, index: int, chain: PrefixChain, *, arrived_at: float = 0.0) -> None:
@@ -233,25 +235,25 @@ class Sequence:
 
     @property
     def block_ids(self) -> list[int]:
-        """Return the blocks it holds; none without a seat."""
+        """Return the blocks it holds; empty without a seat."""
         return [] if self.seat is None else self.seat.block_ids
 
     @property
     def num_known_tokens(self) -> int:
-        """Return how many tokens the host knows; counted, since a simulated sequence has no `token_ids`."""
+        """Return how many tokens the host knows; a count, since a simulated sequence has no `token_ids`."""
         return self.num_tokens - self.num_pending
 
     @property
     def num_output_tokens(self) -> int:
-        """Return how many tokens were generated so far, those on the device not counted."""
+        """Return how many tokens were generated so far, without those still on the device."""
         return self.num_known_tokens - self.num_prompt_tokens
 
     @property
     def num_sharable_tokens(self) -> int:
-        """Return how many tokens from the first on need not be computed where their KV is found.
+        """Return how many tokens from the first on need not be computed if their KV is found.
 
-        The last one must be, or there would be nothing to sample from; and each whose row tells the log-probability of
-        the next prompt token, where those are asked for and not known yet.
+        The last one must be, to have something to sample from, and so must each whose row gives the log-probability of
+        the next prompt token, if those are requested and not known yet.
         """
         scored = self.prompt_logprobs
         is_scored = scored is None or len(scored) == self.num_prompt_tokens - 1
@@ -259,17 +261,17 @@ class Sequence:
 
     @property
     def num_due_tokens(self) -> int:
-        """Return how many tokens, drafts aside, are to be computed before the next one can be sampled."""
+        """Return how many tokens, without drafts, must be computed before the next one can be sampled."""
         return self.num_tokens - self.num_computed_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Return the same with the drafts."""
+        """Return `num_due_tokens` plus the drafts."""
         return self.num_due_tokens + len(self.draft_token_ids)
 
     @property
     def prompt_bytes(self) -> bytes:
-        """Return its tokens in four bytes each: two begin alike where their tokens do."""
+        """Return its tokens in four bytes each, so that prompts with common first tokens have a common prefix."""
         return array("I", self.token_ids).tobytes()
 
     @property
@@ -278,12 +280,12 @@ class Sequence:
         return self.num_computed_tokens >= self.num_prompt_tokens
 
     def expect_token(self) -> None:
-        """Count a token that the device is drawing; `append` brings its value."""
+        """Count a token that the device is drawing; `append` adds its value."""
         self.num_pending += 1
         self.num_tokens += 1
 
     def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
-        """Take a sampled token; return the finish reason and the stop token asked for, if it ends here."""
+        """Append a sampled token; if it ends the sequence, return the finish reason and the requested stop token."""
         self.token_ids.append(token_id)
         self.last_token_id = token_id
         if self.num_pending:
@@ -300,10 +302,10 @@ class Sequence:
 
 
 row_of: Callable[[Sequence], int] = attrgetter("seat.row")
-"""Return a seated sequence's row; what `Sequence.row` is, but asked for whole steps, where it costs half."""
+"""Return a seated sequence's row, like `Sequence.row` at half the cost, for loops over whole steps."""
 
 
 def derive_seed(engine_seed: int, request_id: int) -> int:
-    """Return the seed of a request that gave none: 63 bits from the engine's seed and the request's id."""
+    """Return the seed of a request without one: 63 bits from the engine's seed and the request's id."""
     digest = hashlib.sha256(f"{engine_seed}:{request_id}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

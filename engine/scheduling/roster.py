@@ -1,6 +1,6 @@
-"""Where every sequence is: waiting, running, behind a sibling or on its way out, and each move between these.
+"""Place of every sequence: waiting, running, behind a sibling or ending, and each move between these.
 
-Every move is written down with its reason. What a step computes is not known here, only whose turn may come.
+Every move is logged with its reason. The roster decides who may run, not what a step computes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _rank = attrgetter("rank")
 class Roster:
     """Own every sequence from `add` to `remove`, its seat and its place in the order.
 
-    `running` is in the policy's order, best first; nobody but the roster changes it.
+    `running` is in the policy's order, best first; only the roster changes it.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Roster:
 
     @property
     def num_waiting(self) -> int:
-        """Return how many sequences wait, those that wait for their first sibling's prompt included."""
+        """Return how many sequences wait, including those that wait for their first sibling's prompt."""
         return len(self.waiting) + len(self._followers)
 
     @property
@@ -89,7 +89,7 @@ class Roster:
         return self.log.of_request(request_id) + behind
 
     def add(self, sequences: list[Sequence]) -> None:
-        """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
+        """Add the children of one request. All but the first wait until the first has computed the shared prompt."""
         request_id = sequences[0].request.request_id
         assert request_id not in self._live, f"request {request_id} is already running"
         if not self._live:
@@ -108,12 +108,12 @@ class Roster:
                 self.log.record(sequence, Reason.SHARED_PREFIX, other=first)
 
     def remove(self, sequence: Sequence) -> None:
-        """End a sequence wherever it is."""
+        """End a sequence in any state."""
         self._withdraw(sequence)
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """End a sequence that is in no queue any more; its siblings that wait for it start."""
+        """End a sequence that has left all queues; siblings that wait for it start."""
         self.release_followers_of(sequence)
         if self._swap is not None:
             self._swap.drop(sequence)
@@ -125,16 +125,16 @@ class Roster:
             self.log.forget(request_id)
 
     def wait(self, sequences: Iterable[Sequence]) -> None:
-        """Put sequences, which are nowhere now, into the queue."""
+        """Put sequences that are in no queue into the waiting queue."""
         for sequence in sequences:
             self.waiting.push(sequence)
 
     def release_followers(self) -> None:
-        """Let those wait for a seat whose first sibling has computed their prompt."""
+        """Move sequences whose first sibling has computed their prompt to the queue for seats."""
         self.wait(self._followers.release_ready())
 
     def release_followers_of(self, leader: Sequence) -> None:
-        """Let those wait for a seat whose first sibling this is."""
+        """Move sequences whose first sibling this is to the queue for seats."""
         self.wait(self._followers.release(leader))
 
     def start(self, sequence: Sequence, shared: list[int], position: int) -> None:
@@ -157,9 +157,9 @@ class Roster:
     def preempt(
         self, sequence: Sequence, reason: Reason, other: Sequence | None = None, *, shortage: Shortage | None = None
     ) -> None:
-        """Take a running sequence's seat for a reason, mostly another sequence; it waits again."""
+        """Take a running sequence's seat, mostly for another sequence; it waits again."""
         self.log.record(sequence, reason, other=other, shortage=shortage)
-        swap = self._swap if reason is not Reason.NEW_ANGLES else None  # that KV is of no use any more
+        swap = self._swap if reason is not Reason.NEW_ANGLES else None  # its KV cannot be reused
         if swap is not None and swap.put_aside(sequence, block_size=self._pool.block_size):
             self.counters.num_swaps += 1
             sequence.num_swaps += 1
@@ -174,24 +174,24 @@ class Roster:
         self.waiting.push(sequence)
 
     def leave_drawn(self, sequence: Sequence) -> None:
-        """Give the seat of a sequence up whose last token is being drawn; `remove` follows when that is known."""
+        """Give up the seat of a sequence whose last token is being drawn; `remove` follows once the token is known."""
         self._leave(sequence)
         self._leaving.add(sequence)
 
     def computer_of_next(self, sequence: Sequence, shared: list[int]) -> Sequence | None:
-        """Return whom the next one in the queue waits for, since it computes the block after the shared ones."""
+        """Return the sequence that the next one in the queue waits for: it computes the block after the shared ones."""
         if self.waiting.is_turn_of_oldest:
             return None
         return self.seats.computer_of_next(sequence, len(shared))
 
     def start_over(self) -> None:
-        """Have those computed anew that have become too long for their angles."""
+        """Recompute sequences that have become too long for their angles."""
         for sequence in [running for running in self.running if self._has_outgrown_its_angles(running)]:
             self._take_long_angles(sequence)
             self.preempt(sequence, Reason.NEW_ANGLES)
 
     def rank_again(self) -> None:
-        """Put the running sequences in their present order, if it moves and this step may have to preempt."""
+        """Sort the running sequences by their present ranks, if ranks move and this step may have to preempt."""
         most_blocks = len(self.running) + num_blocks_for(self._config.max_num_batched_tokens, self._pool.block_size)
         if self.policy.has_moving_ranks and self._pool.num_available < most_blocks:
             for sequence in self.running:
@@ -199,19 +199,19 @@ class Roster:
             self.running.sort(key=_rank)
 
     def check_integrity(self, seated: list[Sequence]) -> None:
-        """Raise AssertionError unless blocks, the seats of those `seated`, and queues add up."""
+        """Raise AssertionError unless blocks, the seats of those `seated`, and queues are consistent."""
         self.seats.check_integrity(seated)
         assert self.running == sorted(self.running, key=_rank), "the running sequences are out of order"
         waiting = [*self.waiting, *self._followers]
         assert all(sequence.seat is None for sequence in waiting), "a waiting sequence has a seat"
-        held = sum(len(sequence.parked.host_block_ids) for sequence in waiting if sequence.parked is not None)
-        assert self._swap is None or self._swap.num_free + held == self._swap.num_blocks, "a host block is lost"
+        num_parked = sum(len(sequence.parked.host_block_ids) for sequence in waiting if sequence.parked is not None)
+        assert self._swap is None or self._swap.num_free + num_parked == self._swap.num_blocks, "a host block is lost"
         live = sorted(id(sequence) for group in self._live.values() for sequence in group)
         known = (*self.running, *waiting, *self._leaving)
         assert live == sorted(id(sequence) for sequence in known), "a sequence is lost"
 
     def _withdraw(self, sequence: Sequence) -> None:
-        """Take a sequence from wherever it is; it may have been preempted since its last token was drawn."""
+        """Remove a sequence from its place; it may have been preempted since its last token was drawn."""
         if sequence.seat is not None:
             self._leave(sequence)
         elif sequence in self._leaving:

@@ -1,13 +1,13 @@
-"""Decide, step by step, which sequences compute how many tokens. No torch, no text: counts and block ids only.
+"""The scheduler: which sequences compute how many tokens in each step. No torch, no text: counts and block ids only.
 
 There are no phases. Every sequence has `num_computed_tokens` catching up with its tokens; a step hands out a token
-budget, to running sequences first, then to waiting ones, and long prompts are cut into pieces. When a running sequence
+budget, to running sequences first, then to waiting ones, and long prompts are cut into pieces. If a running sequence
 needs a block and none is left, the one that the policy ranks last gives all of its blocks back and waits again; its
-tokens are computed again later, mostly from the prefix cache, or copied to host memory and back where that is cheaper.
-So does a sequence that has become so long that its model turns all of its keys by other angles (longrope).
-Beside other tenants, a sequence sits a step out where its tenant's grammars have had their share of the time.
+tokens are recomputed later, mostly from the prefix cache, or copied to host memory and back if that is cheaper.
+A sequence that becomes so long that its model changes all of its keys' angles (longrope) is preempted likewise.
+If other tenants compete, a sequence sits out a step when its tenant's grammars have used their share of the time.
 
-A sequence whose prefix another one is computing in this step is passed over: in the next step it shares those blocks.
+A sequence whose prefix another one is computing in this step is skipped: in the next step it shares those blocks.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Scheduler:
 
     Each step: `plan = schedule()`, compute it, append the sampled tokens, `advance(plan)`, `finish` those that ended.
     To plan a step while the device still draws the tokens of the last: `advance(plan)`, `expect_tokens(plan)`, then the
-    next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of whoever
-    leaves may be given to others at once.
-    `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in the row of a running sequence's seat, its blocks.
-    `last_plan` is the newest one. `clock` returns the time in which deadlines are given, in seconds.
+    next `schedule()`, and only then append and `finish`. The device runs steps in order, so the blocks of a sequence
+    that leaves may be given to others at once. `block_tables` `[max_num_seqs, max_blocks]` int32 holds, in the row of a
+    running sequence's seat, its blocks. `last_plan` is the newest one. `clock` returns the time in which deadlines are
+    given, in seconds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Return how many sequences wait, those that wait for their first sibling's prompt included."""
+        """Return how many sequences wait, including those that wait for their first sibling's prompt."""
         return self._roster.num_waiting
 
     @property
@@ -99,11 +99,11 @@ class Scheduler:
         return tuple(self._running)
 
     def can_ever_hold(self, num_tokens: int) -> bool:
-        """Tell whether the pool, were it empty, has the blocks for that many computed tokens."""
+        """Tell whether the empty pool would have the blocks for that many computed tokens."""
         return num_blocks_for(num_tokens, self.pool.block_size) <= self.pool.capacity
 
     def new_decisions(self) -> list[Decision]:
-        """Return the decisions since the last call, oldest first, as far as they are kept."""
+        """Return the kept decisions since the last call, oldest first."""
         return self._roster.log.pop_new()
 
     def decisions(self, request_id: int | None = None) -> list[Decision]:
@@ -111,21 +111,21 @@ class Scheduler:
         return self._roster.decisions(request_id)
 
     def add(self, sequences: list[Sequence]) -> None:
-        """Take the children of one request. All but the first wait until the first has computed the shared prompt."""
+        """Add the children of one request. All but the first wait until the first has computed the shared prompt."""
         self._roster.add(sequences)
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
         """Drop a request's unfinished sequences, or only child `index`, at once and return them.
 
-        None of them when the request is unknown or finished.
+        Returns none if the request is unknown or finished.
         """
         sequences = [child for child in self._roster.unfinished(request_id) if index is None or child.index == index]
-        for sequence in reversed(sequences):  # the first child last: those that wait for it start when it goes
+        for sequence in reversed(sequences):  # the first child last: sequences that wait for it start when it goes
             self._roster.remove(sequence)
         return sequences
 
     def forget_prefix(self, sequence: Sequence) -> None:
-        """Let the blocks that a sequence has filled be found no more, since what they hold may be no numbers."""
+        """Make the blocks that a sequence has filled unfindable, since they may hold NaN or infinity."""
         self._seats.forget_prefix(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -135,7 +135,7 @@ class Scheduler:
         self._roster.remove(sequence)
 
     def schedule(self) -> StepPlan:
-        """Hand out one step's token budget. The plan is empty only when nothing is left but tokens to be read."""
+        """Hand out one step's token budget. The plan is empty only if nothing remains except tokens to be read."""
         plan = self.last_plan = StepPlan()
         if self.config.angles_change_after is not None:
             self._roster.start_over()
@@ -143,7 +143,7 @@ class Scheduler:
         self._yielding.yield_seats()
         awake, budget = self._awake(), self.config.max_num_batched_tokens
         budget, has_preempted = self._schedule_running(plan, awake, budget)
-        if has_preempted and not plan.sequences:  # who was awake gave its blocks up, and those at rest have them
+        if has_preempted and not plan.sequences:  # awake ones gave up their blocks to resting ones
             budget, _ = self._schedule_running(plan, self._running, budget)
         if self._waiting and not has_preempted:
             self._schedule_waiting(plan, budget)
@@ -152,7 +152,8 @@ class Scheduler:
         return plan
 
     def draft_room(self) -> int:
-        """Return how many drafts the next step has room for: what is left when each running sequence has all it needs.
+        """Return how many drafts the next step has room for: what is left when each running sequence has its due
+        tokens.
 
         While others wait and could start, drafts get half of that.
         """
@@ -164,7 +165,7 @@ class Scheduler:
     def advance(self, plan: StepPlan) -> None:
         """Record that the plan's tokens are computed; blocks that they filled can be found from now on.
 
-        The sampled tokens are already appended: what was computed beyond them are drafts that were not kept.
+        The sampled tokens are already appended: computed tokens beyond them are drafts that were not kept.
         """
         block_size = self.pool.block_size
         publishes = self._seats.has_prefix_cache
@@ -201,7 +202,8 @@ class Scheduler:
     def expect_tokens(self, plan: StepPlan) -> None:
         """Count the tokens that the device is drawing for the plan; `advance` comes before.
 
-        Whoever has its last one drawn gives its seat up now, and ends with `finish` when the token is known.
+        A sequence whose last token is being drawn gives its seat up now, and ends with `finish` when the token is
+        known.
         """
         for sequence, _ in plan.sampling():
             sequence.expect_token()
@@ -209,7 +211,7 @@ class Scheduler:
                 self._roster.leave_drawn(sequence)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless blocks, seats and queues add up; for tests and idle moments."""
+        """Raise AssertionError unless blocks, seats and queues are consistent; for tests and idle moments."""
         self._roster.check_integrity(self._seated())
 
     def _seated(self) -> list[Sequence]:
@@ -223,14 +225,14 @@ class Scheduler:
         while index < len(running) and budget > 0:
             sequence = running[index]
             if sequence.seat is None:
-                break  # preempted for one before, as were all behind
+                break  # preempted for an earlier one, like all that follow
             count = min(sequence.num_uncomputed_tokens, budget)
             missing = self._seats.num_missing_blocks(sequence, count)
             if missing > self.pool.num_available and sequence.draft_token_ids:
                 sequence.draft_token_ids = []  # a guess must not cost another sequence its blocks
                 continue
             while missing > self.pool.num_available:
-                # The list is in order, so the victim is never one that already has its share of this step.
+                # The list is in order, so the victim never has tokens of this step yet.
                 shortage = Shortage(num_needed_blocks=missing, num_available_blocks=self.pool.num_available)
                 self._roster.preempt(self._running[-1], Reason.PREEMPTED_FOR_BLOCKS, sequence, shortage=shortage)
                 has_preempted = True
@@ -244,16 +246,16 @@ class Scheduler:
         return budget, has_preempted
 
     def _awake(self) -> list[Sequence]:
-        """Return the running sequences but those that sit this step out; their drafts are dropped."""
+        """Return the running sequences except those that sit this step out; their drafts are dropped."""
         resting = self._grammar_shares.resting(self._running)
         for sequence in resting:
             sequence.draft_token_ids = []
         return [running for running in self._running if running not in resting] if resting else self._running
 
     def _schedule_decodes(self, plan: StepPlan, running: list[Sequence]) -> int:
-        """Plan the first of these sequences as far as each computes just its newest token; return how many.
+        """Plan the leading sequences that each compute just their newest token; return how many.
 
-        In most steps these are all or nearly all, and the general way takes several times as long for each.
+        In most steps these are all or nearly all, and the general path takes several times as long for each.
         """
         block_size = self.pool.block_size
         starts = []
@@ -273,7 +275,7 @@ class Scheduler:
         return len(starts)
 
     def _cut_drafts(self) -> None:
-        """Leave as many drafts as there is room for, those of the best sequences first."""
+        """Cut drafts to the available room; the best sequences keep theirs first."""
         limit = self.config.angles_change_after
         drafting = [sequence for sequence in self._running if sequence.draft_token_ids]
         room = self.draft_room() if drafting else 0
@@ -293,7 +295,7 @@ class Scheduler:
                 self._roster.log.record_news(sequence, Reason.NO_BUDGET if is_step_full else Reason.NO_SEAT)
                 break
             if self._refused == (sequence, self._roster.num_departures):
-                break  # looking again is for when somebody has left: nothing else makes room
+                break  # only a sequence that leaves makes room
             shared, position = self._seats.find_prefix(sequence)
             computer = self._roster.computer_of_next(sequence, shared)
             if computer is not None:

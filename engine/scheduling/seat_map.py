@@ -1,6 +1,6 @@
-"""The seats of the running sequences: each one's row of the block table, and the blocks it holds. No order, no queue.
+"""The seats of the running sequences: each one's row of the block table, and the blocks it holds.
 
-A seat is taken with the blocks that can be shared, grows block by block, and gives all of them back at once.
+A seat starts with the blocks that can be shared, grows block by block, and gives all of them back at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.scheduling.request import Seat, Sequence
 
 
 class SeatMap:
-    """Own the rows and fill `block_tables` `[max_num_seqs, max_blocks]` int32, in place, for whoever has a row."""
+    """Own the rows of seated sequences and fill `block_tables` `[max_num_seqs, max_blocks]` int32 in place."""
 
     def __init__(self, pool: BlockPool, config: SchedulerConfig) -> None:
         self._pool = pool
@@ -27,22 +27,22 @@ class SeatMap:
 
     @property
     def has_free_row(self) -> bool:
-        """Tell whether one more sequence could take a seat, blocks aside."""
+        """Tell whether one more sequence could take a seat, regardless of blocks."""
         return bool(self._free_rows)
 
     def find_prefix(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Return the blocks that a waiting sequence can share now, and its place in the chain after them."""
+        """Return the blocks that a waiting sequence can share now, and its position in the chain after them."""
         max_blocks = sequence.num_sharable_tokens // self._pool.block_size
         if self.has_prefix_cache:
             return self._pool.match(sequence.chain, sequence.token_ids, max_blocks)
         leader = sequence.leader
         if leader is not None and leader.has_prompt_computed and leader.has_long_angles == sequence.has_long_angles:
             num_full = min(max_blocks, (sequence.num_prompt_tokens - 1) // self._pool.block_size)
-            return leader.block_ids[:num_full], NO_PARENT  # none if it has left its seat
+            return leader.block_ids[:num_full], NO_PARENT  # none if the leader has left its seat
         return [], NO_PARENT
 
     def computer_of_next(self, sequence: Sequence, num_shared: int) -> Sequence | None:
-        """Return who is computing the block after those that a waiting sequence can share now; often nobody."""
+        """Return the sequence that is computing the block after those that a waiting one can share now, if any."""
         num_sharable = sequence.num_sharable_tokens // self._pool.block_size
         if not self.has_prefix_cache or num_shared >= num_sharable:
             return None
@@ -67,7 +67,7 @@ class SeatMap:
         self._own(sequence.seat, self._pool.allocate(num_blocks))
 
     def publish(self, sequence: Sequence) -> None:
-        """Let the blocks that the computed tokens fill be found by others from now on; with a prefix cache only."""
+        """Make the blocks filled by computed tokens findable; only with a prefix cache."""
         seat = sequence.seat
         assert seat is not None, "the sequence has no seat"
         num_full = sequence.num_computed_tokens // self._pool.block_size
@@ -80,7 +80,7 @@ class SeatMap:
         seat.num_published_blocks = num_full
 
     def forget_prefix(self, sequence: Sequence) -> None:
-        """Let the blocks of the computed tokens be found no more; the sequence may have left its seat."""
+        """Make the blocks of the computed tokens unfindable; the sequence may have left its seat."""
         if self.has_prefix_cache:
             num_full = sequence.num_computed_tokens // self._pool.block_size
             self._pool.forget(sequence.chain.at(index, sequence.token_ids)[0] for index in range(num_full))
@@ -103,6 +103,6 @@ class SeatMap:
             assert table.tolist() == sequence.block_ids, "the block table differs from the blocks owned"
 
     def _own(self, seat: Seat, blocks: list[int]) -> None:
-        held = len(seat.block_ids)
-        self.block_tables[seat.row, held : held + len(blocks)] = blocks
+        start = len(seat.block_ids)
+        self.block_tables[seat.row, start : start + len(blocks)] = blocks
         seat.block_ids.extend(blocks)

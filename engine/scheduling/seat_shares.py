@@ -1,7 +1,4 @@
-"""How many seats each tenant holds in each class of priority, by its weight, and which holds far more than another.
-
-Knows no queue, no blocks and no step.
-"""
+"""Seats of each tenant in each priority class, and which tenant holds far more than its weight's share."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from collections import Counter, defaultdict
 from engine.scheduling.request import Request, Sequence
 
 _FAR_MORE = 2
-"""So many times the seats, by weight, that another would hold with one more: a seat changes hands only where shares
+"""How many times the seats, by weight, that another would hold with one more: a seat changes hands only if shares
 become more even, and never goes back. Of two tenants of one weight, the later one gets a third."""
 
 
 class SeatShares:
-    """Counts seats as they are taken and left."""
+    """Count seats as they are taken and left."""
 
     def __init__(self) -> None:
         self._num_seats: defaultdict[int, Counter[str]] = defaultdict(Counter)  # by priority, then tenant
-        self._weights: dict[str, float] = {}  # of those that have a seat, as their last request said
+        self._weights: dict[str, float] = {}  # of tenants with a seat, from their last request
 
     def take(self, sequence: Sequence) -> None:
         """Count the seat that a sequence takes."""
@@ -40,11 +37,11 @@ class SeatShares:
             del self._weights[request.tenant]
 
     def holder_of_far_more(self, request: Request) -> str | None:
-        """Return the tenant that holds the most seats of a request's class, where that is far more than its own has."""
+        """Return the tenant with the most seats of a request's class, if it has far more than the request's tenant."""
         seats = self._num_seats.get(request.priority)
         if not seats:
             return None
         most = max(seats, key=lambda tenant: seats[tenant] / self._weights[tenant])
-        with_one_more = (seats[request.tenant] + 1) / request.weight  # a Counter has 0 of those that it lacks
+        with_one_more = (seats[request.tenant] + 1) / request.weight  # a Counter returns 0 for missing keys
         has_far_more = seats[most] / self._weights[most] >= _FAR_MORE * with_one_more
         return most if most != request.tenant and has_far_more else None

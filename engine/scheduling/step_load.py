@@ -1,4 +1,4 @@
-"""How big a step is, as sums over its sequences: what its time and its traffic follow from. No torch."""
+"""Size of a step, as sums over its sequences, from which its time and memory traffic follow. No torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from engine.scheduling.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """How big a step is. Sums over its sequences."""
+    """The size of a step, as sums over its sequences."""
 
     num_tokens: int
     num_seqs: int
     num_context_tokens: int
     """Cached and new tokens that attention reads."""
     num_shared_tokens: int
-    """Context tokens found in the prefix cache, so that other sequences of the step are likely to read them, too."""
+    """Context tokens found in the prefix cache, which other sequences of the step are likely to read, too."""
     num_attended: int
-    """Pairs of a new token and a token before it or itself."""
+    """Pairs of a new token and itself or an earlier token."""
     num_logit_rows: int
     """Rows that the output matrix is applied to."""
 
@@ -34,7 +34,7 @@ def load_of(plan: StepPlan) -> StepLoad:
     num_attended = num_context_tokens
     if num_tokens > len(plan.counts):
         pairs = zip(plan.starts, plan.counts, strict=True)
-        # A token alone attends to its whole context, which is counted above; the others of a piece come on top.
+        # A single token attends to its whole context, which is counted above; the others of a piece come on top.
         num_attended += sum((count - 1) * start + count * (count - 1) // 2 for start, count in pairs if count > 1)
     return StepLoad(
         num_tokens=num_tokens,

@@ -1,7 +1,7 @@
 """Host memory for the KV of preempted sequences: whether to use it, for which blocks, what to copy. Ids, no torch.
 
-A preempted sequence's KV is either computed again later or copied to host blocks and back. Which is cheaper depends on
-the device and the model, so both are measured when the engine starts.
+A preempted sequence's KV is either recomputed later or copied to host blocks and back. Which is cheaper depends on the
+device and the model, so both are measured when the engine starts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from engine.scheduling.seat_map import SeatMap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapRule:
-    """What was measured: seconds to copy a block out and back in, and to compute a prompt token."""
+    """Measured costs: seconds to copy a block out and back in, and to compute a prompt token."""
 
     seconds_per_block: float
     seconds_per_token: float
 
     def prefers_swap(self, *, num_blocks: int, num_tokens: int) -> bool:
-        """Tell whether copying is cheaper than computing again, were nothing of it found in the prefix cache."""
+        """Tell whether copying is cheaper than recomputing if the prefix cache had nothing of it."""
         return num_blocks * self.seconds_per_block < num_tokens * self.seconds_per_token
 
 
 class SwapSpace:
-    """Own the host blocks, and gather the copies that the next step is to make."""
+    """Own the host blocks, and collect the copies for the next step."""
 
     def __init__(self, num_blocks: int, rule: SwapRule) -> None:
         self.num_blocks = num_blocks
@@ -38,11 +38,11 @@ class SwapSpace:
 
     @property
     def num_free(self) -> int:
-        """Return how many host blocks nobody holds."""
+        """Return how many host blocks are free."""
         return len(self._free)
 
     def put_aside(self, sequence: Sequence, *, block_size: int) -> bool:
-        """Have a sequence's KV copied out before its blocks are overwritten; tell whether that pays and fits."""
+        """Schedule the copy of a sequence's KV to the host before its blocks are overwritten, if that pays and fits."""
         num_tokens = sequence.num_computed_tokens
         num_blocks = num_blocks_for(num_tokens, block_size)
         if not 0 < num_blocks <= len(self._free):
@@ -55,9 +55,9 @@ class SwapSpace:
         return True
 
     def bring_back(self, sequence: Sequence, seats: SeatMap) -> int:
-        """Have what a newly seated sequence left here copied in, after the blocks that the prefix cache still has.
+        """Schedule the copy of a newly seated sequence's host blocks, after the blocks that the prefix cache still has.
 
-        Return how many of its tokens are computed then; 0 when nothing is copied.
+        Return how many of its tokens are then computed; 0 if nothing is copied.
         """
         parked, sequence.parked = sequence.parked, None
         if parked is None:
@@ -73,17 +73,17 @@ class SwapSpace:
         return parked.num_tokens
 
     def drop(self, sequence: Sequence) -> None:
-        """Forget what a sequence that has ended left here."""
+        """Free the host blocks of an ended sequence."""
         if sequence.parked is not None:
             self._free += sequence.parked.host_block_ids
             sequence.parked = None
 
     def hand_over(self, plan: StepPlan) -> None:
-        """Give the plan the copies gathered since the last one."""
+        """Add the copies collected since the last plan to this one."""
         plan.copies_out, self._copies_out = self._copies_out, []
         plan.copies_in, self._copies_in = self._copies_in, []
 
     def advance(self, plan: StepPlan) -> None:
-        """Take the host blocks back whose content the plan has copied in."""
+        """Free the host blocks whose content the plan has copied in."""
         for copy in plan.copies_in:
             self._free += copy.host_blocks

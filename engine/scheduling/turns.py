@@ -1,6 +1,6 @@
-"""Turns between tenants: whoever was served the least for its weight is next.
+"""Turns between tenants: the tenant that was served the least for its weight is next.
 
-Knows no classes, no seats and no step; what is best within a tenant is the policy's.
+The order within a tenant is the policy's.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from engine.scheduling.waiting import Key, KeyedQueue
 
 
 class TenantTurns:
-    """Waiting sequences of several tenants, and what each tenant was served so far.
+    """Waiting sequences of several tenants, and the service that each tenant has received.
 
-    A tenant is charged the prompt tokens not found in the cache when its request first starts, so that a burst of
-    starts is spread too, its output tokens as they come, and for the time that its grammars take the tokens that could
-    be computed in it, each divided by its weight; what a preemption makes the engine compute again is not charged. A
-    tenant that comes back after a pause is counted as if it had been served as
-    much as the last one that was picked: idle time earns nothing.
+    A tenant is charged for the prompt tokens not found in the cache when its request first starts, so that a burst of
+    starts is spread too, for its output tokens as they come, and for the time that its grammars take, as the tokens
+    that could be computed in it, each divided by its weight; recomputation after a preemption is not charged. A tenant
+    that returns after a pause is counted as if it had been served as much as the last one that was picked: idle time
+    earns nothing.
     """
 
     def __init__(self, key: Callable[[Sequence], Key]) -> None:
@@ -35,11 +35,11 @@ class TenantTurns:
         return self._num_waiting
 
     def served(self, tenant: str) -> float:
-        """Return what a tenant was served so far: tokens by weight."""
+        """Return a tenant's service so far: tokens divided by weight."""
         return self._served.get(tenant, self._floor)
 
     def push(self, sequence: Sequence) -> None:
-        """Let a sequence wait."""
+        """Add a waiting sequence."""
         tenant = sequence.request.tenant
         if tenant not in self._queues:
             self._queues[tenant] = KeyedQueue()
@@ -56,14 +56,14 @@ class TenantTurns:
                 heappop(self._tenants)
                 del self._queues[tenant]
             elif served < self._served[tenant]:
-                # Service only grows, so an old entry comes up too early and never too late.
+                # Service only grows, so a stale entry comes up too early and never too late.
                 heapreplace(self._tenants, (self._served[tenant], tenant))
             else:
                 self._floor = max(self._floor, served)
                 return self._queues[tenant].peek()
 
     def discard(self, sequence: Sequence) -> None:
-        """Forget a waiting sequence."""
+        """Remove a waiting sequence."""
         self._num_waiting -= 1
         self._queues[sequence.request.tenant].discard(sequence)
 
@@ -73,7 +73,7 @@ class TenantTurns:
             self._charge(sequence, sequence.num_prompt_tokens - sequence.num_cached_tokens)
 
     def charge_output(self, sequence: Sequence) -> None:
-        """Charge what a sequence has got since it was last charged."""
+        """Charge the tokens of a sequence since it was last charged."""
         self._charge(sequence, sequence.num_tokens - sequence.num_charged_tokens)
 
     def charge_time(self, sequence: Sequence, num_tokens: float) -> None:

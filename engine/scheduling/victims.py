@@ -1,4 +1,4 @@
-"""Choose whom an urgent sequence sends out of their seats: the fewest that let it start, or nobody. Preempts no one."""
+"""Choose the fewest running sequences that must leave for an urgent one to start, or none. Preempts no sequence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.scheduling.seat_map import SeatMap
 
 
 class VictimChoice:
-    """Look at seats, blocks and a step's tokens as they would be without some of the running sequences."""
+    """Compute seats, blocks and a step's tokens as they would be without some of the running sequences."""
 
     def __init__(self, pool: BlockPool, seats: SeatMap, gate: Gate, *, max_num_batched_tokens: int) -> None:
         self._pool = pool
@@ -26,8 +26,8 @@ class VictimChoice:
     ) -> list[Sequence]:
         """Return the fewest of the worst that must go; none if it can start beside them, or could not without them.
 
-        `running` has the best first, `shared` are the blocks that the urgent one finds. Nobody goes who is better than
-        one that may not.
+        `running` has the best first, `shared` are the blocks that the urgent one finds. A sequence that is better than
+        one that may not go stays.
         """
 
         def has_room(num_victims: int) -> bool:
@@ -45,9 +45,9 @@ class VictimChoice:
         return victims if num_tokens < self._max_num_batched_tokens else []
 
     def _has_room(self, urgent: Sequence, shared: list[int], running: list[Sequence], *, num_victims: int) -> bool:
-        """Tell whether it would find a seat and blocks in this step, were that many of the worst gone.
+        """Tell whether it would get a seat and blocks in this step if that many of the worst were gone.
 
-        What the others need in this step is theirs first. More victims never make less room.
+        The others' needs in this step come first. More victims never make less room.
         """
         if not self._seats.has_free_row and not num_victims:
             return False

@@ -1,7 +1,4 @@
-"""The queue of sequences that wait for a seat: the policy's best one first, and from time to time the oldest.
-
-Knows no blocks and no seats; what "best" means is the policy's.
-"""
+"""The queue of sequences that wait for a seat: the policy's best one first, and from time to time the oldest."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from typing import Any, Protocol
 from engine.scheduling.request import Sequence
 
 Key = tuple[Any, ...]
-"""Orders sequences, smallest first. Keys of one queue must be comparable with each other."""
+"""Sort key of sequences, smallest first. Keys of one queue must be comparable with each other."""
 
 
 class KeyedQueue:
-    """Sequences by a fixed key, smallest first. Push, take and discard cost O(log n).
+    """Sequences by a fixed key, smallest first. Push and discard cost O(log n).
 
-    A discarded entry stays in the heap, without its serial being live, until it comes up.
+    A discarded entry stays in the heap, no longer live by its serial, until it reaches the top.
     """
 
     __slots__ = ("_heap", "_next_serial", "_serials")
@@ -39,7 +36,7 @@ class KeyedQueue:
         return iter(self._serials)
 
     def push(self, key: Key, sequence: Sequence) -> None:
-        """Put a sequence where its key belongs; it must not be in the queue."""
+        """Insert a sequence at its key; it must not be in the queue."""
         assert sequence not in self._serials, "the sequence is already in the queue"
         self._next_serial += 1
         self._serials[sequence] = self._next_serial
@@ -54,31 +51,31 @@ class KeyedQueue:
             heappop(self._heap)
 
     def discard(self, sequence: Sequence) -> None:
-        """Take this sequence out; it must be in the queue."""
+        """Remove this sequence; it must be in the queue."""
         del self._serials[sequence]
         if not self._serials:
             self._heap.clear()
 
 
 class Order(Protocol):
-    """What the queue asks of a policy."""
+    """The part of a policy that the queue uses."""
 
     def push(self, sequence: Sequence) -> None:
-        """Take a sequence that waits."""
+        """Add a sequence that waits."""
 
     def peek(self) -> Sequence:
         """Return the sequence that should start next; at least one waits."""
 
     def discard(self, sequence: Sequence) -> None:
-        """Forget a waiting sequence."""
+        """Remove a waiting sequence."""
 
 
 class WaitingQueue:
     """Every waiting sequence, in the policy's order, with a turn for the oldest.
 
     After `max_passed_over` sequences in a row have started before the oldest one, the oldest is next whatever the
-    policy says, and it is protected: nothing preempts it while an unprotected sequence runs. So a request starts for
-    good after at most `max_passed_over + 1` starts for each unfinished request older than it and one more for itself.
+    policy, and it is protected: nothing preempts it while an unprotected sequence runs. So a request starts for good
+    after at most `max_passed_over + 1` starts for each unfinished request older than it and one more for itself.
     """
 
     def __init__(self, policy: Order, *, max_passed_over: int) -> None:
@@ -98,11 +95,11 @@ class WaitingQueue:
 
     @property
     def is_turn_of_oldest(self) -> bool:
-        """Tell whether the oldest is next for its age alone."""
+        """Tell whether the oldest is next because of its age."""
         return self._num_passed_over >= self._max_passed_over
 
     def push(self, sequence: Sequence) -> None:
-        """Let a sequence wait."""
+        """Add a waiting sequence."""
         self._policy.push(sequence)
         self._by_age.push((sequence.request.arrival, sequence.index), sequence)
 
@@ -123,6 +120,6 @@ class WaitingQueue:
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """Take this sequence out; it must be in the queue."""
+        """Remove this sequence; it must be in the queue."""
         self._policy.discard(sequence)
         self._by_age.discard(sequence)

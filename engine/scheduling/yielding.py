@@ -1,6 +1,6 @@
-"""Seats for whoever must not wait: preempt for the next in the queue, if it may take others' seats, or one of them.
+"""Preempt for the next sequence in the queue if it may take others' seats, or a single one.
 
-Decides whom to send away, with victims.py; knows no budget and no plan.
+victims.py chooses the sequences to preempt.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class Yielding:
         self._max_num_seqs = max_num_seqs
 
     def yield_seats(self) -> None:
-        """Preempt for who is next in the queue, if it may take others' seats and starts in this step only without them.
+        """Preempt for the next sequence in the queue if it may take others' seats and starts in this step only that
+        way.
 
-        Those that wait for a prefix are passed over, as when the waiting have their turn; whom they wait for keeps its
-        seat.
+        Sequences that wait for a prefix are skipped, like when waiting ones are scheduled; the sequence that computes
+        that prefix keeps its seat.
         """
         passed_over: list[Sequence] = []
         awaited: set[Sequence] = set()
@@ -59,7 +60,7 @@ class Yielding:
             self._roster.preempt(victim, Reason.PREEMPTED_FOR_SHARE, waiting)
 
     def _last_in_excess(self, waiting: Sequence, awaited: set[Sequence]) -> Sequence | None:
-        """Return the worst running sequence of the tenant that has to give it a seat, if there is such a tenant."""
+        """Return the worst running sequence of the tenant that must give up a seat, if there is such a tenant."""
         tenant = self._roster.policy.tenant_that_yields(waiting)
         if tenant is None:
             return None
@@ -76,5 +77,5 @@ class Yielding:
         return self._is_in_turn(urgent, running)
 
     def _is_in_turn(self, waiting: Sequence, running: Sequence) -> bool:
-        # Who is next for its age alone would not be after an older one has joined the queue.
+        # A sequence that is next because of its age would not be after an older one has joined the queue.
         return not self._roster.waiting.is_turn_of_oldest or waiting.request.arrival <= running.request.arrival
