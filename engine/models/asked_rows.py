@@ -1,4 +1,4 @@
-"""The tokens of a step that somebody asks about: the others end with the keys and values of the last layer."""
+"""Tokens of a step whose output is needed; the others only need their keys and values in the last layer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor
 from kernels.paged import PagedStep
 
 _MIN_SPARED = 128
-"""Tokens that nobody asks about; for fewer, a last layer apart costs a small model more than it spares."""
+"""Minimum of tokens without output; for fewer, a separate last layer costs a small model more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRows:
-    """Some tokens of a step, and where they lie as if each were a sequence's only one."""
+    """Selected tokens of a step, and their layout as if each were a sequence's only token."""
 
     rows: Tensor
-    """`[rows]` int64: numbers of flat tokens."""
+    """`[rows]` int64: indices of flat tokens."""
     step: PagedStep
-    """For attention alone: it names no slots and no positions."""
+    """For attention alone: it has no slots and no positions."""
 
 
 def asked_rows(step: PagedStep, rows: Tensor) -> AskedRows | None:
-    """Return what the last layer needs for `rows` alone; None where the step has hardly any others."""
+    """Return what the last layer needs for `rows` alone; None if the step has hardly any other tokens."""
     if step.positions.shape[0] - rows.shape[0] < _MIN_SPARED:
         return None
     starts = step.query_start

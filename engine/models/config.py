@@ -1,6 +1,6 @@
-"""What the engine knows of a model before it is loaded, and whose code is to run it.
+"""A model's configuration as known before it is loaded, and whose code runs it.
 
-Nothing here loads weights or modelling code.
+Loads no weights and no modelling code.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from engine.models.support import check_for_transformers, layer_types, reason_ag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """What the engine knows of every model.
+    """The configuration common to all models.
 
-    An object of this very class is run by transformers' code, a `ModelConfig` by the decoder in decoder.py.
+    An object of exactly this class is run by transformers' code, a `ModelConfig` by the decoder in decoder.py.
     """
 
     path: Path
-    """A folder, or a GGUF file."""
+    """A directory, or a GGUF file."""
     model_type: str
     vocab_size: int
     max_model_len: int | None
-    """The longest sequence; None where config.json names none, as with ALiBi."""
+    """The longest sequence; None if config.json has no limit, as with ALiBi."""
     eos_token_ids: tuple[int, ...]
     dtype: str
     source: Any
-    """Transformers' configuration object, or what stands in for it where our own decoder runs a plain model."""
+    """Transformers' configuration object, or its substitute if our own decoder runs a plain model."""
     quantization: Quantization | None = None
-    """That of the files: weights are made whole when they are loaded, and `source` knows nothing of it."""
+    """Quantization of the files: weights are dequantized on loading, and `source` does not mention it."""
     is_part: bool = False
-    """Whether the files hold more than this model, which is the language part of theirs."""
+    """Whether the files hold a larger model, of which this is the language part."""
     angles_change_after: int | None = None
-    """A sequence of more tokens has other rotary angles from its first token on (longrope); None: whatever its length,
-    a position has the same.
+    """A sequence of more tokens has other rotary angles from its first token on (longrope); None: a position's angles
+    do not depend on the length.
     """
 
 
@@ -74,7 +74,7 @@ class ModelConfig(CheckpointConfig):
 
 
 def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> CheckpointConfig:
-    """Read what a directory, a GGUF file or a hub id says; AUTO takes our own decoder for every model that it covers.
+    """Read the configuration of a directory, GGUF file or hub id; AUTO takes our own decoder for models it supports.
 
     Raises ModelLoadError or UnsupportedModelError.
     """
@@ -96,7 +96,7 @@ def load_model_config(model: str, *, impl: ModelImpl = ModelImpl.AUTO) -> Checkp
 
 
 def load_body_config(model: str) -> ModelConfig:
-    """Read what a directory or a hub id says of a decoder for our own code, whatever head its architecture names.
+    """Read the configuration of a decoder for our own code, whatever head its architecture has.
 
     Raises ModelLoadError or UnsupportedModelError.
     """
@@ -113,14 +113,14 @@ def load_body_config(model: str) -> ModelConfig:
 
 
 def _quantization(raw: dict[str, Any], path: Path) -> Quantization | None:
-    """Return how the files are quantized, which a model with other parts than text may say of its text alone."""
-    given = [part["quantization_config"] for part in text_parts(raw) if part.get("quantization_config") is not None]
-    return read_quantization(given[0], path, model_type=raw.get("model_type")) if given else None
+    """Return how the files are quantized; a model with other parts than text may have it in its text part alone."""
+    configs = [part["quantization_config"] for part in text_parts(raw) if part.get("quantization_config") is not None]
+    return read_quantization(configs[0], path, model_type=raw.get("model_type")) if configs else None
 
 
 def _common(config: Any, path: Path, quantization: Quantization | None, *, is_part: bool) -> dict[str, Any]:
     text = config.get_text_config(decoder=True)
-    default_dtype = "bfloat16" if quantization else "float32"  # what is quantized was made from 16 bits
+    default_dtype = "bfloat16" if quantization else "float32"  # quantized weights were made from 16 bits
     return {
         "path": path,
         "model_type": config.model_type,
@@ -136,7 +136,7 @@ def _common(config: Any, path: Path, quantization: Quantization | None, *, is_pa
 
 
 def _last_short_length(text: Any) -> int | None:
-    """Return the length up to which longrope's short factors hold, where all layers have it alike."""
+    """Return the length up to which longrope's short factors apply, if all layers have the same."""
     kinds = rope_parameters(text)
     if len(kinds) != 1 or kinds[0].get("rope_type") != "longrope":
         return None
@@ -145,8 +145,8 @@ def _last_short_length(text: Any) -> int | None:
 
 
 def _longest_sequence(text: Any) -> int | None:
-    given = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
-    return given if given is not None and given > 0 else None  # xlnet says -1
+    limit = getattr(text, "max_position_embeddings", None) or getattr(text, "max_seq_len", None)
+    return limit if limit is not None and limit > 0 else None  # xlnet has -1
 
 
 def _own_config(config: Any, path: Path, quantization: Quantization | None, *, is_part: bool) -> ModelConfig:

@@ -1,6 +1,6 @@
-"""Read what a model's own files say of it: config.json, a GGUF file's metadata, generation_config.json.
+"""Read a model's description from its files: config.json, a GGUF file's metadata, generation_config.json.
 
-transformers reads a config.json that is not plain (it knows every old spelling). Decides nothing.
+transformers reads a config.json that is not plain (it knows every old spelling).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from engine.models.language_part import LANGUAGE_PARTS, language_name, language_
 log = logging.getLogger(__name__)
 
 _MOST = {"num_hidden_layers": 2**14, "num_attention_heads": 2**14, "hidden_size": 2**20, "vocab_size": 2**24}
-"""Far above any model; of a number beyond them something would be made before weights are looked at."""
+"""Far above any model; larger numbers would allocate memory before weights are read."""
 
 
 def read_raw(path: Path) -> dict[str, Any]:
-    """Return the model's config.json, or what would stand in it. Raises ModelLoadError."""
+    """Return the model's config.json, or its equivalent for a GGUF file. Raises ModelLoadError."""
     if is_gguf(path):
         from engine.gguf.config import read_config  # noqa: PLC0415 - imports torch, as in check_dtype
 
@@ -34,13 +34,13 @@ def read_raw(path: Path) -> dict[str, Any]:
 
 
 def text_parts(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what may say something of the text's weights."""
+    """Return the parts that may describe the text weights."""
     text = raw.get("text_config")
     return [raw, text] if isinstance(text, dict) else [raw]
 
 
 def check_sizes(raw: dict[str, Any], path: Path) -> None:
-    """Raise ModelLoadError for whole numbers that are no sizes; what is no such number is refused where it is read."""
+    """Raise ModelLoadError for integers out of the range of sizes; other values are refused where they are read."""
     for part in text_parts(raw):
         for name, most in _MOST.items():
             size = part.get(name)
@@ -49,8 +49,8 @@ def check_sizes(raw: dict[str, Any], path: Path) -> None:
 
 
 def check_dtype(raw: dict[str, Any], path: Path) -> None:
-    """Raise ModelLoadError for a dtype that transformers would look up in torch and not find there."""
-    import torch  # noqa: PLC0415 - a slow import; a worker that only looks for a model's directory does not need it
+    """Raise ModelLoadError for a dtype that transformers would not find in torch."""
+    import torch  # noqa: PLC0415 - a slow import; a worker that only checks for a model's directory does not need it
 
     for part in text_parts(raw):
         for name in ("dtype", "torch_dtype"):
@@ -67,7 +67,7 @@ def _config_file(path: Path) -> Path:
 
 
 def read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
-    """Return transformers' configuration of the model as it is loaded, which is not quantized.
+    """Return transformers' configuration of the model as it is loaded, without quantization.
 
     Raises UnsupportedModelError for a model_type that it has no causal language model for, or ModelLoadError.
     """
@@ -75,7 +75,7 @@ def read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
     if model_type not in causal_models() and model_type not in LANGUAGE_PARTS:
         raise UnsupportedModelError(
             f"{path} has model_type {model_type!r}, for which the installed transformers has no causal language model; "
-            "code that comes with a model is not run. docs/models.md lists what is proven."
+            "code that comes with a model is not run. docs/models.md lists the tested models."
         )
     from huggingface_hub.errors import StrictDataclassError  # noqa: PLC0415 - as below
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import; the checks above do not need it
@@ -96,13 +96,13 @@ def read_with_transformers(raw: dict[str, Any], path: Path) -> Any:
 
 
 def _has_head(path: Path) -> bool:
-    """Tell whether a model's files, where it has any, hold an output matrix."""
+    """Tell whether a model's files, if it has any, hold an output matrix."""
     from engine.models.weights import tensor_names  # noqa: PLC0415 - imports torch, as in check_dtype
 
     try:
         return any(language_name(name) == "lm_head.weight" for name in tensor_names(path))
     except ModelLoadError:
-        return False  # a shape without weights; what else is wrong is said when they are loaded
+        return False  # a shape without weights; other problems are reported when they are loaded
 
 
 def causal_models() -> dict[str, str]:
@@ -115,10 +115,10 @@ def causal_models() -> dict[str, str]:
 
 
 def eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
-    """Return the end-of-sequence tokens; generation_config.json, where there is one, decides as in transformers.
+    """Return the end-of-sequence tokens; generation_config.json has precedence if it exists, as in transformers.
 
-    One that the model lacks is left out, with a warning: no output could end with it, and forbidding it would fail.
-    Raises ModelLoadError for what is no token id.
+    A token that the model lacks is left out, with a warning: no output could end with it, and forbidding it would fail.
+    Raises ModelLoadError for an invalid token id.
     """
     text = config.get_text_config(decoder=True)
     eos, file = getattr(config, "eos_token_id", None), _config_file(path)
@@ -126,15 +126,15 @@ def eos_token_ids(config: Any, path: Path) -> tuple[int, ...]:
     generation = path / "generation_config.json"
     if generation.is_file():
         try:
-            given = json.loads(generation.read_text())
+            generation_config = json.loads(generation.read_text())
         except ValueError as error:
             raise ModelLoadError(f"{generation} cannot be read as JSON: {error}.") from error
-        if "eos_token_id" in given:
-            eos, file = given["eos_token_id"], generation
+        if "eos_token_id" in generation_config:
+            eos, file = generation_config["eos_token_id"], generation
     token_ids = eos if isinstance(eos, list | tuple) else [] if eos is None else [eos]
     for token_id in token_ids:
         if type(token_id) is not int:
-            raise ModelLoadError(f"{file} gives the end-of-sequence token {token_id!r}; it must be a token's number.")
+            raise ModelLoadError(f"{file} has the end-of-sequence token {token_id!r}; it must be a token id.")
         if not 0 <= token_id < text.vocab_size:
-            log.warning("%s: no output ends with token %d, the model has %d tokens", file, token_id, text.vocab_size)
+            log.warning("%s: no output ends with token %d, as the model has %d tokens", file, token_id, text.vocab_size)
     return tuple(token_id for token_id in token_ids if 0 <= token_id < text.vocab_size)

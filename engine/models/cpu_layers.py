@@ -1,4 +1,4 @@
-"""Run all layers of a decoder in one call on a CPU. Knows that layers are alike, not what they compute."""
+"""Run all layers of a decoder in one call on a CPU. Uses that layers are alike, not what they compute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernels.cpu import DTYPES, CpuProgram, Recording, can_run, record
 from kernels.paged import PagedStep
 
 _MOST_KEPT_TOKENS = 256
-"""Of a step whose recordings are kept, with all that its layers compute; long ones spend little time on recording."""
+"""Maximum tokens of a step whose recordings are kept; longer steps spend little of their time on recording."""
 
 _STEP_TENSORS = ("block_tables", "query_start", "context_lens", "slots", "positions")
 
@@ -25,12 +25,12 @@ class RecordableLayer(Protocol):
 
     @property
     def window(self) -> int | None:
-        """The one number in which layers of a model differ."""
+        """The sliding window, the only number in which layers of a model differ."""
         ...
 
     @property
     def addresses(self) -> list[int] | None:
-        """Where its weights lie, in the same order for every layer; None where some work goes through torch."""
+        """Addresses of its weights, in the same order for every layer; None if some work goes through torch."""
         ...
 
 
@@ -40,7 +40,7 @@ Forward = Callable[[int, Tensor, Tensor, PagedStep], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What the program holds: calls that read these tensors, and those that keep what they write alive."""
+    """The program's recording: calls that read these tensors, and references that keep their outputs alive."""
 
     key: tuple[object, ...]
     cache: KvCache
@@ -50,7 +50,7 @@ class _Recorded:
     recordings: list[Recording]
 
     def fill(self, x: Tensor, step: PagedStep) -> None:
-        """Put another step's inputs, of the same shapes, where the calls read them."""
+        """Copy another step's inputs, of the same shapes, to where the calls read them."""
         self.x.copy_(x)
         self.residual.zero_()
         for name in _STEP_TENSORS:
@@ -60,7 +60,7 @@ class _Recorded:
 class CpuLayers:
     """Record one layer of each kind, and run the recordings with every layer's own weights and cache.
 
-    The recordings of a small step serve the next one, if that has the same shape: then only its inputs are copied.
+    The recordings of a small step are reused if the next step has the same shape: only its inputs are copied then.
     """
 
     def __init__(self, layers: Sequence[RecordableLayer]) -> None:
@@ -75,12 +75,13 @@ class CpuLayers:
     def run(
         self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache, *, num_layers: int
     ) -> tuple[Tensor, Tensor] | None:
-        """Run the first `num_layers` over x `[tokens, hidden]`; return what the last returns, until the next call.
+        """Run the first `num_layers` over x `[tokens, hidden]`; return the last one's result, valid until the next
+        call.
 
-        None where the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or
-        at an index out of range. The op that is at fault will say so. `forward` must be the same in all calls.
+        None if the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or at an
+        index out of range, which the op then reports. `forward` must be the same in all calls.
 
-        Recorded are calls for contexts of any length that the block tables have room for, which is a shape.
+        The recorded calls support contexts of any length that fits the block tables, whose width is a shape.
         """
         if cache[0].keys.dtype not in DTYPES:
             return None
@@ -112,14 +113,14 @@ class CpuLayers:
 
 
 def _shape_of(x: Tensor, step: PagedStep) -> tuple[object, ...]:
-    """Return all that calls over a step depend on, but for the longest context and the numbers in its tensors."""
+    """Return everything that recorded calls depend on except the longest context and the tensors' values."""
     tensors = [x, *(getattr(step, name) for name in _STEP_TENSORS)]
     numbers = step.max_query_len, step.num_decodes, torch.get_num_threads()
     return *((tensor.shape, tensor.stride()) for tensor in tensors), *numbers
 
 
 def cpu_layers(layers: Sequence[RecordableLayer]) -> CpuLayers | None:
-    """Return a way to run `layers` in one call; None where they, or this system, do not allow it."""
+    """Return an object that runs `layers` in one call; None if the layers or this system do not allow it."""
     if not can_run() or any(layer.addresses is None for layer in layers):
         return None
     return CpuLayers(layers)

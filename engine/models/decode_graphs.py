@@ -1,8 +1,8 @@
 """Replay the layers of a decode step as one CUDA graph, instead of launching some hundred kernels one by one.
 
 A graph reads and writes the same memory each time, so a step's inputs are copied to where it was captured. It serves
-one number of sequences; a step of fewer is filled up with rows that read nothing and write nothing. What follows the
-layers, the output matrix on the sampled rows, is cheap to launch and stays outside.
+one number of sequences; a step of fewer is padded with rows that read nothing and write nothing. The output matrix
+after the layers, on the sampled rows, is cheap to launch and stays outside.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class DecodeGraphs:
         self._sizes = graph_sizes(max_num_seqs)
         self._results: Hidden | None = None
         self._graphs: dict[int, Compute] = {}
-        for size in reversed(self._sizes):  # the largest first: the others find room in its memory
+        for size in reversed(self._sizes):  # the largest first: the others reuse its memory
             self._inputs.fill_up(0, size)
             self._graphs[size] = capture(self._computation(forward, size))
 
     def run(self, step: StepTensors) -> Hidden | None:
-        """Compute a step's layers, or return None: it is no decode, or has more sequences than were captured.
+        """Compute a step's layers; return None if it is no decode or has more sequences than were captured.
 
-        The two results are overwritten by the next run.
+        The next run overwrites the two results.
         """
         count = step.paged.context_lens.shape[0]
         if step.paged.max_query_len != 1 or count > self._sizes[-1]:
@@ -77,7 +77,7 @@ class DecodeGraphs:
 
         def compute() -> Hidden:
             x, residual = forward(step)
-            if self._results is None:  # in the first run of the largest size, which is not captured yet
+            if self._results is None:  # in the first run of the largest size, before capturing
                 self._results = torch.empty_like(x), torch.empty_like(residual)
             return self._results[0][:size].copy_(x), self._results[1][:size].copy_(residual)
 
@@ -85,7 +85,7 @@ class DecodeGraphs:
 
 
 class _Inputs:
-    """A decode step's inputs, always in the same place."""
+    """A decode step's inputs at fixed addresses."""
 
     def __init__(self, count: int, *, max_blocks: int, max_context_len: int, device: torch.device) -> None:
         self._max_context_len = max_context_len
@@ -120,19 +120,19 @@ class _Inputs:
         self._block_tables[:count, :width].copy_(paged.block_tables)
 
     def fill_up(self, count: int, size: int) -> None:
-        """Let rows from `count` on write nothing and read nothing; what else a former step left there does no harm."""
+        """Pad with rows from `count` on that write and read nothing; other stale values of earlier steps do no harm."""
         self._slots[count:size].fill_(-1)
         self._context_lens[count:size].zero_()
 
 
 class CudaCapture:
-    """Capture computations as CUDA graphs that share their scratch memory: no two of them run at the same time."""
+    """Capture computations as CUDA graphs with shared scratch memory: no two of them run at the same time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Compute) -> Compute:
-        """Run it once, so that nothing is compiled or set up while capturing; then capture it."""
+        """Run it once, so that capturing compiles and sets up nothing; then capture it."""
         compute()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -1,6 +1,6 @@
 """The decoder of the Llama family: Llama, Mistral, Qwen2 and Qwen3 as configurations of one model.
 
-Flat token rows in, hidden rows out, over a paged KV cache; knows no request, no scheduler, no sampling.
+Flat token rows in, hidden rows out, over a paged KV cache.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Decoder:
         has_head: bool = True,
         is_shared: bool = False,
     ) -> None:
-        """Read the weights, but for those of the output matrix where it has no use for a head.
+        """Read the weights, with those of the output matrix only if `has_head`.
 
-        `is_shared`: several threads run it at once, each over a cache of its own, and so layer by layer.
+        `is_shared`: several threads run it at once, each over a cache of its own, and therefore layer by layer.
         """
         self.config = config
         self.dtype = dtype
@@ -70,7 +70,7 @@ class Decoder:
                 self._head = reader.packed(head, None)
             self._embed: Callable[[Tensor], Tensor]
             if self._head is not None and config.has_tied_embeddings and self._head.has_rows:
-                self._embed = self._head.rows  # the weight is held once
+                self._embed = self._head.rows  # store the weight only once
             else:
                 self._embed = partial(functional.embedding, weight=reader.kept(embedding))
         self._at_once = None if is_shared else cpu_layers(self._layers)
@@ -79,12 +79,12 @@ class Decoder:
         self.sizes = _sizes(config)
 
     def begin_to_compile(self, cache_dtype: torch.dtype) -> None:
-        """Let a process of its own compile attention meanwhile, on a CPU where it is not compiled."""
+        """On a CPU, start to compile attention in another process, unless it is compiled already."""
         in_float32 = self._layers[0].rule.in_float32
         begin_to_compile_attention(self.dtype, cache_dtype, self.config.head_dim, in_float32=in_float32)
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
-        """Run a step as `StepModel` says."""
+        """Run a step; see `StepModel`."""
         hidden = None if self._graphs is None else self._graphs.run(step)
         x, residual = self.forward(step, cache, rows) if hidden is None else hidden
         if not rows.shape[0]:
@@ -94,13 +94,13 @@ class Decoder:
         return self.logits(x, residual)
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Run a step as `StepModel` says."""
+        """Run a step; see `StepModel`."""
         x, residual = self.forward(step, cache)
         for rows in parts:
             yield self.logits(x[rows], residual[rows])
 
     def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
-        """Capture decode steps as `StepModel` says."""
+        """Capture decode steps; see `StepModel`."""
         self._graphs = DecodeGraphs(
             lambda step: self.forward(step, cache),
             max_num_seqs=max_num_seqs,
@@ -113,8 +113,8 @@ class Decoder:
     def forward(self, step: StepTensors, cache: KvCache, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run every layer over `[tokens]`; return the last layer's output and the residual, `[tokens, hidden]` each.
 
-        Where `rows` are few of the tokens, the results may be of these alone, `[rows, hidden]`. On a CPU the next call
-        may overwrite them.
+        If `rows` are few of the tokens, the results may cover only these, `[rows, hidden]`. On a CPU the next call may
+        overwrite them.
         """
         x, paged = self._embed(step.token_ids), step.paged
 
@@ -139,15 +139,15 @@ class Decoder:
         return x, residual
 
     def logits(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return `[rows, vocab]` for rows picked from `forward`'s two results.
+        """Return `[rows, vocab]` for rows selected from `forward`'s two results.
 
-        In fp32 where it costs nothing: in bf16 logits from 16 to 32 are eighths, and one token in 17 is a tie.
+        In fp32 if that is free: in bf16 logits from 16 to 32 are multiples of 1/8, and one token in 17 is a tie.
         """
-        assert self._head is not None, "it was loaded without a head"
+        assert self._head is not None, "the model was loaded without a head"
         return self._head.unrounded(self.normed(x, residual))
 
     def normed(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return the last hidden rows `[rows, hidden]` for rows picked from `forward`'s two results."""
+        """Return the last hidden rows `[rows, hidden]` for rows selected from `forward`'s two results."""
         return add_rms_norm(x, residual, self._norm, eps=self.config.rms_norm_eps)[0]
 
 
@@ -191,18 +191,18 @@ class _Layer:
 
     @property
     def window(self) -> int | None:
-        """The sliding window, the one number in which layers differ."""
+        """The sliding window, the only number in which layers differ."""
         return self.rule.window
 
     @property
     def addresses(self) -> list[int] | None:
-        """Where the weights lie; None where some of this layer's work goes through torch."""
+        """Addresses of the weights; None if some of this layer's work goes through torch."""
         linears = [self._qkv, self._output, self._gate_up, self._down]
         if not all(linear.is_compiled for linear in linears):
             return None
         norms = [self._input_norm, self._mlp_norm, self._q_norm, self._k_norm]
-        found = [norm.data_ptr() for norm in norms if norm is not None]
-        return found + [address for linear in linears for address in linear.addresses]
+        addresses = [norm.data_ptr() for norm in norms if norm is not None]
+        return addresses + [address for linear in linears for address in linear.addresses]
 
     def forward(
         self,
@@ -214,9 +214,9 @@ class _Layer:
         cos_sin: Tensor,
         asked: AskedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return this layer's MLP output and the residual stream it is to be added to, `[tokens, hidden]` each.
+        """Return this layer's MLP output and the residual stream to add it to, `[tokens, hidden]` each.
 
-        Of `asked` rows alone, `[rows, hidden]` each, where there are some to tell; all keys and values are written.
+        With `asked` only for its rows, `[rows, hidden]` each; all keys and values are written.
         """
         eps = self._config.rms_norm_eps
         if residual is None:
@@ -256,23 +256,23 @@ class _Reader:
         self._choice = choice
         is_bare = isinstance(weights, Checkpoint) and "embed_tokens.weight" in weights
         self.prefix = "" if is_bare else "model."
-        """Of all names but the head's: a file that was written without a head has none."""
+        """Prefix of all names except the head's: a file that was written without a head has none."""
 
     @property
     def is_in_float32(self) -> bool:
-        """Whether this CPU multiplies bf16 faster in fp32, as was found for the layers' weights."""
+        """Whether this CPU multiplies bf16 faster in fp32, as measured for the layers' weights."""
         return self._choice is not None and self._choice.is_in_float32
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor to hold."""
+        """Return a tensor to keep."""
         return self.kept(self._weights.read(name, shape))
 
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor to make another one of: on a CPU it may lie in the file."""
+        """Return a tensor to derive another one from: on a CPU it may be a view of the file."""
         return self._weights.read(name, shape).to(self._device)
 
     def kept(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in memory of its own: one in the file keeps it mapped, and changes as the file does."""
+        """Return a copy in memory of its own: a view of the file keeps it mapped, and changes as the file does."""
         return tensor.to(self._device, copy=self._device.type == "cpu")
 
     def linear(self, parts: list[tuple[str, int]], size: int, *, has_bias: bool) -> PackedLinear:
@@ -282,7 +282,7 @@ class _Reader:
         return self.packed(_join(weights), _join(biases) if biases else None)
 
     def packed(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
-        """Return the layer of a weight `[out, in]`, multiplied as was chosen for its shape."""
+        """Return the layer of a weight `[out, in]`, with the product chosen for its shape."""
         product = None if self._choice is None else self._choice.of(weight.shape[0], weight.shape[1])
         return PackedLinear(weight, bias, product=product)
 

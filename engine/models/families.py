@@ -1,6 +1,6 @@
-"""The families of models that our own decoder runs, and what they differ in. Reads no file and loads no weights.
+"""The model families that our own decoder runs, and how they differ.
 
-To add one, give it a row here and one in tests/engine/models/families.py, which proves it and documents it.
+To add one, add a row here and one in tests/engine/models/families.py, which tests and documents it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from types import MappingProxyType
 from typing import Any
 
 Given = bool | str
-"""Always, never, or the field of config.json that says whether."""
+"""Always, never, or the field of config.json that decides."""
 
 
 class Windows(StrEnum):
-    """Which layers have the sliding window of config.json, where it has one."""
+    """Which layers use the sliding window of config.json, if it has one."""
 
     NONE = "none"
     EVERY_LAYER = "every layer"
     LISTED = "listed"
-    """Those that `layer_types` calls sliding_attention."""
+    """Those that are sliding_attention in `layer_types`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class DecoderFamily:
     architecture: str
     """The class of transformers; other heads on the same decoder are refused."""
     qkv_bias: Given = False
-    """Of the projections to queries, keys and values."""
+    """Bias of the projections to queries, keys and values."""
     output_bias: Given = False
-    """Of the projection behind attention."""
+    """Bias of the projection behind attention."""
     mlp_bias: Given = False
     has_qk_norm: bool = False
     """An RMS norm on each head's queries and keys."""
@@ -65,5 +65,5 @@ FAMILIES: Mapping[str, DecoderFamily] = MappingProxyType({row.model_type: row fo
 
 
 def has(given: Given, config: Any) -> bool:
-    """Tell whether a model has it; `config` is transformers' configuration."""
+    """Tell whether a model has a feature; `config` is transformers' configuration."""
     return given if isinstance(given, bool) else bool(getattr(config, given, False))

@@ -1,7 +1,7 @@
-"""Read a model that also sees as the language model that is in it: its configuration, and the names of its tensors.
+"""The language part of a multimodal model: its configuration, and the names of its tensors.
 
-With text alone, the three kinds of positions of Qwen's M-RoPE are one and the same, so its language part is a Qwen2 or
-Qwen3. Knows no weights; what else is in the files (the vision tower, the projector) is never read.
+With text alone, the three kinds of positions of Qwen's M-RoPE are the same, so its language part is a Qwen2 or Qwen3.
+Other tensors in the files (the vision tower, the projector) are never read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LANGUAGE_PARTS: Mapping[str, str | None] = MappingProxyType({
     "qwen3_vl": "qwen3",
     "mistral3": None,
 })  # fmt: skip
-"""The model_type of the language part, by that of the whole; None: text_config says it."""
+"""The model_type of the language part, by that of the whole model; None: text_config has it."""
 
 _LANGUAGE = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", ""))
 _OTHERS = (
@@ -31,7 +31,7 @@ _OTHERS = (
 def language_part(config: Any, architectures: Mapping[str, str], *, has_head: bool) -> Any:
     """Return transformers' configuration of the language part; `has_head`: its files have an output matrix.
 
-    A matrix in the files is used, whatever `tie_word_embeddings` says, which is a default in some (as in transformers).
+    A matrix in the files is used whatever `tie_word_embeddings` is, which is a default in some (as in transformers).
     """
     text = config.get_text_config(decoder=True)
     settings = text.to_dict()
@@ -52,7 +52,7 @@ def language_part(config: Any, architectures: Mapping[str, str], *, has_head: bo
 
 
 def language_name(name: str) -> str | None:
-    """Return what a tensor is called in the language model alone, None where it belongs to another part."""
+    """Return a tensor's name in the language model alone, None if it belongs to another part."""
     if name.startswith(_OTHERS):
         return None
     for prefix, plain in _LANGUAGE:

@@ -1,7 +1,7 @@
 """Put both sets of longrope's angles into one table: those of short sequences, then those of long ones.
 
-transformers takes one set for all that it is given, by the longest sequence in it; a batch here mixes both. Knows no
-sequence: which row a token reads, its position in the step says.
+transformers takes one set for a whole batch, by its longest sequence; a batch here mixes both. Each token's position in
+the step selects the row.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from engine.errors import UnsupportedModelError
 
 
 def hold_both_sets(model: Any, name: str, *, change_after: int, max_positions: int) -> None:
-    """Have the model read its angles from a table of `change_after` rows of the short set and then the long one.
+    """Make the model read its angles from a table of `change_after` rows of the short set followed by the long one.
 
-    Both are what its own code gives for a sequence of `change_after` and of `max_positions` tokens. Raises
-    UnsupportedModelError where that code keeps its angles elsewhere.
+    Both are computed by its own code for a sequence of `change_after` and of `max_positions` tokens. Raises
+    UnsupportedModelError if that code keeps its angles elsewhere.
     """
     modules = [module for module in model.modules() if getattr(module, "rope_type", None) == "longrope"]
     if not modules:
         raise UnsupportedModelError(
-            f"{name} has longrope scaling and no module that says so; set max_model_len to at most {change_after}."
+            f"{name} has longrope scaling but no module with its angles; set max_model_len to at most {change_after}."
         )
     for module in modules:
         _read_from_table(module, _both_sets(module, model, lengths=(change_after, max_positions)))

@@ -1,4 +1,4 @@
-"""Find a model on the disk or on the hub: a folder as transformers writes it, or one GGUF file. Reads neither."""
+"""Find a model on the disk or on the hub: a directory in transformers' layout, or one GGUF file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from engine.errors import ModelLoadError
 from engine.gguf.container import is_gguf
 
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
-HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has its weights there once more
+HUB_FILES_IN_ANOTHER_FORM = ["original/*"]  # gpt-oss has a second copy of its weights there
 
 
 def resolve_model_path(model: str) -> Path:
     """Return the model's directory or GGUF file; a name like `org/model` that is neither is fetched from the hub.
 
-    `org/model@revision` is fetched as it is at that branch, tag or commit. Raises ModelLoadError for what is no
-    model, or cannot be fetched.
+    `org/model@revision` is fetched at that branch, tag or commit. Raises ModelLoadError if it is no model, or cannot be
+    fetched.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -36,7 +36,7 @@ def resolve_model_path(model: str) -> Path:
 
 
 def described_by(path: Path) -> str:
-    """Return, for errors, what says how a model's weights are to be read."""
+    """Return, for errors, what describes the format of a model's weights."""
     return "metadata" if is_gguf(path) else "config.json"
 
 

@@ -1,8 +1,8 @@
-"""Read the config.json of a plain model of our own families without transformers, which takes as long as torch to load.
+"""Read the config.json of a plain model of our own families without transformers, which loads as slowly as torch.
 
-Plain is what these models' files mostly say, key by key, in the form that transformers writes or its version 4 wrote,
-with rotary angles that nothing scales. Anything else, a key that is not known here above all, is left to transformers:
-it knows every old spelling, and says what is wrong.
+Plain means: only keys and values that are known here, in the form that transformers 5 or 4 writes, without scaling of
+rotary angles. Everything else, above all an unknown key, is left to transformers: it knows every old spelling, and
+reports errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Check = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainConfig:
-    """The part of transformers' configuration that our decoder is built from, by its names there."""
+    """The part of transformers' configuration that our decoder is built from, under transformers' names."""
 
     model_type: str
     architectures: list[str] | None
@@ -48,7 +48,7 @@ class PlainConfig:
 
 
 def read_plain(raw: Mapping[str, Any]) -> PlainConfig | None:
-    """Return what a plain config.json says, None where transformers has to read it."""
+    """Return a plain config.json's values, None if transformers has to read it."""
     family = str(raw.get("model_type"))
     if family not in FAMILIES:
         return None
@@ -73,19 +73,19 @@ def read_plain(raw: Mapping[str, Any]) -> PlainConfig | None:
 
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the rotary angles' parameters where nothing scales them."""
-    given = raw.get("rope_parameters")
-    if given is None:
-        given = {"rope_theta": raw.get("rope_theta"), "rope_type": "default"}
-    elif "rope_theta" in raw or "rope_scaling" in raw or not isinstance(given, dict):
+    """Return the rotary angles' parameters if nothing scales them."""
+    rope = raw.get("rope_parameters")
+    if rope is None:
+        rope = {"rope_theta": raw.get("rope_theta"), "rope_type": "default"}
+    elif "rope_theta" in raw or "rope_scaling" in raw or not isinstance(rope, dict):
         return None
-    if given.keys() != {"rope_theta", "rope_type"} or given["rope_type"] != "default":
+    if rope.keys() != {"rope_theta", "rope_type"} or rope["rope_type"] != "default":
         return None
-    return dict(given) if _is_number(given["rope_theta"]) and given["rope_theta"] > 0 else None
+    return dict(rope) if _is_number(rope["rope_theta"]) and rope["rope_theta"] > 0 else None
 
 
 def _fits_together(raw: Mapping[str, Any]) -> bool:
-    """Check what transformers checks of several keys, or warns of."""
+    """Check the conditions on several keys that transformers checks or warns of."""
     heads, vocab_size = raw["num_attention_heads"], raw["vocab_size"]
     head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
     eos = raw["eos_token_id"]
@@ -150,11 +150,11 @@ _REQUIRED: dict[str, Check] = {
     "hidden_act": lambda value: value == "silu",
     "eos_token_id": _are_tokens,
 }
-"""What has a default that only transformers knows is required."""
+"""Keys whose default only transformers knows are required."""
 
 _SOMETIMES: dict[str, Check] = {
     "architectures": lambda value: value is None or isinstance(value, list),
-    "rope_parameters": lambda value: True,  # these are looked at by themselves
+    "rope_parameters": lambda value: True,  # checked separately
     "rope_theta": lambda value: True,
     "rope_scaling": lambda value: value is None,
     "bos_token_id": _is_token,
@@ -167,7 +167,7 @@ _SOMETIMES: dict[str, Check] = {
     "transformers_version": _is_text,
     "_name_or_path": _is_text,
 }
-"""What may be left out, and what changes nothing here. `dtype` goes before its old name."""
+"""Optional keys, and keys that change nothing here. `dtype` has precedence over its old name."""
 
 _OF_FAMILY: dict[str, dict[str, Check]] = {
     "llama": {

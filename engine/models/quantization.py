@@ -1,6 +1,6 @@
-"""Say how the weights of a checkpoint are quantized, where they can be made whole again when they are loaded.
+"""Quantization of a checkpoint's weights, in the formats that can be dequantized on loading.
 
-Reads the quantization_config of config.json; knows no tensor.
+Reads the quantization_config of config.json; independent of tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.errors import UnsupportedModelError
 
 
 class QuantMethod(StrEnum):
-    """How the files of a checkpoint hold its weights."""
+    """Format of the quantized weights in a checkpoint's files."""
 
     FP8 = "fp8"
     """8-bit floats, a scale for each block of a weight."""
@@ -24,12 +24,12 @@ class QuantMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """How the scales of a weight lie."""
+    """Layout of a weight's scales."""
 
     block: tuple[int, int] | None
-    """How many rows and columns of a weight have one scale; None: all of them."""
+    """Rows and columns of a weight that share one scale; None: all of them."""
     said_by: str
-    """For errors."""
+    """Source of the layout, for errors."""
 
     def __str__(self) -> str:
         if self.block is None:
@@ -40,19 +40,19 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How a checkpoint's weights are quantized, those that are."""
+    """How the quantized weights of a checkpoint are stored."""
 
     method: QuantMethod
     scaled: Scaled
 
 
 _FP8_BLOCK = (128, 128)
-"""Where the configuration names none, as in transformers."""
+"""If the configuration has none, as in transformers."""
 
 _MXFP4_SCALED = Scaled(block=(1, 32), said_by="mxfp4")
 
 _MXFP4_MODEL = "gpt_oss"
-"""Its experts lie transposed in transformers' class; others' do not, and a square weight would not show it."""
+"""Its experts are transposed in transformers' class; others' are not, and a square weight would not show it."""
 
 _ALLOWED = (
     f"the engine dequantizes {QuantMethod.FP8}, and {QuantMethod.MXFP4} of {_MXFP4_MODEL}, when it loads the weights, "
@@ -60,26 +60,26 @@ _ALLOWED = (
 )
 
 
-def read_quantization(given: Any, path: Path, *, model_type: str | None) -> Quantization:
-    """Read a quantization_config. Raises UnsupportedModelError that says what it asks for and what there is."""
-    if not isinstance(given, dict) or "quant_method" not in given:
+def read_quantization(config: Any, path: Path, *, model_type: str | None) -> Quantization:
+    """Read a quantization_config. Raises UnsupportedModelError, which names its method and the supported ones."""
+    if not isinstance(config, dict) or "quant_method" not in config:
         raise UnsupportedModelError(
-            f"{path / 'config.json'} has the quantization_config {given!r} without a quant_method; {_ALLOWED}"
+            f"{path / 'config.json'} has the quantization_config {config!r} without a quant_method; {_ALLOWED}"
         )
-    method = given["quant_method"]
+    method = config["quant_method"]
     if method not in tuple(QuantMethod):
         raise UnsupportedModelError(f"{path} is quantized with {method!r} (quantization_config); {_ALLOWED}")
     if method == QuantMethod.MXFP4:
         if model_type != _MXFP4_MODEL:
             raise UnsupportedModelError(f"{path} is a {model_type} quantized with {method!r}; {_ALLOWED}")
         return Quantization(method=QuantMethod.MXFP4, scaled=_MXFP4_SCALED)
-    return Quantization(method=QuantMethod.FP8, scaled=_scaled(given, path))
+    return Quantization(method=QuantMethod.FP8, scaled=_scaled(config, path))
 
 
-def _scaled(given: dict[str, Any], path: Path) -> Scaled:
-    if "weight_block_size" not in given:
+def _scaled(config: dict[str, Any], path: Path) -> Scaled:
+    if "weight_block_size" not in config:
         return Scaled(block=_FP8_BLOCK, said_by="the default; config.json has no weight_block_size")
-    return Scaled(block=_block(given["weight_block_size"], path), said_by="weight_block_size of config.json")
+    return Scaled(block=_block(config["weight_block_size"], path), said_by="weight_block_size of config.json")
 
 
 def _block(block: Any, path: Path) -> tuple[int, int] | None:

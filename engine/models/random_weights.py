@@ -1,7 +1,4 @@
-"""Make tensors from a seed on the device instead of reading them, to measure a model's speed without its files.
-
-Knows names and shapes, as weights.py does; not what a tensor is for.
-"""
+"""Tensors made from a seed on the device instead of read from files, to measure a model's speed without its files."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ import torch
 from torch import Tensor
 
 _STD = 0.02
-"""As the models' own initialisers have it; with a norm before every product, activations stay finite at any depth."""
+"""Like the models' own initialisers; with a norm before every product, activations stay finite at any depth."""
 
 
 class RandomWeights:
-    """Stand in for a checkpoint that has every tensor: vectors are ones (norms) or zeros (biases), matrices normal.
+    """Replace a checkpoint that has every tensor: vectors are ones (norms) or zeros (biases), matrices normal.
 
     A tensor depends on the seed, its name, its shape and the kind of device, not on what was made before it.
     """

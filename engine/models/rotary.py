@@ -1,4 +1,4 @@
-"""Make the table of rotary angles for a model, with the scaling its configuration asks for.
+"""The table of a model's rotary angles, with the scaling of its configuration.
 
 The scaled frequencies are transformers' own functions; the table is what `kernels.rope` reads.
 """
@@ -24,10 +24,10 @@ def rotary_table(config: ModelConfig, *, max_positions: int) -> Tensor:
 
 
 def check_positions(config: CheckpointConfig, *, max_positions: int) -> None:
-    """Refuse sequences whose every further token would change the angles of cached keys. Raises UnsupportedModelError.
+    """Refuse sequences in which every further token would change the cached keys' angles. Raises UnsupportedModelError.
 
-    Dynamic scaling does so from a length on. Longrope changes them once, for which a sequence is computed anew; not so
-    where layers differ in it.
+    Dynamic scaling does so from some length on. Longrope changes them once, for which a sequence is recomputed, unless
+    layers differ in that length.
     """
     text = config.source.get_text_config(decoder=True)
     for parameters in rope_parameters(text):

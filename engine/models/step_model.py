@@ -1,4 +1,4 @@
-"""What the runner needs of a model, whoever's code computes it. Knows shapes, no weights and no layers."""
+"""The runner's interface to a model, whoever's code computes it: shapes, no weights and no layers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class StepTensors:
     token_ids: Tensor
     """`[tokens]` int64."""
     paged: PagedStep
-    """Where these tokens lie."""
+    """Layout of these tokens in the cache."""
 
 
 KvCache = list[LayerCache]
-"""Every layer's keys and values, in their order."""
+"""Keys and values of every layer, in the order of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,33 +54,33 @@ class StepModel(Protocol):
 
     @property
     def sizes(self) -> ModelSizes:
-        """Return how much every token and every sampled row is multiplied with."""
+        """Return how many weights every token and every sampled row is multiplied with."""
         ...
 
     @property
     def products(self) -> str | None:
-        """Name what multiplies its weights; None where that was not chosen here."""
+        """Return the name of what multiplies its weights; None if it was not chosen here."""
         ...
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
         """Compute every token of the step, write its keys and values, return the logits of some rows.
 
-        `rows` `[rows]` int64 on the device numbers flat tokens, ascending, no two alike, perhaps none; the result is
+        `rows` `[rows]` int64 on the device are indices of flat tokens, ascending, distinct, perhaps none; the result is
         `[rows, vocab]` in the model's dtype. `cache` has one pair for each of `kv_shapes`.
         """
         ...
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Run the step as `run` does and yield the logits of each part's rows, computed when asked for.
+        """Run the step like `run` and yield the logits of each part's rows, computed on demand.
 
-        So that the logits of many rows need not be held at one time.
+        The logits of many rows thus need not be in memory at the same time.
         """
         ...
 
     def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
         """Capture decode steps of up to `max_num_seqs` sequences over this cache as CUDA graphs, for `run` to replay.
 
-        Does nothing where a model's code cannot be captured.
+        Does nothing if a model's code cannot be captured.
         """
         ...
 
@@ -88,7 +88,7 @@ class StepModel(Protocol):
 def new_cache(
     kv_shapes: Sequence[KvShape], *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> KvCache:
-    """Return a cache of zeros with `num_blocks` blocks in every layer; on a CPU it lies on huge pages where it can."""
+    """Return a cache of zeros with `num_blocks` blocks in every layer; on a CPU it uses huge pages if possible."""
 
     def zeros(shape: KvShape) -> Tensor:
         size = (num_blocks, shape.num_heads, block_size, shape.head_dim)

@@ -1,6 +1,6 @@
-"""Whose code can run a model: what our own decoder lacks for it, and what nothing here runs.
+"""Whose code can run a model: the features that our own decoder lacks for it, and models that nothing here runs.
 
-Reads configurations alone; transformers_checks.py looks at a model that transformers has loaded.
+Reads configurations only; transformers_checks.py checks a model that transformers has loaded.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _ATTENTION_LAYERS = ("full_attention", "sliding_attention", "attention")
 
 
 def reason_against_own(config: Any, path: Path, *, is_body: bool = False) -> str | None:
-    """Say what our own decoder lacks for this model, or for its layers alone, None when it has everything."""
+    """Return what our own decoder lacks for this model, or for its layers alone, None if it supports everything."""
     if config.model_type not in FAMILIES:
         return f"{path} has model_type {config.model_type!r}; our own decoder covers {', '.join(FAMILIES)}."
     return next((f"{path} {reason}" for reason in _gaps(config, is_body=is_body)), None)
 
 
 def _gaps(config: Any, *, is_body: bool) -> Iterator[str]:
-    wanted = FAMILIES[config.model_type].architecture
-    architectures = getattr(config, "architectures", None) or [wanted]
-    if wanted not in architectures and not is_body:
-        yield f"is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+    supported = FAMILIES[config.model_type].architecture
+    architectures = getattr(config, "architectures", None) or [supported]
+    if supported not in architectures and not is_body:
+        yield f"is a {architectures[0]}; of {config.model_type} only {supported} is supported."
     if config.hidden_act != "silu":
         yield f"has hidden_act {config.hidden_act!r}; our own decoder has 'silu'."
     rope = config.rope_parameters
@@ -42,12 +42,12 @@ def _gaps(config: Any, *, is_body: bool) -> Iterator[str]:
 
 
 def check_for_transformers(config: Any, path: Path) -> None:
-    """Raise UnsupportedModelError for what transformers' code cannot be run with here."""
-    wanted = causal_models()[config.model_type]
-    architectures = getattr(config, "architectures", None) or [wanted]
-    if wanted not in architectures:
+    """Raise UnsupportedModelError for features that transformers' code cannot use here."""
+    supported = causal_models()[config.model_type]
+    architectures = getattr(config, "architectures", None) or [supported]
+    if supported not in architectures:
         raise UnsupportedModelError(
-            f"{path} is a {architectures[0]}; of {config.model_type} only {wanted} is supported."
+            f"{path} is a {architectures[0]}; of {config.model_type} only {supported} is supported."
         )
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{path} is an encoder-decoder model; only decoders are supported.")
@@ -79,13 +79,13 @@ def _known_rope_types() -> list[str]:
 
 
 def _named_layers(text: Any) -> Iterator[str]:
-    """Yield the layer types that a configuration lists, under either name that transformers has for the list."""
+    """Yield the layer types that a configuration lists, under either of transformers' names for the list."""
     for name in ("layer_types", "layers_block_type"):
         yield from getattr(text, name, None) or ()
 
 
 def layer_types(config: Any) -> list[str]:
-    """Return each layer's type, by the list in the configuration only where transformers reads it, too."""
+    """Return each layer's type, from the list in the configuration only if transformers reads it, too."""
     windows = FAMILIES[config.model_type].windows
     if windows is Windows.LISTED:
         return list(config.layer_types)

@@ -1,6 +1,6 @@
-"""Register our attention functions with transformers, and lead each of its calls to whoever runs the model now.
+"""Register our attention functions with transformers, and route its calls to the object that runs the model now.
 
-Knows no model: what a call means is for the `AttentionCalls` object in force (a paged step, or the check at load).
+The active `AttentionCalls` object (a paged step, or the check at load) decides what a call does.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PAGED = "tokenmill_paged"
 """transformers builds no mask for it: the paged cache knows which token sees which."""
 
 TRACED = "tokenmill_traced"
-"""transformers describes its masks to `AttentionCalls.mask`, which a check of the model needs."""
+"""transformers passes descriptions of its masks to `AttentionCalls.mask`, which a check of the model needs."""
 
 
 class AttentionCalls(Protocol):
-    """What takes the attention calls of one forward pass, in their order."""
+    """Receives the attention calls of one forward pass, in order."""
 
     def attend(  # noqa: PLR0917  transformers' order
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
@@ -30,7 +30,7 @@ class AttentionCalls(Protocol):
         ...
 
     def mask(self, options: dict[str, Any]) -> Tensor:
-        """Return the object that transformers is to hand to `attend` as the mask that `options` describe."""
+        """Return the object that transformers passes to `attend` as the mask that `options` describe."""
         ...
 
 
@@ -39,7 +39,7 @@ _in_force: ContextVar[AttentionCalls] = ContextVar("attention_calls")
 
 @contextmanager
 def attending(calls: AttentionCalls) -> Iterator[None]:
-    """Lead the attention calls made inside to `calls`."""
+    """Route the attention calls made inside to `calls`."""
     token = _in_force.set(calls)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Look at a loaded transformers model before it serves: which attention it asks for, and whether ours gives its logits.
+"""Check a loaded transformers model before it serves: is its attention supported, and are the logits right with ours.
 
 One forward pass shows every attention call (shapes, masks, options); what our kernel lacks is refused by name. A second
-look compares logits of a mixed paged batch with transformers' own attention, for whatever no call shows.
+check compares logits of a mixed paged batch with transformers' own attention, for anything that no call shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HARMLESS = frozenset({
     "dropout", "is_causal", "sliding_window", "position_ids", "cache_position", "use_cache", "layer_idx",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "deterministic",
 })  # fmt: skip
-"""Options that change nothing here: dropout is off, the mask says what is causal or in a window; none is read."""
+"""Options without effect here: dropout is off, the mask determines causality and windows; none is read."""
 
 _TAKEN = frozenset({"scaling", "softcap", "s_aux"})
 """Options that `TransformersDecoder` reads at every call."""
@@ -45,23 +45,23 @@ class AttentionLayer:
     key_dim: int
     value_dim: int
     window: int | None
-    """In tokens, the token itself included; None sees everything."""
+    """In tokens, the token itself included; None means full attention."""
 
     @property
     def kv_shape(self) -> KvShape:
-        """Return what is cached: the narrower of key and value is padded with zeros to the other's width."""
+        """Return the cached shape: the narrower of key and value is padded with zeros to the other's width."""
         return KvShape(num_heads=self.num_kv_heads, head_dim=max(self.key_dim, self.value_dim))
 
 
 def trace_attention(model: Any, name: str, *, max_positions: int) -> list[AttentionLayer]:
     """Run the model once over a few tokens and return its attention calls in order.
 
-    Raises UnsupportedModelError that names what our attention cannot do.
+    Raises UnsupportedModelError, which names what our attention cannot do.
     """
     if getattr(model, "_is_stateful", False):
         raise UnsupportedModelError(f"{name} carries a state besides attention (recurrent or convolutional layers).")
     if getattr(model.config.get_text_config(decoder=True), "attn_temperature_tuning", False):
-        # transformers counts these positions from the length of a cache of its own, which there is none of here
+        # transformers counts these positions from the length of a cache of its own, which does not exist here
         raise UnsupportedModelError(f"{name} scales queries by their position (attn_temperature_tuning).")
     trace = _Trace(name=name, max_positions=max_positions)
     model.set_attn_implementation(TRACED)
@@ -72,13 +72,13 @@ def trace_attention(model: Any, name: str, *, max_positions: int) -> list[Attent
     if not trace.layers:
         raise UnsupportedModelError(
             f"{name}: transformers' code of {model.config.model_type} takes no attention function; "
-            "the engine cannot put its own there."
+            "the engine cannot insert its own."
         )
     return trace.layers
 
 
 def probe_tokens(config: Any, count: int) -> list[int]:
-    """Return `count` different ordinary tokens: none that the configuration gives a role (padding, image, …)."""
+    """Return `count` different ordinary tokens: none with a role in the configuration (padding, image, …)."""
     text = config.get_text_config(decoder=True)
     roles: set[int] = set()
     for key, value in (*vars(config).items(), *vars(text).items()):
@@ -91,7 +91,7 @@ def probe_tokens(config: Any, count: int) -> list[int]:
 
 @dataclass(slots=True, kw_only=True)
 class _Trace:
-    """Write down every attention call, and answer it with zeros."""
+    """Record every attention call, and return zeros for it."""
 
     name: str
     max_positions: int
@@ -99,7 +99,7 @@ class _Trace:
     _masks: list[tuple[Tensor, Callable[[], int | None]]] = field(default_factory=list)
 
     def mask(self, options: dict[str, Any]) -> Tensor:
-        """Keep how to find a mask's window, under a tensor that stands for it; many a mask is never used."""
+        """Keep the function that finds a mask's window, under a placeholder tensor; many masks are never used."""
         length = options["q_length"]
         stand_in = torch.ones((1, 1, length, length), dtype=torch.bool, device=options["device"])
         self._masks.append((stand_in, cache(partial(self._window, options["mask_function"], stand_in.device))))
@@ -108,8 +108,8 @@ class _Trace:
     def attend(  # noqa: PLR0917  transformers' order
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
     ) -> Tensor:
-        for option, given in options.items():
-            if given is not None and option not in _HARMLESS | _TAKEN:
+        for option, setting in options.items():
+            if setting is not None and option not in _HARMLESS | _TAKEN:
                 raise self._unsupported(_FEATURES.get(option, f"the attention option {option!r}"))
         if not query.shape[2] == key.shape[2] == value.shape[2] == _TRACED_TOKENS or query.shape[0] != 1:
             raise self._unsupported("attention to other tokens than the sequence's own (cross attention)")
@@ -133,7 +133,7 @@ class _Trace:
         return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3]))
 
     def _window(self, visible: Callable[..., Tensor], device: torch.device) -> int | None:
-        """Return the sliding window that a mask amounts to up to the longest sequence, None for all that is before."""
+        """Return the sliding window that equals a mask up to the longest sequence, None for full causal attention."""
         keys = torch.arange(self.max_positions, device=device)
         zero = keys[0]
 
@@ -152,7 +152,7 @@ class _Trace:
 
 
 def _places(limit: int, window: int) -> Iterator[int]:
-    """Yield positions at which a mask is looked at: the first ones, around the window's multiples, the last ones."""
+    """Yield positions at which a mask is checked: the first ones, around the window's multiples, the last ones."""
     around = (0, window, 2 * window, limit // 3, limit // 2, limit)
     yield from sorted({base + offset for base in around for offset in (-2, -1, 0, 1, 2)} & set(range(limit)))
 
@@ -170,7 +170,7 @@ def check_logits(name: str, *, got: Tensor, expected: Tensor) -> None:
     """Compare logits of a mixed paged batch with transformers' own, both `[tokens, vocab]`.
 
     In fp32 every token counts. In half precision the median does: a near-tie of a router may send a token elsewhere.
-    Raises UnsupportedModelError: the model mixes tokens in a way that no attention call showed.
+    Raises UnsupportedModelError if the model mixes tokens in a way that no attention call showed.
     """
     is_exact = got.dtype == torch.float32
     got, expected = got.float(), expected.float()

@@ -1,7 +1,7 @@
 """Run any decoder that transformers loads: its modelling code, with our paged attention as its attention function.
 
-Flat token rows go in as one sequence of batch 1 with their positions; everything but attention works token by token,
-which is checked at load. Knows no request, no scheduler, no sampling.
+Flat token rows are one sequence of batch 1 with their positions; everything except attention works token by token,
+which is checked at load.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PROBE_PARTS = 3
 """One forward's hidden rows must give the logits of several parts."""
 
 _MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
-"""What the code of any model may raise when it is given only token ids and positions."""
+"""Errors of any model's code when it gets only token ids and positions."""
 
 
 class TransformersDecoder:
-    """Hold a model of transformers on a device and run steps through it, as `StepModel` says."""
+    """Hold a model of transformers on a device and run steps through it; see `StepModel`."""
 
     products: str | None = None
 
@@ -51,7 +51,7 @@ class TransformersDecoder:
         max_positions: int,
         random_seed: int | None = None,
     ) -> None:
-        """Load and check. Raises ModelLoadError, or UnsupportedModelError that names what the engine lacks."""
+        """Load and check. Raises ModelLoadError, or UnsupportedModelError, which names what the engine lacks."""
         name = str(config.path)
         check_positions(config, max_positions=max_positions)
         self._dtype = dtype
@@ -71,33 +71,33 @@ class TransformersDecoder:
         except _MODEL_ERRORS as error:
             raise UnsupportedModelError(
                 f"{name}: transformers' code of {config.model_type} failed on a first few tokens "
-                f"({type(error).__name__}: {error}); it wants more than token ids, or its "
+                f"({type(error).__name__}: {error}); it needs more than token ids, or its "
                 f"{described_by(config.path)} does not fit."
             ) from error
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:
-        """Run a step as `StepModel` says; the model's own code picks the rows before its head."""
+        """Run a step; see `StepModel`. The model's own code selects the rows before its head."""
         attention = _PagedAttention(self._layers, step.paged, cache)
         with attending(attention):
             logits = self._logits(step, rows)
-        assert attention.num_calls == len(self._layers), "the model left attention layers out"
+        assert attention.num_calls == len(self._layers), "the model skipped attention layers"
         return logits
 
     def run_in_parts(self, step: StepTensors, cache: KvCache, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Run a step as `StepModel` says: the layers for the first part, the model's own head for each one."""
+        """Run a step; see `StepModel`: the layers for the first part, the model's own head for each one."""
         body = self._model.base_model
         if body is self._model:
             yield from (self.run(step, cache, rows) for rows in parts)
             return
-        held: list[Any] = []
-        hook = body.register_forward_hook(lambda _module, _given, output: held.append(output))
+        outputs: list[Any] = []
+        hook = body.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
         try:
             for rows in parts:
-                if not held:
+                if not outputs:
                     yield self.run(step, cache, rows)
                     hook.remove()
                     continue
-                with _answering(body, held[0]):
+                with _answering(body, outputs[0]):
                     logits = self._logits(step, rows)
                 yield logits
         finally:
@@ -114,10 +114,10 @@ class TransformersDecoder:
         return logits
 
     def capture_decodes(self, cache: KvCache, *, max_num_seqs: int, max_context_len: int) -> None:
-        """Do nothing: the model's own code may look at values or make tensors on the host, which no graph repeats."""
+        """Do nothing: the model's own code may read values or make tensors on the host, which no graph can replay."""
 
     def _check(self, name: str) -> None:
-        """Compare with transformers' own attention what a batch of several sequences gives that is cut in two steps."""
+        """Compare a batch of several sequences that is cut in two steps with transformers' own attention."""
         tokens = probe_tokens(self._model.config, _PROBE_SEQUENCES * _PROBE_LENGTH)
         sequences = [tokens[start : start + _PROBE_LENGTH] for start in range(0, len(tokens), _PROBE_LENGTH)]
         expected = eager_logits(self._model, sequences)
@@ -135,12 +135,12 @@ class TransformersDecoder:
             step = _probe_step(sequences, span, blocks, self._device)
             rows = torch.arange(step.token_ids.shape[0], device=self._device)
             got = torch.cat(list(self.run_in_parts(step, cache, rows.chunk(_PROBE_PARTS))))
-            wanted = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, span.start : span.stop].flatten(0, 1)
-            check_logits(name, got=got, expected=wanted)
+            logits = expected.view(len(sequences), _PROBE_LENGTH, -1)[:, span.start : span.stop].flatten(0, 1)
+            check_logits(name, got=got, expected=logits)
 
 
 class _PagedAttention:
-    """Take the attention calls of one step: write its keys and values, attend over the paged cache."""
+    """Handle the attention calls of one step: write its keys and values, attend over the paged cache."""
 
     def __init__(self, layers: list[AttentionLayer], step: PagedStep, cache: KvCache) -> None:
         self._layers = layers
@@ -155,7 +155,7 @@ class _PagedAttention:
         del mask
         layer, cache = self._layers[self.num_calls], self._cache[self.num_calls]
         self.num_calls += 1
-        assert layer.module is module, "the model called its attention layers in another order than at load"
+        assert layer.module is module, "the model called its attention layers in a different order than at load"
         width, scaling = layer.kv_shape.head_dim, options.get("scaling")
         # transformers' default scale is that of the unpadded query
         scale = query.shape[3] ** -0.5 if scaling is None else float(scaling)
@@ -193,7 +193,7 @@ def _rows(part: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def _answering(module: nn.Module, output: Any) -> Iterator[None]:
-    """Have a module give an output that it gave before instead of computing; the caller's code around it runs."""
+    """Make a module return an earlier output instead of computing; the caller's code around it runs."""
     module.forward = lambda *_given, **_options: output
     try:
         yield
@@ -202,7 +202,7 @@ def _answering(module: nn.Module, output: Any) -> Iterator[None]:
 
 
 def _probe_step(sequences: list[list[int]], span: range, blocks: int, device: torch.device) -> StepTensors:
-    """Lay out a step that computes the tokens of this span of each sequence; each owns `blocks` blocks, in order."""
+    """Return a step that computes the tokens of this span of each sequence; each owns `blocks` blocks, in order."""
     count = len(sequences)
     positions = torch.arange(span.start, span.stop).repeat(count)
     firsts = (1 + torch.arange(count) * blocks) * _PROBE_BLOCK_SIZE

@@ -1,7 +1,4 @@
-"""Make a model of transformers' classes: with the weights of its files, read by our own code, or with drawn ones.
-
-Runs nothing of it.
-"""
+"""Create a model of transformers' classes: with the weights of its files, read by our own code, or with random ones."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ from engine.models.weights import Checkpoint
 def load_model(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
     """Load the weights into transformers' class on the CPU; every weight must be in the files.
 
-    They are read and dequantized by our own code: transformers takes FP8 only where accelerate is installed, and gets
-    the blocks wrong where the last one is not whole (5.23); MXFP4 it turns into bf16, whatever the dtype (5.17).
-    Raises ModelLoadError, or UnsupportedModelError where the class would compute the logits of every token.
+    Our own code reads and dequantizes them: transformers takes FP8 only with accelerate installed, and gets the blocks
+    wrong if the last one is partial (5.23); MXFP4 it turns into bf16, whatever the dtype (5.17). Raises ModelLoadError,
+    or UnsupportedModelError if the class would compute the logits of every token.
     """
     try:
         with torch.device("meta"):
@@ -46,7 +43,7 @@ def load_model(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
                 dtype=dtype,
                 attn_implementation="eager",
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
+                ignore_mismatched_sizes=True,  # refused below, by name
             )
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -56,7 +53,7 @@ def load_model(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
 
 
 def to_device(model: Any, device: torch.device) -> Any:
-    """Return a loaded model on the device; on a CPU its weights lay in the files until now, and changed as they did."""
+    """Return a loaded model on the device; on a CPU its weights were views of the files until now."""
     if device.type == "cpu":
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()
@@ -64,9 +61,9 @@ def to_device(model: Any, device: torch.device) -> Any:
 
 
 def make_model(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.device, seed: int) -> Any:
-    """Make transformers' class on the device with the weights that its own initialiser draws from the seed.
+    """Create transformers' class on the device with the weights that its own initialiser draws from the seed.
 
-    Raises UnsupportedModelError as `load_model` does.
+    Raises UnsupportedModelError like `load_model`.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(seed)
@@ -75,9 +72,9 @@ def make_model(config: CheckpointConfig, *, dtype: torch.dtype, device: torch.de
 
 
 def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
-    """Make transformers' class; config.json may name another dtype, an attention function and code of its own.
+    """Create transformers' class; config.json may name another dtype, an attention function and code of its own.
 
-    Raises ModelLoadError for what its code fails at.
+    Raises ModelLoadError if its code fails.
     """
     try:
         return AutoModelForCausalLM.from_config(
@@ -86,7 +83,7 @@ def _build(config: CheckpointConfig, *, dtype: torch.dtype) -> Any:
     except (AttributeError, KeyError, TypeError, ValueError, ImportError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelLoadError(
-            f"transformers' code of {config.model_type} makes no model of {described_by(config.path)} in "
+            f"transformers' code of {config.model_type} cannot make a model of {described_by(config.path)} in "
             f"{config.path}: {reason}."
         ) from error
 
@@ -104,7 +101,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 @contextmanager
 def _reports_about(path: Path) -> Iterator[None]:
-    """Have transformers' report on unexpected tensors name the model: given tensors and no path, it says None."""
+    """Make transformers' report on unexpected tensors name the model: it has tensors and no path, and prints None."""
 
     def name_model(record: logging.LogRecord) -> bool:
         record.msg = str(record.msg).replace("from: None\n", f"from: {path}\n", 1)
@@ -126,10 +123,10 @@ def _check_report(report: Mapping[str, Any], path: Path) -> None:
             f"{described_by(path)}."
         )
     if misshapen:
-        name, found, wanted = misshapen[0]
+        name, shape, expected = misshapen[0]
         raise ModelLoadError(
-            f"{path}: tensor {name} has shape {tuple(found)}, {described_by(path)} says {tuple(wanted)} "
-            f"({len(misshapen)} of another shape)."
+            f"{path}: tensor {name} has shape {tuple(shape)}, {described_by(path)} has {tuple(expected)} "
+            f"({len(misshapen)} tensors do not match)."
         )
 
 

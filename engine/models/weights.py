@@ -1,7 +1,4 @@
-"""Read tensors by name from a model's files, safetensors or GGUF, one or many, without loading them all.
-
-Knows names, shapes, dtypes and how weights are quantized; not what a tensor is for.
-"""
+"""Read tensors by name from a model's files, safetensors or GGUF, one or many, without loading them all."""
 
 from __future__ import annotations
 
@@ -31,22 +28,22 @@ log = logging.getLogger(__name__)
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
-# What the files append to a weight's name. An FP8 weight is multiplied with its scales under either name: DeepSeek and
-# transformers call them inverse, AutoFP8 and vLLM have one for the whole weight and do not.
+# Suffixes of a weight's name. An FP8 weight is multiplied with its scales under either name: DeepSeek and transformers
+# call them inverse, AutoFP8 and vLLM have one for the whole weight and do not.
 _FP8_SCALES, _FP8_SCALE = "_scale_inv", "_scale"
 _MXFP4_BLOCKS, _MXFP4_SCALES = "_blocks", "_scales"
 
 _FP8_INPUT_SCALES = (".activation_scale", ".input_scale")
-"""Beside a weight: for products in FP8, which there are none of here."""
+"""Names beside a weight for products in FP8, which are not used here."""
 
 
 class Checkpoint:
-    """Open a model's files for reading; use as a context manager. Quantized tensors come out whole."""
+    """Open a model's files for reading; use as a context manager. Quantized tensors are returned dequantized."""
 
     def __init__(
         self, path: Path, *, dtype: torch.dtype, quantization: Quantization | None = None, is_part: bool = False
     ) -> None:
-        """With `is_part` the files hold more than a language model; its tensors have the names that it has alone."""
+        """With `is_part` the files hold more than a language model; tensors have its names."""
         self._path = path
         self._is_part = is_part
         self._dtype = dtype
@@ -64,8 +61,8 @@ class Checkpoint:
             self._stack = stack.pop_all()
         if self._method is QuantMethod.FP8 and not any(map(self._is_scale, self._file_of)):
             log.warning(
-                "%s says fp8 (quantization_config) and no weight has scales: all are taken as they are stored; drop "
-                "quantization_config if they were made whole before",
+                "%s has fp8 in quantization_config but no weight has scales: all are read as they are stored; remove "
+                "quantization_config if they were dequantized before",
                 self._path / "config.json",
             )
         return self
@@ -75,14 +72,14 @@ class Checkpoint:
     ) -> None:
         if error is None:
             self._stack.close()
-        else:  # other threads may still be reading, which closing would disturb: the files close when nobody has them
+        else:  # other threads may still be reading, so the files close when the last reference goes
             self._stack.pop_all()
 
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return one tensor on the CPU in `dtype`. Raises ModelLoadError when it is missing or has another shape."""
+        """Return one tensor on the CPU in `dtype`. Raises ModelLoadError if it is missing or has another shape."""
         tensor = self.whole(name)
         if tuple(tensor.shape) != shape:
             raise ModelLoadError(
@@ -91,13 +88,13 @@ class Checkpoint:
         return tensor.to(self._dtype)
 
     def tensors(self) -> dict[str, StoredTensor]:
-        """Return every tensor by the name that it has in a model that is not quantized; threads may read them."""
+        """Return every tensor by its name in the unquantized model; threads may read them."""
         return {name: StoredTensor(self, name) for name in self._whole_names()}
 
     def whole(self, name: str) -> Tensor:
-        """Return one tensor on the CPU as it is stored, a quantized one in a dtype that has its values.
+        """Return one tensor on the CPU as it is stored, a quantized one in a dtype that represents its values.
 
-        Raises ModelLoadError when it is missing, or quantized otherwise than config.json says.
+        Raises ModelLoadError if it is missing, or not quantized as config.json says.
         """
         if self._method is QuantMethod.MXFP4 and name + _MXFP4_BLOCKS in self:
             return self._from_mxfp4(name)
@@ -125,13 +122,13 @@ class Checkpoint:
         return tensor
 
     def _missing_scales(self, name: str) -> str:
-        """Go on after "without scales" with where they would have been read from."""
+        """Continue an error after "without scales" with the names that were looked for."""
         if self._method is not QuantMethod.FP8:
-            return " that the quantization_config of config.json tells of; the weights do not belong to it"
+            return " that the quantization_config of config.json requires; the weights do not belong to it"
         module = name.removesuffix(name.rpartition(".")[2])
         others = (other for other in sorted(self._file_of) if other.startswith(module) and "scale" in other)
-        found = next((f"only {other}" for other in others if not self._is_scale(other)), "neither")
-        return f"; they are read from {name + _FP8_SCALES} or {name + _FP8_SCALE}, and there is {found}"
+        scale = next((f"only {other}" for other in others if not self._is_scale(other)), "neither")
+        return f"; they are read from {name + _FP8_SCALES} or {name + _FP8_SCALE}, and there is {scale}"
 
     def _described(self, name: str) -> str:
         return f"{self._path}: tensor {name}"
@@ -163,44 +160,44 @@ class Checkpoint:
 
 
 def tensor_names(path: Path) -> list[str]:
-    """Return what the tensors in a model's files are called. Raises ModelLoadError where there are no files."""
+    """Return the names of the tensors in a model's files. Raises ModelLoadError if there are no files."""
     with ExitStack() as stack:
         return [name for file in _opened(path, stack) for name in file.names]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies."""
+    """File and name of a stored tensor."""
 
     file: _NamedTensors
     name: str
-    """What it is called there."""
+    """Its name in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of an open checkpoint; `[...]`, which is how transformers takes one from a file, reads it."""
+    """A tensor of an open checkpoint; `[...]`, transformers' way to read one from a file, reads it."""
 
     checkpoint: Checkpoint
     name: str
 
     def __getitem__(self, everything: EllipsisType) -> Tensor:
-        """Return the whole tensor, as `Checkpoint.whole` does."""
+        """Return the whole tensor, like `Checkpoint.whole`."""
         return self.checkpoint.whole(self.name)
 
 
 class _NamedTensors(Protocol):
-    """An open file with tensors in it."""
+    """An open file of tensors."""
 
     names: list[str]
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor that is in it, on the CPU, as it is stored or in a dtype that has its values."""
+        """Return one of its tensors on the CPU, as it is stored or in a dtype that represents its values."""
         ...
 
 
 class _File:
-    """A safetensors file that is open until `stack` closes; it alone knows which tensors are in it."""
+    """A safetensors file that is open until `stack` closes; it alone knows its tensors."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
@@ -211,7 +208,7 @@ class _File:
         self.names: list[str] = self._opened.keys()
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor that is in it; raises ModelLoadError where torch has no such dtype, or the disk fails."""
+        """Return one of its tensors. Raises ModelLoadError if torch lacks its dtype, or the disk fails."""
         try:
             tensor: Tensor = self._opened.get_tensor(name)
         except (OSError, SafetensorError) as error:
@@ -227,7 +224,7 @@ def _opened(path: Path, stack: ExitStack) -> Iterator[_NamedTensors]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return a folder's files as transformers chooses them; of two that have the same tensor the last one counts."""
+    """Return a directory's files as transformers chooses them; the last of two files with the same tensor counts."""
     if (path / _SINGLE).is_file():
         return [path / _SINGLE]
     if not (path / _INDEX).is_file():

