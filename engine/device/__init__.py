@@ -1,4 +1,1 @@
-"""Where the engine runs: choice, memory, copies between host and device, joules.
-
-Knows no sampling, no text and no request's parameters.
-"""
+"""The engine's device: its choice, memory, copies between host and device, energy."""

@@ -1,4 +1,4 @@
-"""What the model and the device decide of a configuration: where the engine runs, in which dtype, how big a step is."""
+"""Settings resolved from the model and the device: where the engine runs, in which dtype, how big a step is."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _CPU_LIMITS = (128, 1024)
 _GPU_LIMITS = (256, 8192)
 _LARGE_GPU_LIMITS = (1024, 16384)
-"""Sequences and tokens in a step; the last are vLLM's for offline use on such a GPU (0.33)."""
+"""Sequences and tokens in a step; the tokens are vLLM's for offline use on such a GPU (0.33)."""
 
 _LARGE_GPU_BYTES = 70 * 2**30
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device asked for; "auto" is CUDA where there is one. Raises InvalidConfigError without it."""
+    """Return the configured device; "auto" is CUDA if there is one. Raises InvalidConfigError if it is missing."""
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
@@ -35,11 +35,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> torch.dtype:
-    """Return the dtype asked for; "auto" is the checkpoint's own, or fp32 on a CPU whose products for that are slow.
+    """Return the configured dtype; "auto" is the checkpoint's own, or fp32 on a CPU whose products for that are slow.
 
-    With AVX2 128 rows of 576 x 3,072 took 15.3 ms in bf16, in fp32 9.4 ms; where torch computes bf16 by itself it is
-    worse, 64 rows 22.7 ms instead of 2.8 (kernels/README.md). Raises InvalidConfigError where the checkpoint is in
-    another dtype than an engine has and none is asked for.
+    With AVX2 128 rows of 576 x 3,072 took 15.3 ms in bf16, in fp32 9.4 ms; if torch computes bf16 by itself it is
+    worse, 64 rows 22.7 ms instead of 2.8 (kernels/README.md). Raises InvalidConfigError if the checkpoint is in a dtype
+    that no engine has and none is configured.
     """
     dtype = wanted_dtype(name, model)
     if dtype is None:
@@ -48,13 +48,13 @@ def choose_dtype(name: str, model: CheckpointConfig, device: torch.device) -> to
 
 
 def wanted_dtype(name: str, model: CheckpointConfig) -> torch.dtype | None:
-    """Return the dtype asked for, of "auto" the checkpoint's own; None where no engine computes in it."""
+    """Return the configured dtype, for "auto" the checkpoint's own; None if no engine computes in it."""
     return _DTYPES.get(model.dtype if name == "auto" else name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConfig:
-    """What an engine is built from: what was asked for, and everything that the model and the device decide."""
+    """An engine's complete configuration: the settings, and the values resolved from the model and the device."""
 
     asked: EngineConfig
     model: CheckpointConfig
@@ -66,7 +66,7 @@ class ResolvedConfig:
 
 
 def resolve(config: EngineConfig, model: CheckpointConfig, device: torch.device) -> ResolvedConfig:
-    """Decide what was left open. Raises InvalidConfigError where the model or the device does not allow it."""
+    """Resolve open settings. Raises InvalidConfigError if the model or the device does not allow the configuration."""
     max_model_len = _max_model_len(config, model)
     max_num_seqs, max_num_batched_tokens = step_limits(config, device)
     return ResolvedConfig(
@@ -89,7 +89,7 @@ def resolve(config: EngineConfig, model: CheckpointConfig, device: torch.device)
 
 
 def step_limits(config: EngineConfig, device: torch.device) -> tuple[int, int]:
-    """Return the most sequences and the most tokens in a step; one that is given bounds the other."""
+    """Return the maximum of sequences and of tokens in a step; if one is set it bounds the other."""
     num_seqs, num_tokens = _limits(device)
     if config.max_num_batched_tokens is not None:
         num_tokens = config.max_num_batched_tokens
@@ -101,25 +101,25 @@ def step_limits(config: EngineConfig, device: torch.device) -> tuple[int, int]:
 
 
 def _overlaps(config: EngineConfig, device: torch.device) -> bool:
-    """Tell whether steps overlap: where nothing is said, on CUDA, unless drafts need the last token on the host."""
+    """Tell whether steps overlap: by default on CUDA, unless drafts need the last token on the host."""
     if config.overlap is None:
         return device.type == "cuda" and config.speculation is Speculation.OFF
     return config.overlap
 
 
 def _max_model_len(config: EngineConfig, model: CheckpointConfig) -> int:
-    asked, longest = config.max_model_len, model.max_model_len
-    if asked is None and longest is None:
+    limit, longest = config.max_model_len, model.max_model_len
+    if limit is None and longest is None:
         raise InvalidConfigError(
-            f"{model.path / 'config.json'} names no longest sequence (max_position_embeddings); give max_model_len."
+            f"{model.path / 'config.json'} has no longest sequence (max_position_embeddings); set max_model_len."
         )
-    if asked is not None and longest is not None and asked > longest:
-        raise InvalidConfigError(f"max_model_len is {asked}; {model.path} allows at most {longest}.")
-    return asked or longest or 0
+    if limit is not None and longest is not None and limit > longest:
+        raise InvalidConfigError(f"max_model_len is {limit}; {model.path} allows at most {longest}.")
+    return limit or longest or 0
 
 
 def _angles_change_after(model: CheckpointConfig, max_model_len: int) -> int | None:
-    """Return after which length the model's angles change, if sequences may become that long."""
+    """Return the length after which the model's angles change, if sequences may become that long."""
     limit = model.angles_change_after
     return limit if limit is not None and limit < max_model_len else None
 

@@ -1,6 +1,6 @@
-"""How much energy the GPU took, by NVML's counter, where there is one. Knows no requests and no steps.
+"""Energy used by the GPU, from NVML's counter, if it has one.
 
-NVML's binding (the package nvidia-ml-py) is imported on first use: an engine without it runs, and tells no joules.
+NVML's binding (the package nvidia-ml-py) is imported on first use: an engine without it runs, and reports no joules.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 
 _READ_SECONDS = 1.0
-"""The counter is read no more often than this, so that a step pays for a look at the clock only."""
+"""Minimum interval between reads of the counter, so that most steps only read the clock."""
 
 
 class EnergyMeter:
-    """Joules that a device's whole GPU took since the meter was made, whoever used it. Never raises.
+    """Joules used by a device's whole GPU since the meter was made, by all processes. Never raises.
 
     `clock` returns seconds.
     """
@@ -24,11 +24,11 @@ class EnergyMeter:
         self._clock = clock
         self._read_millijoules = _counter_of(device)
         self._first = self._last = self._read_millijoules()
-        self._read_at: float | None = None  # the first look is a fresh one: a run may be shorter than a second
+        self._read_at: float | None = None  # the first read is not cached: a run may be shorter than a second
 
     @property
     def joules(self) -> float | None:
-        """Return the count, at most a second old or the last that could be read; None where nothing counts."""
+        """Return the count, at most a second old or the last that could be read; None without a counter."""
         if self._first is None or self._last is None:
             return None
         now = self._clock()
@@ -40,9 +40,9 @@ class EnergyMeter:
 
 
 def _counter_of(device: torch.device) -> Callable[[], int | None]:
-    """Return what reads the millijoules since the driver was loaded; it returns None where it cannot tell.
+    """Return a function that reads the millijoules since the driver was loaded, and returns None if it cannot.
 
-    The GPU is found by its UUID, since NVML and CUDA number the GPUs differently.
+    The GPU is identified by its UUID, since NVML and CUDA number the GPUs differently.
     """
     if device.type != "cuda":
         return _nothing
@@ -51,13 +51,13 @@ def _counter_of(device: torch.device) -> Callable[[], int | None]:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except Exception:  # noqa: BLE001 - whatever is missing or too old, the engine can do without
+    except Exception:  # noqa: BLE001 - whatever is missing or too old, the engine works without it
         return _nothing
 
     def read() -> int | None:
         try:
             millijoules: int = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        except pynvml.NVMLError:  # this GPU does not count, or it is lost
+        except pynvml.NVMLError:  # this GPU has no counter, or it is lost
             return None
         return millijoules
 

@@ -1,4 +1,4 @@
-"""The KV of preempted sequences in host memory: block copies between it and the device's cache. Knows no sequence."""
+"""The KV of preempted sequences in host memory: block copies between it and the device's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Cache = Sequence[tuple[Tensor, Tensor]]
 
 
 class HostCache:
-    """Hold `num_blocks` blocks of every layer in host memory, pinned where the cache is on a GPU."""
+    """Hold `num_blocks` blocks of every layer in host memory, pinned if the cache is on a GPU."""
 
     def __init__(self, cache: _Cache, num_blocks: int) -> None:
         """Take the shapes and dtype of `cache`: per layer keys and values, `[blocks, heads, block_size, head_dim]`."""
@@ -46,7 +46,7 @@ class HostCache:
 
 
 def seconds_per_block(cache: _Cache) -> float:
-    """Measure what it takes to copy one block of every layer out and in again: the best of a few rounds."""
+    """Measure the time to copy one block of every layer out and in again: the best of a few rounds."""
     num_blocks = min(_MEASURED_BLOCKS, cache[0][0].shape[0])
     host = HostCache(cache, num_blocks)
     copies = [BlockCopy(device_blocks=list(range(num_blocks)), host_blocks=list(range(num_blocks)))]

@@ -1,4 +1,4 @@
-"""Decide how many KV blocks fit: from a setting, from the machine's memory, or from a profiled step on a GPU."""
+"""How many KV blocks fit: from a setting, from the machine's memory, or from a profiled step on a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.models.step_model import KvShape
 from engine.scheduling.blocks import num_blocks_for
 
 _NO_MEMORY = ("can't allocate memory", "Storage size calculation overflowed", "CUDA error: out of memory")
-"""What torch says where it has no OutOfMemoryError: of a CPU's memory, of a size, of pinned memory."""
+"""torch's messages where it has no OutOfMemoryError: for a CPU's memory, a size, pinned memory."""
 
 
 def block_bytes(kv_shapes: Sequence[KvShape], *, block_size: int, dtype: torch.dtype) -> int:
@@ -24,7 +24,7 @@ def block_bytes(kv_shapes: Sequence[KvShape], *, block_size: int, dtype: torch.d
 
 
 def available_cpu_bytes() -> int:
-    """Return the memory that could be taken now: the kernel's estimate, or the container's limit if lower."""
+    """Return the memory that is available now: the kernel's estimate, or the container's limit if lower."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo") as lines:
@@ -50,16 +50,16 @@ def _container_limits() -> list[int]:
 
 @contextmanager
 def allocating(what: str, *, setting: str) -> Iterator[None]:
-    """Allocate in this block; where the memory cannot be had, raise InvalidConfigError that names the setting.
+    """Allocate in this block; if memory is short, raise InvalidConfigError, which names the setting.
 
-    Any other error of a device is raised as it is.
+    Any other error of a device is raised unchanged.
     """
     try:
         yield
-    except (OSError, OverflowError, RuntimeError) as error:  # of mmap, sizes, and torch with any device
+    except (OSError, OverflowError, RuntimeError) as error:  # from mmap, sizes, and torch with any device
         if isinstance(error, RuntimeError) and not _is_of_memory(error):
             raise
-        raise InvalidConfigError(f"There is no memory for {what}. Lower {setting}, or free memory.") from error
+        raise InvalidConfigError(f"There is not enough memory for {what}. Lower {setting}, or free memory.") from error
 
 
 def _is_of_memory(error: RuntimeError) -> bool:
@@ -67,7 +67,7 @@ def _is_of_memory(error: RuntimeError) -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Give the machine what this process has freed and glibc keeps for it; elsewhere do nothing.
+    """Return memory that this process has freed and glibc keeps to the system; elsewhere do nothing.
 
     Loading and packing weights left 185 MB of a 135M Llama in fp32, 90 MB in bf16 (2026-11-23).
     """
@@ -77,9 +77,9 @@ def give_back_freed_memory() -> None:
 
 
 def num_kv_blocks(config: ResolvedConfig, kv_shapes: Sequence[KvShape], *, free_bytes: int, dtype: torch.dtype) -> int:
-    """Return how many blocks requests can use, given the bytes set aside for them.
+    """Return how many blocks requests can use, given the bytes reserved for them.
 
-    More than `max_num_seqs` sequences of full length is never taken. Raises InvalidConfigError when not one fits.
+    Never more than `max_num_seqs` sequences of full length need. Raises InvalidConfigError if not one fits.
     """
     if config.asked.num_kv_blocks is not None:
         return config.asked.num_kv_blocks

@@ -1,4 +1,4 @@
-"""Copies between host and device that wait for nothing: both sides go on, and only reading a result waits for it.
+"""Asynchronous copies between host and device: both sides continue, and only reading a result waits for it.
 
 From pageable memory torch waits for all work of the device before a copy, so on CUDA every copy goes through pinned
 memory, which torch's host allocator keeps until the copy is done. On a CPU there is nothing to copy.
@@ -40,10 +40,10 @@ def upload_together(arrays: list[npt.NDArray[Any]], device: torch.device) -> lis
 
 
 class Download:
-    """Tensors on their way to the host, behind all that the device was given before."""
+    """Tensors being copied to the host, after all earlier work of the device."""
 
     def __init__(self, *tensors: Tensor) -> None:
-        """Ask for copies now; `tensors` may be overwritten by work that the device is given later."""
+        """Start the copies; later work of the device may overwrite `tensors`."""
         self._done: torch.cuda.Event | None = None
         if tensors[0].is_cuda:
             self._copies = [

@@ -1,4 +1,1 @@
-"""Keep output to a grammar: compiled beside the loop, masks written while the device computes.
-
-Knows no model and no queue of the scheduler.
-"""
+"""Constrain output to a grammar: compiled beside the loop, masks written while the device computes."""

@@ -1,9 +1,9 @@
-r"""Writes `\d`, `\w`, `\s` and their opposites in regexes as the ASCII classes that they are in most engines for this.
+r"""Rewrite `\d`, `\w`, `\s` and their opposites in regexes as the ASCII classes that they are in most engines.
 
-llguidance reads Rust's regexes, in which they are all of Unicode: a date may be written in Devanagari digits. With the
-flag `u`, `(?u)` or `(?u:…)` in a regex or behind one of Lark, they stay what they are there. Under `(?i)` a class that
-lists one among others has the two letters that fold to ASCII, ſ and the sign of Kelvin, too. Knows no library; what is
-no regex is left to it to refuse.
+llguidance uses Rust's regexes, in which they cover all of Unicode: a date may be written in Devanagari digits. With the
+flag `u`, `(?u)` or `(?u:…)` in a regex or behind one of Lark, they keep that meaning. Under `(?i)` a class that lists
+one among others also has the two letters that fold to ASCII, ſ and the Kelvin sign. Invalid regexes are left to
+llguidance to refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAGS = re.compile(r"\(\?([A-Za-z]*)(?:-([A-Za-z]*))?([:)])")
 _OPERATORS = ("&&", "--", "~~")
 _LITERAL = re.compile(r"\\.|.", re.DOTALL)
 _ITEM = re.compile(r"\[\^?(?:\]|-*)|&&|--|~~|\\.|.", re.DOTALL)
-"""In brackets: what opens a class, with what is literal there alone; what joins two sets; a character."""
+"""Items in brackets: the opening, with what is literal only there; operators that join two sets; a character."""
 _RANGE = re.compile(r"-(?![\]-])")
 _SPACED_RANGE = re.compile(r"\s*-\s*(?![\]\s-])")
 
@@ -38,7 +38,7 @@ _LARK = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags:
-    """What is set where the reader stands."""
+    """The flags that are set at the current position."""
 
     has_unicode: bool = False
     ignores_case: bool = False
@@ -50,12 +50,12 @@ class _Flags:
 
 
 def ascii_regex(regex: str) -> str:
-    """Return a regex in Rust's form with classes of ASCII."""
+    """Return a regex in Rust's syntax with ASCII classes."""
     return "".join(_written(regex, _Flags()))
 
 
 def ascii_lark(grammar: str) -> str:
-    """Return a Lark grammar whose regexes have classes of ASCII."""
+    """Return a Lark grammar whose regexes have ASCII classes."""
     written: list[str] = []
     position = 0
     while (match := _LARK.search(grammar, position)) is not None:
@@ -76,12 +76,12 @@ def _end_of_json(text: str, start: int) -> int:
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
     except (ValueError, RecursionError):
-        return start  # llguidance says what is wrong with it
+        return start  # llguidance reports the error
 
 
 def _written(regex: str, flags: _Flags) -> Iterator[str]:
-    """Yield a regex in pieces, its classes written anew."""
-    outer: list[_Flags] = []  # of the groups that are open
+    """Yield a regex in pieces, with its classes rewritten."""
+    outer: list[_Flags] = []  # of the open groups
     position = 0
     while position < len(regex):
         start, sign = position, regex[position]
@@ -96,10 +96,10 @@ def _written(regex: str, flags: _Flags) -> Iterator[str]:
             continue
         if sign == "(":
             outer.append(flags)
-            if (found := _FLAGS.match(regex, start)) is not None:
-                position = found.end()
-                flags = flags.changed(found[1], to=True).changed(found[2] or "", to=False)
-                if found[3] == ")":
+            if (match := _FLAGS.match(regex, start)) is not None:
+                position = match.end()
+                flags = flags.changed(match[1], to=True).changed(match[2] or "", to=False)
+                if match[3] == ")":
                     outer.pop()
         elif sign == ")" and outer:
             flags = outer.pop()
@@ -116,7 +116,7 @@ def _outside(escape: str, flags: _Flags) -> str:
 
 
 def _bracketed(regex: str, start: int, flags: _Flags) -> tuple[str, int]:
-    """Return a class in brackets, with those in it, written anew; and where it ends.
+    """Return a class in brackets, with the classes in it rewritten, and where it ends.
 
     An escape at an end of a range is kept: llguidance refuses it.
     """

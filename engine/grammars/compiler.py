@@ -1,8 +1,8 @@
 """Compile grammars beside other work: a few threads, a time limit, a share for each tenant, a cache.
 
-A thread cannot be stopped, so one that has run over its time is left to end by itself and another takes its place. Only
-so many may be left, since each takes a core from the rest; then other grammars wait, and none fails. A slow grammar
-costs its own request and its own tenant's turn. Knows no grammar library.
+A thread cannot be stopped, so one that exceeds its time is left to end by itself and another replaces it. Their number
+is limited, since each takes a core from the rest; beyond it other grammars wait, and none fails. A slow grammar costs
+its own request and its own tenant's turn.
 """
 
 from __future__ import annotations
@@ -18,63 +18,63 @@ from engine.structured import StructuredOutput
 from protocol.turns import Place, TurnQueue
 
 NUM_THREADS = 2
-"""Threads that compile at the same time, within their time."""
+"""Threads that compile at the same time, within their time limit."""
 
 MAX_THREADS = 4
-"""Threads alive, those included that have run over their time."""
+"""Threads alive, including those that have exceeded their time limit."""
 
 STACK_BYTES = 256 * 2**20
-"""Stack of a thread that compiles, far above what a grammar that is let through needs (`grammar.MAX_OPENINGS`).
+"""Stack of a compiling thread, far above what an accepted grammar needs (`grammar.MAX_OPENINGS`).
 
 It is address space, and becomes memory only as deep as a grammar goes.
 """
 
 TENANT_THREADS = NUM_THREADS - 1
-"""Threads that the grammars of one tenant have at most, late ones too: one is always there for the others."""
+"""Maximum of threads for the grammars of one tenant, overdue ones included: one is always left for the others."""
 
 SLOW_SECONDS = 0.5
-"""Processor time from which on a grammar is slow: it holds no thread against tenants whose last one was not."""
+"""Processor time from which a grammar is slow: it gets no thread that tenants without a slow last one could use."""
 
 MAX_SLOW_TENANTS = 1000
-"""Of whom it is remembered that their last grammar was slow."""
+"""Maximum of tenants remembered for a slow last grammar."""
 
 MAX_CACHED = 256
-"""Compiled grammars that are kept; the batches of a moment use few."""
+"""Maximum of compiled grammars kept; concurrent batches use few."""
 
 MAX_CACHED_CHARACTERS = 4 * 2**20
-"""Of their sources together.
+"""Maximum of their sources' characters together.
 
 Compiled in both forms, a character needs up to 160 bytes: 20,000 choices of 23 characters, 72 MB (llguidance 1.9.1,
 x86-64, 2026-11-23). The newest grammar is kept, whatever its size.
 """
 
 _LOOK_SECONDS = 0.05
-"""How often one who waits for a single grammar looks whether its time is over."""
+"""Interval at which a waiter for a single grammar checks its time limit."""
 
 
 def cpu_seconds(thread_id: int) -> float:
-    """Return the processor time of a thread: a busy machine, and others' grammars, cost nobody any of it."""
+    """Return the processor time of a thread, which does not grow while a busy machine runs other threads."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic()
     return time.clock_gettime(time.pthread_getcpuclockid(thread_id))
 
 
 _stack_size = threading.Lock()
-"""Held by whoever has changed the stack size of the process's new threads."""
+"""Held while the stack size of the process's new threads is changed."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Grammars(Protocol[T_co]):
-    """What the compiler needs of `engine.grammars.grammar.GrammarTokens`. Both methods raise InvalidRequestError."""
+    """The methods of `engine.grammars.grammar.GrammarTokens` that the compiler uses. Both raise InvalidRequestError."""
 
     def load(self) -> None: ...
     def compile(self, structured: StructuredOutput) -> T_co: ...
 
 
 class Compilation(Generic[T]):
-    """One grammar on its way: when it is done there is an `error`, or what it was compiled to."""
+    """The compilation of one grammar: when it is done there is either an `error` or a result."""
 
     __slots__ = (
         "_done",
@@ -94,11 +94,11 @@ class Compilation(Generic[T]):
         self.num_characters = _num_characters(structured)
         """Counted once: a choice may list tens of thousands of texts."""
         self.places: dict[str, Place[Compilation[T]]] = {}
-        """Where it waits for a thread, by the tenants that want it."""
+        """Its places in the queue for a thread, by requesting tenant."""
         self.has_thread = False
-        """Whether it has, or had, one: then it waits no more."""
+        """Whether it has, or had, a thread: it then waits no more."""
         self.tenant = ""
-        """In whose turn it is compiled: of several tenants that want it, the one whose turn comes first."""
+        """The tenant in whose turn it is compiled: of several that requested it, the first to get a turn."""
         self.thread_id: int | None = None
         self.started_at: float | None = None
         """On the clock of its thread."""
@@ -108,24 +108,24 @@ class Compilation(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it has succeeded or failed; it never changes after that."""
+        """Tell whether it has succeeded or failed, which is final."""
         return self._done.is_set()
 
     def end(self, *, compiled: T | None = None, error: str | None = None) -> None:
-        """Set what became of it, once."""
+        """Set its result, once."""
         self.compiled, self.error = compiled, error
         self._done.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it is done, at the latest after the given time."""
+        """Wait until it is done, at most for the given time; return whether it is."""
         return self._done.wait(seconds)
 
 
 class GrammarCompiler(Generic[T]):
-    """Compile each grammar once. Safe to use from several threads, but for `wait`, which belongs to one.
+    """Compile each grammar once. Thread-safe, except `wait`, which belongs to one thread.
 
-    The time limit is one of processor time, from when a thread takes the grammar up, and not while the model's
-    tokenizer is loaded. A grammar that has run over it fails until its thread has ended.
+    The limit is one of processor time, from when a thread starts on the grammar, without the loading of the model's
+    tokenizer. A grammar that has exceeded it fails until its thread has ended.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class GrammarCompiler(Generic[T]):
         is_spent: Callable[[T], bool] = lambda _: False,
         clock: Callable[[int], float] = cpu_seconds,
     ) -> None:
-        """`is_spent` tells that what was compiled serves nobody any more: whoever asks next has it compiled anew."""
+        """`is_spent` tells that a compiled grammar has become useless: the next request has it compiled again."""
         self._grammars = grammars
         self._is_spent = is_spent
         self._timeout_seconds = timeout_seconds
@@ -154,7 +154,7 @@ class GrammarCompiler(Generic[T]):
     def compile(
         self, structured: StructuredOutput, *, tenant: str = "", keep_on: Callable[[], None] = lambda: None
     ) -> Compilation[T]:
-        """Return the compilation of a grammar when it is done; `keep_on` may raise while it is waited for."""
+        """Return a grammar's compilation when it is done; `keep_on` is called during the wait and may raise."""
         compilation = self.submit(structured, tenant=tenant)
         while not compilation.wait(_LOOK_SECONDS):
             self.check_times()
@@ -162,7 +162,7 @@ class GrammarCompiler(Generic[T]):
         return compilation
 
     def submit(self, structured: StructuredOutput, *, tenant: str = "") -> Compilation[T]:
-        """Return the compilation of a grammar, which may be done already, or failed; starts it if it is new."""
+        """Return a grammar's compilation, which may already be done or failed; starts it if it is new."""
         with self._lock:
             compilation = self._cache.get(structured)
             if compilation is None or self._has_spent(compilation):
@@ -175,7 +175,7 @@ class GrammarCompiler(Generic[T]):
         return compilation
 
     def check_times(self) -> None:
-        """Fail what has run for longer than the time limit, and replace its thread."""
+        """Fail compilations that have exceeded the time limit, and replace their threads."""
         with self._lock:
             for compilation in list(self._at_work):
                 if self._seconds_at_work(compilation) > self._timeout_seconds:
@@ -187,12 +187,12 @@ class GrammarCompiler(Generic[T]):
             self._start_threads()
 
     def wait(self, seconds: float) -> None:
-        """Return when something was done since the last call, or after the given time."""
+        """Return when a compilation has ended since the last call, or after the given time."""
         self._has_finished.wait(seconds)
         self._has_finished.clear()
 
     def _start_threads(self) -> None:
-        """Start what may start. With the lock held, as all below but the thread's own functions."""
+        """Start every compilation that may start. Needs the lock, like all methods below except the thread's own."""
         while compilation := self._pop():
             _start_with_deep_stack(
                 threading.Thread(target=self._work, args=(compilation,), name="grammar", daemon=True)
@@ -204,7 +204,7 @@ class GrammarCompiler(Generic[T]):
         return self._clock(compilation.thread_id) - compilation.started_at
 
     def _pop(self) -> Compilation[T] | None:
-        """Return the next grammar for a thread, None when none waits or no further thread may work."""
+        """Return the next grammar for a thread, None if none waits or no further thread may work."""
         num_slow = sum(map(self._is_slow, self._at_work))
         num_free = min(self._num_threads + num_slow, MAX_THREADS - len(self._overdue)) - len(self._at_work)
         if num_free <= 0:
@@ -214,7 +214,7 @@ class GrammarCompiler(Generic[T]):
         return None if place is None else self._taken(place)
 
     def _taken(self, place: Place[Compilation[T]]) -> Compilation[T]:
-        """Return what waits there, which now has a thread: it waits for no other tenant's turn any more."""
+        """Return the compilation waiting there, which now has a thread: it leaves other tenants' queues."""
         compilation = place.work
         for other in compilation.places.values():
             if other is not place:
@@ -225,7 +225,7 @@ class GrammarCompiler(Generic[T]):
         return self._queue.take(place)
 
     def _has_thread_for(self, tenant: str, *, num_slow: int) -> bool:
-        """Tell whether a tenant may have a thread now: slow grammars, of two tenants or more, hold up each other."""
+        """Tell whether a tenant may have a thread now: slow grammars of several tenants delay only each other."""
         num_before = len(self._at_work) - (0 if tenant in self._slow_tenants else num_slow)
         return num_before < self._num_threads and self._num_threads_of(tenant) < TENANT_THREADS
 
@@ -243,7 +243,7 @@ class GrammarCompiler(Generic[T]):
         return sum(compilation.tenant == tenant for compilation in (*self._at_work, *self._overdue))
 
     def _evict(self) -> None:
-        """Forget the grammars that were not asked for the longest, beyond what is kept."""
+        """Drop the least recently used grammars beyond the limits."""
         num_characters = sum(compilation.num_characters for compilation in self._cache.values())
         while len(self._cache) > MAX_CACHED or (len(self._cache) > 1 and num_characters > MAX_CACHED_CHARACTERS):
             _, forgotten = self._cache.popitem(last=False)
@@ -257,13 +257,13 @@ class GrammarCompiler(Generic[T]):
             del self._cache[compilation.structured]
 
     def _work(self, compilation: Compilation[T]) -> None:
-        """Compile one grammar after the other until none waits, or too many threads are left."""
+        """Compile one grammar after the other until none waits, or too many threads are alive."""
         following: Compilation[T] | None = compilation
         while following is not None:
             following = self._compile(following)
 
     def _compile(self, compilation: Compilation[T]) -> Compilation[T] | None:
-        """Compile and return what this thread is to compile next."""
+        """Compile it, and return what this thread compiles next."""
         compiled, error = None, None
         try:
             self._grammars.load()
@@ -273,7 +273,7 @@ class GrammarCompiler(Generic[T]):
             compiled = self._grammars.compile(compilation.structured)
         except InvalidRequestError as failure:
             error = str(failure)
-        except BaseException as failure:  # noqa: BLE001 - the edge of the thread: a request that hears nothing hangs
+        except BaseException as failure:  # noqa: BLE001 - the edge of the thread: a request without an answer hangs
             error = f"The grammar could not be compiled: {type(failure).__name__}: {failure}"
         with self._lock:
             self._note_pace(compilation)
@@ -294,7 +294,7 @@ def _num_characters(structured: StructuredOutput) -> int:
 
 
 def _start_with_deep_stack(thread: threading.Thread) -> None:
-    """Start a thread; one that is started elsewhere at this moment may get as large a stack, and no smaller one."""
+    """Start a thread; one started by another caller at the same moment may get as large a stack, never a smaller one."""
     with _stack_size:
         usual_bytes = threading.stack_size(STACK_BYTES)
         try:

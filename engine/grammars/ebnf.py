@@ -1,8 +1,8 @@
-"""Writes EBNF grammars (`root ::= …`, as llama.cpp's GBNF and vLLM's `grammar` have them) in llguidance's Lark.
+"""Convert EBNF grammars (`root ::= …`, as in llama.cpp's GBNF and vLLM's `grammar`) to llguidance's Lark.
 
-Every character becomes a terminal of its own. llguidance's lexer takes the longest terminal that matches, so that
-`[a-z]+ "a"` of two terminals would allow nothing, and its own converter makes such; of single characters the parser
-alone decides, and the language stays the one that is written. Knows no library.
+Every character becomes a terminal of its own. llguidance's lexer takes the longest matching terminal, so `[a-z]+ "a"`
+as two terminals would allow nothing, and its own converter produces these; with single characters the parser alone
+decides, and the language is the one that was written.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def is_ebnf(grammar: str) -> bool:
-    """Tell an EBNF grammar from Lark, in which no rule is defined by `::=`."""
+    """Tell whether a grammar is EBNF: no rule of Lark is defined by `::=`."""
     return _DEFINITION.search(grammar) is not None
 
 
 def lark_of(grammar: str) -> str:
-    """Return an EBNF grammar in Lark. Raises InvalidRequestError with the line and what is wrong there."""
+    """Return an EBNF grammar in Lark. Raises InvalidRequestError with the line and its problem."""
     reader = _Reader()
     read = {
         "defined": reader.defined,
@@ -61,7 +61,7 @@ def lark_of(grammar: str) -> str:
 
 
 def _tokens(grammar: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (kind, text, line) of what stands in a grammar, but for blanks and comments."""
+    """Yield (kind, text, line) of a grammar's tokens, without blanks and comments."""
     position, line = 0, 1
     while position < len(grammar):
         match = _TOKEN.match(grammar, position)
@@ -76,7 +76,7 @@ def _tokens(grammar: str) -> Iterator[tuple[str, str, int]]:
 
 @dataclass(slots=True, kw_only=True)
 class _Rule:
-    """A rule on its way into Lark: those of the grammar, and one for each pair of parentheses."""
+    """A rule being converted to Lark: one of the grammar's, or one for a pair of parentheses."""
 
     name: str
     alternatives: list[list[str]] = field(default_factory=lambda: [[]])
@@ -86,7 +86,7 @@ class _Rule:
 
 
 class _Reader:
-    """Takes a grammar token by token, each by the method of its kind."""
+    """Reads a grammar token by token, each with the method for its kind."""
 
     def __init__(self) -> None:
         self.line = 1
@@ -94,7 +94,7 @@ class _Reader:
         self._first_use: dict[str, int] = {}
         self._rules: dict[str, _Rule] = {}
         self._terminals: dict[str, str] = {}
-        self._open: list[_Rule] = []  # the rule that is read, then what is open in it
+        self._open: list[_Rule] = []  # the current rule, then the open parentheses in it
 
     def defined(self, name: str) -> None:
         self._close_rule()
@@ -103,7 +103,7 @@ class _Reader:
         self._open = [self._new_rule(self._name(name))]
 
     def sign(self, _: str) -> None:
-        """Pass over `::=`; it has told the name before it apart from others."""
+        """Skip `::=`, which has marked the name before it as a definition."""
 
     def name(self, name: str) -> None:
         self._first_use.setdefault(name, self.line)
@@ -129,14 +129,14 @@ class _Reader:
 
     def times(self, text: str) -> None:
         if not self._items:
-            raise _wrong(self.line, f"{text} stands behind nothing")
+            raise _wrong(self.line, f"{text} follows nothing that can be repeated")
         least, most = _times(text)
         if most is not None and most < least:
-            raise _wrong(self.line, f"{text} asks for at least {least} and at most {most}")
+            raise _wrong(self.line, f"{text} has the minimum {least} and the maximum {most}")
         repeated = self._items.pop()
         if most == 0:
             return
-        if not repeated.isalnum():  # repeated already
+        if not repeated.isalnum():  # already a repetition
             wrapped = self._new_rule(f"g{len(self._rules)}")
             wrapped.alternatives = [[repeated]]
             repeated = wrapped.name
@@ -152,15 +152,15 @@ class _Reader:
             self._items.append(group.name)
             self._open.append(group)
         elif len(self._open) < 2:
-            raise _wrong(self.line, "a ) has no (")
+            raise _wrong(self.line, "a ) has no matching (")
         else:
             self._open.pop()
 
     def lark(self) -> str:
-        """Return what was read. Raises InvalidRequestError where something is missing."""
+        """Return the result in Lark. Raises InvalidRequestError if something is missing."""
         self._close_rule()
         if "root" not in self._names or self._names["root"] not in self._rules:
-            raise _wrong(1, "no rule is called root, with which the output begins")
+            raise _wrong(1, "there is no rule root, with which the output begins")
         for name, line in self._first_use.items():
             if self._names[name] not in self._rules:
                 raise _wrong(line, f"the rule {name} is not defined")
@@ -170,7 +170,7 @@ class _Reader:
     @property
     def _rule(self) -> _Rule:
         if not self._open:
-            raise _wrong(self.line, "this stands in no rule; a rule begins with its name and ::=")
+            raise _wrong(self.line, "this is outside of a rule; a rule begins with its name and ::=")
         return self._open[-1]
 
     @property
@@ -192,18 +192,18 @@ class _Reader:
         return self._terminals.setdefault(text, f"T{len(self._terminals)}")
 
     def _characters(self, body: str) -> list[tuple[int, bool]]:
-        """Return the characters, and of each whether it was escaped."""
-        found = []
+        """Return the characters, each with whether it was escaped."""
+        characters = []
         for match in _CHARACTER.finditer(body):
             *digits, escaped, plain = match.groups()
             if escaped is not None and escaped not in _ESCAPED:
-                raise _wrong(self.line, rf"\{escaped} is no escape known here")
+                raise _wrong(self.line, rf"\{escaped} is no known escape")
             codes = [int(each, 16) for each in digits if each is not None]
             code = codes[0] if codes else ord(plain if escaped is None else _ESCAPED[escaped])
             if code > _LAST or code in _SURROGATES:
                 raise _wrong(self.line, f"{match[0]} is no character")
-            found.append((code, plain is None))
-        return found
+            characters.append((code, plain is None))
+        return characters
 
     def _ranges(self, codes: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
         index = 0
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _times(text: str) -> tuple[int, int | None]:
-    """Return how often at least, and at most."""
+    """Return the minimum and the maximum of repetitions."""
     if text in "*+?":
         return int(text == "+"), 1 if text == "?" else None
     least, comma, most = text[1:-1].partition(",")

@@ -1,8 +1,7 @@
-"""Writes the keywords that llguidance lacks in those that it has: not, if, dependencies, propertyNames, oneOf.
+"""Rewrite keywords that llguidance lacks with those that it has: not, if, dependencies, propertyNames, oneOf.
 
-What is written allows the same values, or, of `oneOf`, fewer: a property of the other branches is then absent, rather
-than there with a wrong value. A keyword that cannot be written so stays as it is, to be refused by its name. Pure;
-knows no library.
+The result allows the same values or, for `oneOf`, fewer: a property of the other branches is then absent instead of
+having a wrong value. A keyword that cannot be rewritten is kept, to be refused by its name.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ _SINCE = {
     **dict.fromkeys(("if", "then", "else"), 7),
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "prefixItems"), 2019),
 }
-"""The draft of JSON Schema that brought a keyword; before, it constrains nothing."""
+"""The draft of JSON Schema that introduced a keyword; in earlier ones it constrains nothing."""
 
 
 def with_equivalents(root: Schema) -> Schema | None:
-    """Write a schema's keywords anew where that can be done; changes and returns it. None where it must not be used.
+    """Rewrite a schema's keywords where possible; change and return it. Return None if it must not be used.
 
-    One with keywords that came after the draft that it names is not written anew: its opposite would be another one to
-    each reader. And a `oneOf` that is left must not stand beside a narrowed schema: branches that overlap might seem
-    not to.
+    A schema with keywords newer than the draft that it names is not rewritten: readers would disagree on its opposite.
+    And a remaining `oneOf` must not stand beside a narrowed schema: overlapping branches might seem disjoint.
     """
     schemas = schemas_in(root)
     draft = re.search(r"draft-?0?(\d{1,4})", str(root.get("$schema")))
@@ -45,7 +43,7 @@ def with_equivalents(root: Schema) -> Schema | None:
 
 
 def _write(schemas: list[Schema], negation: Negation) -> None:
-    for schema in reversed(schemas):  # inner ones first: what is negated has then been written anew
+    for schema in reversed(schemas):  # inner ones first: a negated schema has then been rewritten
         negation.place = schema
         for write in (_not, _if, _dependencies, _property_names, _least_one_property, _one_of):
             try:
@@ -53,7 +51,7 @@ def _write(schemas: list[Schema], negation: Negation) -> None:
             except (Inexpressible, RecursionError):
                 continue
             except (AttributeError, KeyError, TypeError, ValueError):
-                return  # no JSON schema: llguidance says what is wrong with it
+                return  # no JSON schema: llguidance reports the error
 
 
 def _not(schema: Schema, negation: Negation) -> None:
@@ -74,11 +72,11 @@ def _if(schema: Schema, negation: Negation) -> None:
 
 def _dependencies(schema: Schema, _: Negation) -> None:
     names = {name for name in _DEPENDENCIES if isinstance(schema.get(name), dict)}
-    wanted = [
+    dependencies = [
         (name, needed) for keyword in _DEPENDENCIES if keyword in names for name, needed in schema[keyword].items()
     ]
     if names:
-        choices = [{"anyOf": [_absent(name), _with(name, needed)]} for name, needed in wanted]
+        choices = [{"anyOf": [_absent(name), _with(name, needed)]} for name, needed in dependencies]
         replace_keywords(schema, names, {"allOf": choices} if choices else {})
 
 
@@ -108,7 +106,7 @@ def _property_names(schema: Schema, negation: Negation) -> None:
 
 
 def _least_one_property(schema: Schema, _: Negation) -> None:
-    """Write that there is a property as which one there is; llguidance counts only others than those named."""
+    """Replace minProperties 1 by a choice of the property; llguidance counts only others than the named ones."""
     properties = schema.get("properties")
     if schema.get("minProperties") != 1 or "maxProperties" in schema or not properties:
         return
@@ -137,7 +135,7 @@ def _one_of(schema: Schema, negation: Negation) -> None:
 
 
 def _scope(schema: Schema, without: set[str], negation: Negation) -> dict[str, Any]:
-    """Return what is known of a schema's values while some of its keywords are looked away from."""
+    """Return what is known of a schema's values without some of its keywords."""
     rest = {key: value for key, value in schema.items() if key not in without}
     return {"types": negation.types_of(rest) or TYPES, "names": negation.names_of(rest)}
 

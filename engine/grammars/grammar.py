@@ -1,7 +1,7 @@
-"""Grammars over one model's tokens, by llguidance: compile, match token by token, say which tokens may come next.
+"""Grammars over one model's tokens, by llguidance: compile, match token by token, compute the allowed next tokens.
 
-This is the one file that needs llguidance, and it is imported on first use: an engine without it runs, and refuses
-requests with a grammar. Knows no scheduler and no tensors.
+The only file that needs llguidance, which is imported on first use: an engine without it runs, and refuses requests
+with a grammar.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from engine.tokenizer import load_tokenizer
 
 _MAX_THREADS = 8
 _PARALLEL_FROM = 16
-"""Masks, at 2 to 5 µs each, that are worth waking other threads (vocabulary of 1,024, EPYC Zen 4, 2026-11-21)."""
+"""Masks, at 2 to 5 µs each, that justify waking other threads (vocabulary of 1,024, EPYC Zen 4, 2026-11-21)."""
 
 _COERCE = "Enable 'coerce_one_of' option"
 _COERCE_HERE = "Set one_of_as_any_of to true in the line"
-"""How an option that llguidance names is given here."""
+"""Our name for the option that llguidance names."""
 
 _NOTHING_FITS = "NoExtensionBias"
-"""What llguidance says where no token may come first."""
+"""llguidance's message if no first token is possible."""
 
 LEXER_FUEL = 100_000
-"""What building a grammar's regexes may cost, in llguidance's measure; its own bound is 1,000,000.
+"""Limit on building a grammar's regexes, in llguidance's measure; its own limit is 1,000,000.
 
-Of the grammars that stay below, those with most lexemes take longest, 2,000 properties with a pattern each 0.7 s and
+Of the grammars below it, those with the most lexemes take longest: 2,000 properties with a pattern each 0.7 s, and
 twice as many four times that (llguidance 1.9.1, an Intel Xeon with other work on it, 2026-11-22). Symbols and lexer
-states have its own bounds.
+states have llguidance's own limits.
 """
 
 FIRST_STEP_FUEL, FIRST_STEP_ITEMS = 20_000, 10_000
-"""What a token may cost, in llguidance's measures of regexes and of rules, while forced tokens are looked for.
+"""Limits per token, in llguidance's measures of regexes and of rules, while forced tokens are searched for.
 
-Its own bounds are 200,000 and 50,000. A forced byte of a long repetition takes 2 of the fuel and 2.5 µs, with no other
-thread running: at most 10,000 are looked for at once. What needs more goes on without forced tokens: 8 of 990 JSON
+Its own limits are 200,000 and 50,000. A forced byte of a long repetition takes 2 of the fuel and 2.5 µs, with no other
+thread running: at most 10,000 are found at once. Grammars that need more continue without forced tokens: 8 of 990 JSON
 schemas of public collections with a vocabulary of 1,024, and 7 of 72 of the largest with one of 64,000; most have
 patterns that count words in a bounded string. None needs more items (llguidance 1.9.1, EPYC Zen 4 beside other work,
 2026-11-23).
@@ -61,8 +61,8 @@ patterns that count words in a bounded string. None needs more items (llguidance
 def check_grammar(structured: StructuredOutput) -> None:
     """Raise InvalidRequestError with the reason, such as an unsupported keyword's name, if this cannot be compiled.
 
-    Needs no model. Takes about a millisecond, and with tens of thousands of choices seconds. Like
-    `GrammarTokens.compile` it belongs on a thread of the GrammarCompiler, which has the stack for it.
+    Needs no model. Takes about a millisecond, with tens of thousands of choices seconds. Like `GrammarTokens.compile`
+    it must run on a thread of the GrammarCompiler, which has the stack for it.
     """
     _check_size(structured)
     refusals: list[str] = []
@@ -75,7 +75,7 @@ def check_grammar(structured: StructuredOutput) -> None:
 
 
 class GrammarTokens:
-    """One model's tokens as llguidance sees them; loaded by the first `load`. Safe to use from several threads."""
+    """One model's tokens in llguidance's form; loaded by the first `load`. Thread-safe."""
 
     def __init__(self, model_path: Path, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._path = model_path
@@ -85,13 +85,13 @@ class GrammarTokens:
         self._tokens: Any = None
 
     def load(self) -> None:
-        """Read the model's tokenizer once. Raises InvalidRequestError when there is none, or none that can be used."""
+        """Read the model's tokenizer once. Raises InvalidRequestError if there is none or it cannot be used."""
         with self._lock:
             if self._tokens is None:
                 self._tokens = self._load()
 
     def compile(self, structured: StructuredOutput) -> GrammarMatcher:
-        """Return a matcher at the start, its first mask computed. Raises InvalidRequestError with the reason."""
+        """Return a matcher at the start, with its first mask computed. Raises InvalidRequestError with the reason."""
         _check_size(structured)
         self.load()
         refusals: list[str] = []
@@ -139,30 +139,30 @@ class GrammarTokens:
 
 
 class MaskFiller:
-    """Write the masks of many matchers at once, without the interpreter's lock; many of them on threads of its own."""
+    """Write the masks of many matchers at once, without the interpreter's lock; large numbers on its own threads."""
 
     def __init__(self) -> None:
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._num_threads = max(1, min(_MAX_THREADS, num_cores // 2))
         self._executor = _llguidance().LLExecutor(num_threads=self._num_threads)
 
-    def fill(self, wanted: Iterable[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
+    def fill(self, requests: Iterable[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
         """Write, for (matcher, row, drafts), the allowed tokens before each draft and after the last one.
 
-        `words` is `[rows, ceil(vocab / 32)]`, contiguous; a matcher with k drafts fills the rows `row` to
-        `row + k`. The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that meets a limit of
-        llguidance has an `error` afterwards, and its masks mean nothing.
+        `words` is `[rows, ceil(vocab / 32)]`, contiguous; a matcher with k drafts fills the rows `row` to `row + k`.
+        The drafts must be allowed (`GrammarMatcher.num_allowed`). A matcher that exceeds a limit of llguidance has an
+        `error` afterwards, and its masks are meaningless.
         """
-        wanted = list(wanted)
-        self._fill(wanted, words)
-        overrun = [each for each in wanted if each[0].inner.is_error() and each[0].fall_back()]
+        requests = list(requests)
+        self._fill(requests, words)
+        overrun = [each for each in requests if each[0].inner.is_error() and each[0].fall_back()]
         if overrun:
             self._fill(overrun, words)
 
-    def _fill(self, wanted: list[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
+    def _fill(self, requests: list[tuple[GrammarMatcher, int, list[int]]], words: npt.NDArray[np.int32]) -> None:
         plain: list[tuple[Any, int]] = []
         drafted: list[tuple[Any, int, list[int]]] = []
-        for matcher, row, drafts in wanted:
+        for matcher, row, drafts in requests:
             if drafts:
                 drafted.append((matcher.inner, row, drafts))
             else:
@@ -179,7 +179,7 @@ class MaskFiller:
 
 
 def _check_size(structured: StructuredOutput) -> None:
-    """Refuse what might need more stack than there is."""
+    """Refuse a grammar that might need more stack than there is."""
     text = structured.json if structured.json is not None else structured.grammar
     if isinstance(text, str):
         check_text(text, title=_TITLES[structured.kind])
@@ -199,8 +199,8 @@ _UNFORCED = '%llguidance {"no_forcing": true}\n'
 
 
 def _without_forcing(source: str) -> str:
-    """Return a grammar of `_sources` so that it forces no tokens: each is sampled."""
-    if not source.startswith("{"):  # Lark, in which no grammar begins so
+    """Return a grammar of `_sources` changed to force no tokens: each is sampled."""
+    if not source.startswith("{"):  # Lark: no Lark grammar begins with a brace
         return _UNFORCED + source
     written = json.loads(source)
     for grammar in written["grammars"]:
@@ -211,13 +211,13 @@ def _without_forcing(source: str) -> str:
 
 
 def kept_schema(text: str, *, one_of_as_any_of: bool) -> Schema:
-    """Return a JSON schema as llguidance is to read it."""
+    """Return a JSON schema in the form for llguidance."""
     return without_idle_keywords(text, is_kept_format=_is_kept_format, one_of_as_any_of=one_of_as_any_of)
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_kept_format(name: str) -> bool:
-    """Tell whether llguidance keeps texts to a format; others are annotations."""
+    """Tell whether llguidance enforces a format; others are annotations."""
     write = _llguidance().LLMatcher
     schema = {"type": "string", "format": name}
     is_error, _ = write.validate_grammar_with_warnings(write.grammar_from_json_schema(schema), limits=_limits())
@@ -225,7 +225,7 @@ def _is_kept_format(name: str) -> bool:
 
 
 def _sources(structured: StructuredOutput) -> Iterator[str]:
-    """Write the grammar in llguidance's own form, then in others of the same meaning, for when one is refused."""
+    """Yield the grammar in llguidance's own form, then in equivalent forms to try if one is refused."""
     write = _llguidance().LLMatcher
     if structured.json is not None or structured.json_object:
         text = structured.json if isinstance(structured.json, str) else '{"type": "object"}'
@@ -246,7 +246,7 @@ def _sources(structured: StructuredOutput) -> Iterator[str]:
 
 
 def _is_small(schema: Schema) -> bool:
-    """Tell whether a schema, with what was written anew, is as small as a user's must be."""
+    """Tell whether a rewritten schema is within the size limits of a user's."""
     try:
         check_text(json.dumps(schema, ensure_ascii=False), title="JSON schema")
     except (InvalidRequestError, RecursionError):
@@ -255,7 +255,7 @@ def _is_small(schema: Schema) -> bool:
 
 
 def _lark(grammar: str) -> str:
-    """Write a grammar in Lark with ASCII classes. Raises InvalidRequestError if it is wrong, or becomes too large."""
+    """Return a grammar in Lark with ASCII classes. Raises InvalidRequestError if it is invalid or becomes too large."""
     if not is_ebnf(grammar):
         return ascii_lark(grammar)
     lark = lark_of(grammar)
@@ -269,7 +269,7 @@ def _refusal(structured: StructuredOutput, message: str) -> InvalidRequestError:
         names = ", ".join(json.loads(unsupported[1]))
         return InvalidRequestError(f"The JSON schema uses {names}, which is not supported; remove it.")
     if structured.regex is not None and (cause := re.search("^error: (.*)", message, re.MULTILINE)):
-        message = cause[1]  # before it stands a grammar that the user has not written
+        message = cause[1]  # before it is a grammar that the user has not written
     if shortened(message) == _NOTHING_FITS:
         message = "no text fits it; a rule that leads only to itself, or to what cannot be, never ends"
     message = message.replace(_COERCE, _COERCE_HERE)

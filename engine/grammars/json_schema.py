@@ -1,6 +1,6 @@
-"""Finds the schemas in a JSON schema, and writes them in the keywords that llguidance keeps, with the same meaning.
+"""Find the schemas in a JSON schema, and rewrite them in keywords that llguidance supports, with the same meaning.
 
-Pure: parsed JSON in, parsed JSON out; knows no library and no token.
+Pure: parsed JSON in, parsed JSON out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ONE |= {"else", "if", "not", "then", "unevaluatedItems", "unevaluatedProperties
 _SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 """Keywords whose value may be a list of schemas."""
 _NAMED = frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"})
-"""Keywords whose value names schemas; what is called "format" in it is no keyword."""
+"""Keywords whose value maps names to schemas; a "format" among the names is no keyword."""
 
 
 KEYWORDS = (_ONE | _SEVERAL | _NAMED) - {"$defs", "definitions", "contentSchema"} | {
@@ -33,7 +33,7 @@ NARROWED = "x-narrowed"
 """Marks a schema that allows less than the user's: its opposite would allow more."""
 
 _LEAST_FRACTION = 1e-15
-"""Stands for the number next to 0, whose hundreds of digits no regex holds."""
+"""Replaces the number next to 0, whose hundreds of digits no regex holds."""
 
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DATE = f"^([0-9]{{4}}-(0[13-9]|1|02-([01]|2[0-8]))|{_LEAP_YEAR}-02-29)"
@@ -43,18 +43,18 @@ _CLOSER_PATTERNS = {
     "time": ["^.{6}[0-5]"],
     "email": [r"^[^@]{1,64}@([^.]{1,63}\.)*[^.]{1,63}$"],
 }
-"""What validators ask of formats, and llguidance 1.9.1 does not.
+"""Patterns for formats that validators check more strictly than llguidance 1.9.1.
 
-29 February in leap years alone; second 60, which RFC 3339 has in leap seconds alone, not at all; at most 64 characters
-before the @ and 63 in a label behind it (RFC 5321 4.5.3.1, RFC 1035 2.3.4).
+29 February only in leap years; no second 60, which RFC 3339 allows only for leap seconds; at most 64 characters before
+the @ and 63 in a label after it (RFC 5321 4.5.3.1, RFC 1035 2.3.4).
 """
 
 
 def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], one_of_as_any_of: bool) -> Schema:
     """Return a schema without keywords that constrain nothing, which llguidance would refuse.
 
-    An unknown `format` is an annotation (JSON Schema 2020-12, Validation 7.2.1). `one_of_as_any_of` has `oneOf`
-    taken as `anyOf`, which asks for less.
+    An unknown `format` is an annotation (JSON Schema 2020-12, Validation 7.2.1). `one_of_as_any_of` treats `oneOf` as
+    `anyOf`, which allows more.
     """
     root: Schema = json.loads(text)
     for schema in schemas_in(root):
@@ -71,10 +71,10 @@ def without_idle_keywords(text: str, *, is_kept_format: Callable[[str], bool], o
 
 
 def close_bounds(root: Schema) -> None:
-    """Write whole bounds that are exclusive as inclusive ones next to them, where a fraction bounds the other side.
+    """Turn exclusive integer bounds into inclusive ones next to them if the other bound is a fraction.
 
-    Between n, exclusive, and a fraction below n + 1 llguidance 1.9.1 accepts n; likewise between negative ones. The
-    two may stand in different schemas of one document.
+    Between n, exclusive, and a fraction below n + 1 llguidance 1.9.1 accepts n; likewise between negative ones. The two
+    may be in different schemas of one document.
     """
     schemas = schemas_in(root)
     for most, least, towards, rounded in (("Maximum", "Minimum", 1, math.floor), ("Minimum", "Maximum", -1, math.ceil)):
@@ -91,11 +91,11 @@ def close_bounds(root: Schema) -> None:
 def _close(schema: Schema, least: str, bound: float, towards: int) -> None:
     inside = math.nextafter(bound, bound + towards) if bound else towards * _LEAST_FRACTION
     nearer = max if towards > 0 else min
-    given = schema.get(least.lower(), inside)
-    if not isinstance(given, int | float):
-        return  # no JSON schema: llguidance says what is wrong with it
+    limit = schema.get(least.lower(), inside)
+    if not isinstance(limit, int | float):
+        return  # no JSON schema: llguidance reports the error
     del schema[f"exclusive{least}"]
-    schema[least.lower()] = nearer(given, inside)
+    schema[least.lower()] = nearer(limit, inside)
     if not bound:
         schema[NARROWED] = True
 
@@ -111,9 +111,9 @@ def _may_be_closer(name: str, schema: Schema) -> bool:
 def schemas_in(root: Schema) -> list[Schema]:
     """Return every schema object in a schema, itself first, outer ones before inner ones.
 
-    They stand under keywords, and wherever a reference within the document points to.
+    They are the values of keywords, and targets of references within the document.
     """
-    found: list[Schema] = []
+    schemas: list[Schema] = []
     seen: set[int] = set()
     left: list[Any] = [root]
     references: list[str] = []
@@ -122,17 +122,17 @@ def schemas_in(root: Schema) -> list[Schema]:
         if not isinstance(schema, dict) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        found.append(schema)
+        schemas.append(schema)
         left += reversed(list(_inner(schema)))
         references += [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
         if not left:
             left = [target_of(root, reference) for reference in references]
             references.clear()
-    return found
+    return schemas
 
 
 def target_of(root: Schema, reference: str) -> Any:
-    """Return what a reference within the document points to, None where there is nothing."""
+    """Return the target of a reference within the document, None if there is none."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     target: Any = root
@@ -148,9 +148,9 @@ def target_of(root: Schema, reference: str) -> Any:
 
 
 def replace_keywords(schema: Schema, names: set[str], added: Schema) -> None:
-    """Put keywords in the place of others, whose place may decide on the order of properties."""
+    """Replace keywords by others at the same place, which may determine the order of properties."""
     if not isinstance(schema.get("allOf", []), list):
-        return  # no JSON schema: llguidance says what is wrong with it
+        return  # no JSON schema: llguidance reports the error
     places = [name for name in schema if name in names]
     if added.keys() & (schema.keys() - names):
         together = [*schema.get("allOf", []), added]

@@ -1,4 +1,4 @@
-"""How large a grammar may be before llguidance reads it. Knows no grammar and no library."""
+"""Limits on a grammar's size, checked before llguidance reads it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ MAX_CHARACTERS = 2**20
 MAX_OPENINGS = 20_000
 """Opening brackets and lines of a JSON schema or a grammar, each of which may stand for one more level.
 
-llguidance descends into references and rules by recursion, and a stack that overflows ends the process. These bounds
-keep what it needs below `engine.grammars.compiler.STACK_BYTES`. Stack that checking and compiling took, in the worst of
-many shapes (llguidance 1.9.1, x86-64, 2026-11-21):
+llguidance descends into references and rules by recursion, and a stack overflow ends the process. These limits keep the
+stack it needs below `engine.grammars.compiler.STACK_BYTES`. Stack for checking and compiling, in the worst of many
+shapes (llguidance 1.9.1, x86-64, 2026-11-21):
   JSON schema: 4.9 KiB for each opening (nested `items`; nested `prefixItems` 3.4; in chains of definitions, arrays 3.7,
     plain references 3.3, objects and `anyOf` 3), and 0.3 KiB for each name in `required`, which has 5 characters;
   grammar: 3.1 KiB for each rule that names the next, 2.3 KiB for each terminal (4.7 for one in `~( )`), 1.8 KiB for
-    each parenthesis, of which at most 29 may stand in one another.
-So 20,000 openings need at most 96 MiB, and names in 2**20 characters 64 MiB. All else took the same 52 KiB at every
-length: sequences, alternatives, choices, and regexes, in which llguidance allows 250 levels. Copying a matcher, asking
-for masks and dropping it took 24 KiB whatever was compiled: other threads need no more stack than they have.
+    each parenthesis, of which at most 29 may be nested.
+So 20,000 openings need at most 96 MiB, and names in 2**20 characters 64 MiB. Everything else took the same 52 KiB at
+every length: sequences, alternatives, choices, and regexes, in which llguidance allows 250 levels. Copying a matcher,
+computing masks and dropping it took 24 KiB for any grammar: other threads need no larger stack.
 """
 
 

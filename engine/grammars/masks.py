@@ -1,4 +1,4 @@
-"""One step's token masks: a row for each sampled row of logits whose sequence has a grammar. Knows no grammar library.
+"""One step's token masks: a row for each sampled row of logits whose sequence has a grammar.
 
 They are written on the host while the device computes the step, and applied to the logits by kernels/token_mask.py.
 """
@@ -24,12 +24,12 @@ from kernels.token_mask import apply_token_mask
 
 _Words = npt.NDArray[np.int32]
 _Wanted = tuple[GrammarMatcher, int, list[int]]
-"""Whose mask, the row in which it is to be written, and the drafts after which further rows follow."""
+"""A sequence's matcher, the row for its mask, and the drafts, each followed by a further row."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """Which tokens some of the sampled rows may take: `words` `[masked, ceil(vocab / 32)]` int32, `rows` `[masked]`."""
+    """The tokens allowed in some sampled rows: `words` `[masked, ceil(vocab / 32)]` int32, `rows` `[masked]`."""
 
     words: Tensor
     rows: Tensor
@@ -46,10 +46,10 @@ class RowMasks:
 
 
 class MaskWriter:
-    """Write masks into a buffer that is used again in every step.
+    """Write masks into a buffer that is reused in every step.
 
-    That is safe because the tokens that were sampled with it are read before it is written again: by then the device
-    has copied it.
+    That is safe because the tokens sampled with it are read before it is written again: by then the device has copied
+    it.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class MaskWriter:
         self._buffer = self._allocate(0)
 
     def write(self, plan: StepPlan) -> RowMasks | None:
-        """Return the masks of the plan's sampled rows, None when no sequence has a grammar; note how long they took."""
-        wanted: dict[Sequence, _Wanted] = {}
+        """Return the masks of the plan's sampled rows, None if no sequence has a grammar; record how long they took."""
+        requests: dict[Sequence, _Wanted] = {}
         early: list[tuple[int, frozenset[int]]] = []
         rows: list[int] = []
         row = 0
@@ -71,40 +71,40 @@ class MaskWriter:
             if (matcher := cast("GrammarMatcher | None", sequence.matcher)) is not None:
                 drafts = sequence.draft_token_ids[: num_sampled - 1]
                 drafts = drafts[: matcher.num_allowed(drafts)] if drafts else drafts
-                wanted[sequence] = matcher, len(rows), drafts
+                requests[sequence] = matcher, len(rows), drafts
                 early += _early_rows(sequence, len(rows), num_sampled)
                 rows += range(row, row + num_sampled)
             row += num_sampled
-        if not wanted:
+        if not requests:
             return None
         words = self._mask_rows(len(rows))
-        if any(drafts for _, _, drafts in wanted.values()):
+        if any(drafts for _, _, drafts in requests.values()):
             words.fill(-1)  # rows after a draft that the grammar does not allow are not written, and not used
-        plan.grammar_seconds = self._fill(wanted, words)
+        plan.grammar_seconds = self._fill(requests, words)
         for mask_row, stop_token_ids in early:
             _hold_off_stops(words[mask_row], stop_token_ids)
         return self._upload(rows)
 
-    def _fill(self, wanted: dict[Sequence, _Wanted], words: _Words) -> dict[Sequence, float]:
+    def _fill(self, requests: dict[Sequence, _Wanted], words: _Words) -> dict[Sequence, float]:
         """Write the masks; return how long each sequence's grammar kept the device waiting since its last mask.
 
-        Those of a tenant may be written on several threads, and share the time; those of another wait for them.
+        Masks of one tenant may be written on several threads, and share the time; those of other tenants wait for them.
         """
         if self._filler is None:
             self._filler = MaskFiller()
         seconds: dict[Sequence, float] = {}
-        for group in _by_tenant(wanted):
+        for group in _by_tenant(requests):
             start = self._clock()
-            self._filler.fill([wanted[sequence] for sequence in group], words)
+            self._filler.fill([requests[sequence] for sequence in group], words)
             mean = (self._clock() - start) / len(group)
             for sequence in group:
-                matcher = wanted[sequence][0]
+                matcher = requests[sequence][0]
                 seconds[sequence] = mean + matcher.seconds
                 matcher.seconds = 0.0
         return {} if self._device_is_busy() else seconds
 
     def _device_is_busy(self) -> bool:
-        """Tell whether the device still computes the step: then nothing has waited for masks."""
+        """Tell whether the device still computes the step: nothing has then waited for masks."""
         return self._device.type == "cuda" and not torch.cuda.current_stream(self._device).query()
 
     def _mask_rows(self, count: int) -> _Words:
@@ -137,8 +137,8 @@ def _early_rows(sequence: Sequence, mask_row: int, num_sampled: int) -> list[tup
 
 def _hold_off_stops(words: _Words, stop_token_ids: frozenset[int]) -> None:
     """Forbid the stop tokens, unless nothing else is allowed: a complete text cannot be made longer."""
-    held = words.view(np.uint32).copy()
+    remaining = words.view(np.uint32).copy()
     for token_id in stop_token_ids:
-        held[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
-    if held.any():
-        words[:] = held.view(np.int32)
+        remaining[token_id // 32] &= np.uint32(~(1 << token_id % 32) & 0xFFFFFFFF)
+    if remaining.any():
+        words[:] = remaining.view(np.int32)

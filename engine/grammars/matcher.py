@@ -1,9 +1,8 @@
-"""Where one sequence's output stands in its grammar: at first with little work allowed for each token, then with more.
+"""Position of one sequence's output in its grammar, with a small work limit per token at first, then a larger one.
 
-Made by grammar.py, which compiles a grammar twice. The first form finds the tokens that must follow, and is allowed
-little work: llguidance finds all of them at once, on the thread that runs the steps, and nothing but its limits ends
-that. Where they do, the second form goes on, which is allowed more and forces nothing: a token then costs what its own
-mask costs, however long the text that must follow.
+Made by grammar.py, which compiles a grammar twice. The first form finds forced tokens, and has small limits: llguidance
+finds all of them at once, on the thread that runs the steps, and only its limits stop it. When they do, the second form
+takes over, with larger limits and no forced tokens: a token then costs only its own mask, however long the forced text.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _MAX_FORCED = 1024
-"""Forced tokens that a matcher keeps."""
+"""Maximum of forced tokens that a matcher keeps."""
 
 MAX_FIRST_BYTES = 10_000
-"""Of a text with which a grammar begins, and that is cut into tokens at once; later ones are bounded by the fuel."""
+"""Length of a grammar's initial text that is tokenized at once; later texts are limited by the fuel."""
 
 _REPLAYED = 64
-"""Tokens that are followed between two masks, each of which gives llguidance its fuel anew."""
+"""Tokens replayed between two masks, each of which resets llguidance's fuel."""
 
 _MAX_SHOWN = 400
 """Characters of llguidance's own message that an error quotes."""
@@ -33,7 +32,7 @@ _R = TypeVar("_R")
 def _timed(
     work: Callable[Concatenate[GrammarMatcher, _P], _R],
 ) -> Callable[Concatenate[GrammarMatcher, _P], _R]:
-    """Count how long a method works."""
+    """Measure how long a method works."""
 
     @functools.wraps(work)
     def timed(matcher: GrammarMatcher, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -47,7 +46,7 @@ def _timed(
 
 
 class _Copies:
-    """What all copies of a matcher share."""
+    """State shared by all copies of a matcher."""
 
     __slots__ = ("is_spent",)
 
@@ -56,28 +55,28 @@ class _Copies:
 
 
 class GrammarMatcher:
-    """Where one sequence's output stands in its grammar. Not thread-safe."""
+    """Position of one sequence's output in its grammar. Not thread-safe."""
 
     __slots__ = ("_copies", "_eos_token_ids", "_followed", "_forced", "_num_followed", "_unforced", "inner", "seconds")
 
     def __init__(
         self, matcher: Any, eos_token_ids: tuple[int, ...], *, unforced: Any = None, copies: _Copies | None = None
     ) -> None:
-        """Take llguidance's matcher at the start, and `unforced` as the one to go on with where its limits end it."""
+        """Take llguidance's matcher at the start, and `unforced` to take over when its limits stop it."""
         self.inner = matcher
         self._copies = _Copies() if copies is None else copies
         self._eos_token_ids = eos_token_ids
         self._unforced = unforced  # at the start, shared by all copies; None once it is in use
         self._followed: list[int] = []
-        self._forced: list[int] = []  # as they were found last, of which so many were followed; copies share it
+        self._forced: list[int] = []  # as last found, and how many were followed; copies share it
         self._num_followed = 0
         self.seconds = 0.0
-        """How long it has worked since this was last set to 0, masks not counted."""
+        """Time it has worked since this was last set to 0, without masks."""
 
     def copy(self) -> GrammarMatcher:
-        """Return a matcher at the same place. Of llguidance's limits the copies share those of the regexes.
+        """Return a matcher at the same position. The copies share llguidance's limits of regexes.
 
-        Where one copy meets such a limit, each of the others does so at its next token, and falls back too.
+        When one copy exceeds such a limit, each of the others does so at its next token, and falls back too.
         """
         copied = GrammarMatcher(
             self.inner.deep_copy(), self._eos_token_ids, unforced=self._unforced, copies=self._copies
@@ -87,7 +86,7 @@ class GrammarMatcher:
         return copied
 
     def start(self) -> None:
-        """Find the first mask and the tokens that must come first; a long text is left to be sampled."""
+        """Compute the first mask and the forced first tokens; a long text is left to be sampled."""
         self.inner.compute_bitmask()
         if (self.inner.is_error() or len(self.inner.compute_ff_bytes()) > MAX_FIRST_BYTES) and self.fall_back():
             self.inner.compute_bitmask()
@@ -95,9 +94,9 @@ class GrammarMatcher:
 
     @_timed
     def accept(self, token_id: int) -> bool:
-        """Go on by a token; False, and an `error` from then on, if the grammar does not allow it here.
+        """Advance by a token; return False, and set `error`, if the grammar does not allow it here.
 
-        An end-of-sequence token is allowed where the text is complete, and changes nothing.
+        An end-of-sequence token is allowed when the text is complete, and changes nothing.
         """
         if not self._goes_on_by(token_id) and not (self.fall_back() and self._goes_on_by(token_id)):
             return False
@@ -108,7 +107,7 @@ class GrammarMatcher:
         return True
 
     def replay(self, token_ids: Sequence[int]) -> bool:
-        """Go on by the output of an earlier run; False if the grammar does not allow it."""
+        """Advance by the output of an earlier run; return False if the grammar does not allow it."""
         for index, token_id in enumerate(token_ids):
             if index % _REPLAYED == 0 and not self.inner.is_error():
                 self.inner.compute_bitmask()
@@ -118,19 +117,19 @@ class GrammarMatcher:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether one of the copies has met a limit for good: then each of the others soon does."""
+        """Tell whether one of the copies has permanently exceeded a limit: each of the others soon will."""
         return self._copies.is_spent
 
     @property
     def error(self) -> str | None:
-        """Return why nothing can be matched any more: a token that was not allowed, or a limit of llguidance."""
+        """Return why matching cannot continue: a token that was not allowed, or a limit of llguidance."""
         return shortened(self.inner.get_error()) if self.inner.is_error() else None
 
     @_timed
     def forced_tokens(self) -> list[int]:
-        """Return the next tokens that must follow, an end-of-sequence token where the text can only end; often none.
+        """Return the next tokens that must follow, an end-of-sequence token if the text can only end; often empty.
 
-        They are found once for as long as they are followed.
+        They are computed once and reused while they are followed.
         """
         return self._find_forced()
 
@@ -148,7 +147,7 @@ class GrammarMatcher:
 
     @_timed
     def num_allowed(self, token_ids: list[int]) -> int:
-        """Return how many of these tokens, one after the other, could follow before an end-of-sequence token."""
+        """Return how many of these tokens could follow, one after the other, before an end-of-sequence token."""
         for index, token_id in enumerate(token_ids):
             if token_id in self._eos_token_ids:
                 token_ids = token_ids[:index]
@@ -161,7 +160,7 @@ class GrammarMatcher:
         return num_allowed
 
     def fall_back(self) -> bool:
-        """Go on with the form that is allowed more and forces nothing; tell whether that was possible: it is once."""
+        """Switch to the form with larger limits and no forced tokens, which is possible once; return whether it was."""
         if self._unforced is None:
             self._copies.is_spent |= self.inner.is_error()
             return False

@@ -1,6 +1,6 @@
-"""Tells what the values of a JSON schema have in common: their types, their properties, whether two schemas share one.
+"""What the values of a JSON schema have in common: their types, their properties, whether two schemas are disjoint.
 
-Pure; knows no library. What it tells holds for all values of a schema, and it need not see everything.
+Pure. Results hold for all values of a schema, but may miss facts.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ T = TypeVar("T")
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
 MAX_VISITS = 20_000
-"""Schemas that may be looked at for one grammar: what it costs in Python, which holds the interpreter's lock."""
+"""Limit on schemas visited for one grammar: visits cost Python time, which holds the interpreter's lock."""
 
 _PARTS_PER_VISIT = 64
-"""Names, values or characters that are read as quickly as one schema is looked at."""
+"""Names, values or characters whose reading costs as much as a visit."""
 
 _KINDS = {type(None): "null", bool: "boolean", dict: "object", list: "array", int: "number", float: "number"}
 
 
 class Inexpressible(Exception):
-    """The opposite of a schema cannot be said, or not within MAX_VISITS."""
+    """The opposite of a schema cannot be expressed, or not within MAX_VISITS."""
 
 
 class Meaning:
-    """Reads the schemas of one document."""
+    """Analyses the schemas of one document."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._has_scopes = any(map(_begins_scope, schemas_in(root)[1:]))
         self.place: Schema | None = None
-        """The schema that is being written anew: what refers to it says nothing that can be told yet."""
+        """The schema that is being rewritten: references to it tell nothing yet."""
         self._num_visits = 0
         self._values: dict[int, tuple[Any, dict[str, set[str]]]] = {}
-        """Listed values by their kinds, for each list by its identity; the list is held, so that this stays its own."""
+        """Listed values by type, keyed by the list's identity; the list is referenced, so that its id stays unique."""
         self._followed: list[str] = []
 
     def are_disjoint(self, first: Any, second: Any) -> bool:
-        """Tell whether no value can fit both, as far as that shows."""
+        """Tell whether no value can match both, as far as can be seen."""
         self._count(1, first, second)
         if first is False or second is False:
             return True
@@ -62,31 +62,31 @@ class Meaning:
         if isinstance(schema, bool) or not isinstance(schema, dict):
             return frozenset() if schema is False else TYPES
         schema = _sure(schema)
-        given = schema.get("type")
-        found = TYPES
-        if given is not None:
-            self._count(0, given)
-            found = frozenset(
-                "number" if kind == "integer" else kind for kind in as_list(given) if isinstance(kind, str)
+        types = schema.get("type")
+        possible = TYPES
+        if types is not None:
+            self._count(0, types)
+            possible = frozenset(
+                "number" if kind == "integer" else kind for kind in as_list(types) if isinstance(kind, str)
             )
         if (values := self._values_of(schema)) is not None:
-            found &= values.keys()
+            possible &= values.keys()
         for part in self._conjuncts(schema):
-            found &= self._types_within(part)
+            possible &= self._types_within(part)
         if branches := self._branches(schema):
-            found &= frozenset().union(*map(self._types_within, branches))
-        return found
+            possible &= frozenset().union(*map(self._types_within, branches))
+        return possible
 
     def names_of(self, schema: Any) -> frozenset[str] | None:
-        """Return the only properties that a schema's objects may have, None where there is no end of them."""
+        """Return the only properties that a schema's objects may have, None if any are allowed."""
         if not isinstance(schema, dict):
             return None
         schema = _sure(schema)
         if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
             self._count(1, schema.get("properties", ()))
             return frozenset(schema.get("properties", ()))
-        found = [self._within(part, self.names_of) for part in self._conjuncts(schema)]
-        return next((names for names in found if names is not None), None)
+        names = [self._within(part, self.names_of) for part in self._conjuncts(schema)]
+        return next((each for each in names if each is not None), None)
 
     # --- what two schemas have in common -----------------------------------------------------------------------------
 
@@ -115,21 +115,21 @@ class Meaning:
         return any(self.are_disjoint(_property(first, name), _property(second, name)) for name in sorted(names))
 
     def _values_of(self, schema: Schema) -> dict[str, set[str]] | None:
-        """Return the values that a schema lists, as texts that are equal where values are; None without a list."""
+        """Return the values that a schema lists, as texts that are equal if values are; None without a list."""
         if (listed := values_of(schema)) is None:
             return None
-        given = schema["const"] if "const" in schema else schema["enum"]
-        if id(given) not in self._values:
+        source = schema["const"] if "const" in schema else schema["enum"]
+        if id(source) not in self._values:
             by_kind: dict[str, set[str]] = {}
             for value in listed:
                 by_kind.setdefault(kind_of(value), set()).add(json.dumps(_normal(value), sort_keys=True))
-            self._values[id(given)] = given, by_kind
-        return self._values[id(given)][1]
+            self._values[id(source)] = source, by_kind
+        return self._values[id(source)][1]
 
     # --- references --------------------------------------------------------------------------------------------------
 
     def _follow(self, reference: Any) -> Any:
-        """Return what a reference points to; `_followed` holds it until it is popped."""
+        """Return the target of a reference; it is in `_followed` until it is popped."""
         self._count(0, reference if isinstance(reference, str) else ())
         is_known = isinstance(reference, str) and reference not in self._followed and not self._has_scopes
         target = target_of(self._root, reference) if is_known else None
@@ -139,7 +139,7 @@ class Meaning:
         return target
 
     def _within(self, part: Any, ask: Callable[[Any], T]) -> T | None:
-        """Ask about a part that may be a reference; None where that leads nowhere."""
+        """Apply `ask` to a part that may be a reference; return None if that has no target."""
         if not isinstance(part, dict) or "$ref" not in part:
             return ask(part)
         try:
@@ -155,26 +155,26 @@ class Meaning:
         return bool(self._within(part, lambda target: self.are_disjoint(target, other)))
 
     def _types_within(self, part: Any) -> frozenset[str]:
-        found = self._within(part, self.types_of)
-        return TYPES if found is None else found
+        types = self._within(part, self.types_of)
+        return TYPES if types is None else types
 
     def _conjuncts(self, schema: Schema) -> list[Any]:
         """Return other schemas that must hold with this one."""
         return [{"$ref": schema["$ref"]}] if "$ref" in schema else as_list(schema.get("allOf", []))
 
     def _branches(self, schema: Schema) -> list[Any]:
-        """Return schemas one of which must hold."""
+        """Return schemas of which one must hold."""
         return next((as_list(schema[key]) for key in ("anyOf", "oneOf") if key in schema), [])
 
     def _count(self, num_visits: int, *read: object) -> None:
-        """Count visits, and what is `read` from end to end besides."""
+        """Count visits, and values that are `read` completely besides."""
         num_parts = sum(len(part) for part in read if isinstance(part, Sized))
         self._num_visits += num_visits + num_parts // _PARTS_PER_VISIT
         if self._num_visits > MAX_VISITS:
             raise Inexpressible
 
     def count_copies(self, schema: Any, num_copies: int) -> None:
-        """Count what copies of a schema make a document longer by."""
+        """Count by how much copies of a schema lengthen a document."""
         left = [schema]
         while left:
             part = left.pop()
@@ -187,14 +187,14 @@ class Meaning:
 
 
 def _begins_scope(schema: Schema) -> bool:
-    """Tell whether references in a schema begin at itself."""
+    """Tell whether references in a schema are relative to itself."""
     return any(isinstance(name := schema.get(key), str) and not name.startswith("#") for key in ("$id", "id"))
 
 
 def _sure(schema: Schema) -> Schema:
-    """Return what holds for all that a schema allows.
+    """Return the part of a schema that holds for all its values.
 
-    Beside a reference nothing counts in older drafts; and what was narrowed allows less than was asked.
+    In older drafts keywords beside a reference are ignored; a narrowed schema allows less than the user's.
     """
     if "$ref" in schema:
         return {"$ref": schema["$ref"]}
@@ -238,7 +238,7 @@ def kind_of(value: object) -> str:
 
 
 def _normal(value: Any) -> Any:
-    """Write whole numbers in one way, since 1.0 is 1 in JSON."""
+    """Write integers in one way, since 1.0 is 1 in JSON."""
     if isinstance(value, dict):
         return {name: _normal(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Says what a JSON schema does not allow, in the keywords that llguidance keeps.
+"""The opposite of a JSON schema, in the keywords that llguidance supports.
 
-Pure: parsed JSON in, parsed JSON out; knows no library. Each keyword's opposite is an option, and one of them must hold
-(JSON Schema 2020-12, Core 10.1: keywords do not depend on each other, but for those named here).
+Pure: parsed JSON in, parsed JSON out. Each keyword's opposite is an option, and one of them must hold (JSON Schema
+2020-12, Core 10.1: keywords do not depend on each other, except those handled here).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Negation(Meaning):
     ) -> Any:
         """Return a schema that allows what `schema` does not. Raises Inexpressible.
 
-        `types` are those of the values that matter, `names` the only properties that their objects may have. Where it
-        need not be exact it may allow less: a property is absent rather than of a wrong value.
+        `types` are those of the relevant values, `names` the only properties that their objects may have. If it need
+        not be exact it may allow less: a property is absent instead of having a wrong value.
         """
         self._count(1, schema)
         if isinstance(schema, bool):
             return not schema
-        if isinstance(schema, dict) and "$ref" in schema:  # what stands beside it does not count in all drafts
+        if isinstance(schema, dict) and "$ref" in schema:  # in some drafts keywords beside it are ignored
             with_target = self._follow(schema["$ref"])
             try:
                 return self.negated(with_target, types=types, names=names, is_exact=is_exact)
@@ -72,7 +72,7 @@ class Negation(Meaning):
             return parts if keyword == "allOf" else [False] if False in parts else [{"allOf": parts}]
         if keyword == "not":
             self.count_copies(value, 1)
-            return [copy.deepcopy(value)]  # a copy, since it may hold the place that it is put to
+            return [copy.deepcopy(value)]  # a copy, since it may contain its own destination
         if keyword in ("required", "properties", "additionalProperties"):
             return list(self._other_objects(keyword, schema, names, is_exact)) if "object" in types else []
         return _other_bounds(keyword, schema, types)
@@ -112,16 +112,16 @@ def _asserted(schema: Any) -> list[str]:
     return [name for name in schema if name in KEYWORDS]
 
 
-def _other_types(given: list[Any], types: frozenset[str]) -> Iterator[Schema]:
-    if "integer" in given and "number" not in given and "number" in types:
+def _other_types(names: list[Any], types: frozenset[str]) -> Iterator[Schema]:
+    if "integer" in names and "number" not in names and "number" in types:
         raise Inexpressible
-    left = types - {"number" if kind == "integer" else kind for kind in given}
+    left = types - {"number" if kind == "integer" else kind for kind in names}
     if left:
         yield {"type": sorted(left)}
 
 
 def _other_values(values: list[Any], types: frozenset[str]) -> Iterator[Schema]:
-    """Yield schemas of all values of these types but those given."""
+    """Yield schemas of all values of these types except the given ones."""
     for kind in sorted(types):
         same = [value for value in values if kind_of(value) == kind]
         if not same:
@@ -144,7 +144,7 @@ def _other_numbers(values: list[float]) -> Iterator[Schema]:
 
 
 def _other_texts(texts: list[str]) -> str:
-    """Return a regex of every text but these: by their first characters, then what may follow each."""
+    """Return a regex of every text except these: by their first characters, then what may follow each."""
     rests: dict[str, list[str]] = {}
     for text in texts:
         if text:
@@ -171,7 +171,7 @@ def _other_bounds(keyword: str, schema: Schema, types: frozenset[str]) -> list[A
     if keyword in _OPPOSITE_BOUNDS:
         exclusive, open_, closed = _OPPOSITE_BOUNDS[keyword]
         if isinstance(value, bool) or "number" not in types:
-            return []  # draft 4's word is read with the bound that it belongs to
+            return []  # draft 4's keyword is handled with the bound that it belongs to
         is_open = not keyword.startswith("exclusive") and schema.get(exclusive) is not True
         return [{"type": "number", open_ if is_open else closed: value}]
     if value is True and keyword in ("items", "additionalItems"):

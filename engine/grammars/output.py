@@ -1,7 +1,7 @@
-"""What a grammar adds to a sequence's output: tokens that must follow, and the end when a token is not allowed.
+"""Effects of a grammar on a sequence's output: forced tokens, and the end if a token is not allowed.
 
 Forced tokens are appended without a forward pass of their own: the next step computes their keys and values together,
-as it does for a prompt. Only where log-probabilities are asked for are they drafts, which the next step samples after.
+like those of a prompt. Only if log-probabilities are requested are they drafts, after which the next step samples.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MAX_FORCED_DRAFTS = 64
 
 
 def start(sequence: Sequence, compiled: Compiled) -> TokenDelta:
-    """Give a new sequence its matcher; return the tokens that must come first, or why it cannot run."""
+    """Give a new sequence its matcher; return its forced first tokens, or why it cannot run."""
     delta = TokenDelta(request_id=sequence.request.request_id, index=sequence.index)
     if compiled.matcher is None:
-        assert compiled.error is not None, "compiled, and neither a matcher nor a reason"
+        assert compiled.error is not None, "compiled, but with neither a matcher nor an error"
         _fail(delta, compiled.error)
         return delta
     sequence.matcher = compiled.matcher.copy()
@@ -30,10 +30,10 @@ def start(sequence: Sequence, compiled: Compiled) -> TokenDelta:
 
 
 def append_forced(sequence: Sequence, delta: TokenDelta) -> int:
-    """Append the tokens that must follow, up to the sequence's end; return how many.
+    """Append the forced tokens, up to the sequence's end; return how many.
 
-    None where logprobs are wanted, or where the request forbids tokens: then the sampler has to see each of them.
-    Drafts of the sequence must be kept or dropped by now: what was computed for them is not what these tokens need.
+    None if logprobs are requested or the request forbids tokens: the sampler then has to see each of them. Drafts of
+    the sequence must be kept or dropped by now: what was computed for them does not fit these tokens.
     """
     params = sequence.request.params
     forbids = params.allowed_token_ids is not None or bool(params.bad_words_token_ids)
@@ -54,7 +54,7 @@ def append_forced(sequence: Sequence, delta: TokenDelta) -> int:
 
 
 def forced_drafts(sequence: Sequence) -> list[int]:
-    """Return the tokens that must follow as drafts for the next step, for a sequence that wants logprobs."""
+    """Return the forced tokens as drafts for the next step, for a sequence that needs logprobs."""
     if sequence.matcher is None or sequence.request.params.logprobs is None:
         return []
     room = sequence.max_total_tokens - sequence.num_tokens - 1
@@ -62,7 +62,7 @@ def forced_drafts(sequence: Sequence) -> list[int]:
 
 
 def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
-    """Go on by a sampled token; where there is none, or the grammar does not allow it, end with the reason."""
+    """Advance by a sampled token; if there is none or the grammar does not allow it, end with the reason."""
     done = "1 token" if sequence.num_output_tokens == 1 else f"{sequence.num_output_tokens:,} tokens"
     if sequence.matcher is None:
         if token_id == NO_TOKEN:
@@ -70,13 +70,13 @@ def accept(sequence: Sequence, token_id: int, delta: TokenDelta) -> bool:
         return token_id != NO_TOKEN
     if sequence.matcher.error is None and token_id != NO_TOKEN and sequence.matcher.accept(token_id):
         return True
-    reason = sequence.matcher.error  # a limit of the library, that may be met by this very token
+    reason = sequence.matcher.error  # a limit of the library, which this very token may exceed
     if reason is not None:
         _fail(delta, f"The grammar cannot be followed after {done}: {reason}. Make it simpler.")
     else:
         _fail(
             delta,
-            f"No token that the grammar allows after {done} could be taken; see whether bad_words, "
+            f"No token that the grammar allows after {done} could be taken; check whether bad_words, "
             "allowed_token_ids or logit_bias forbid them.",
         )
     return False

@@ -1,4 +1,4 @@
-"""Requests that wait for their grammar before they can be scheduled. Knows no library, no model and no tensors."""
+"""Requests that wait for their grammar before they can be scheduled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.scheduling.request import Matcher, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A request whose wait is over: its children, and the matcher to copy for each, or else the reason why not."""
+    """A request whose wait is over: its children, and the matcher to copy for each, or the reason for its failure."""
 
     sequences: list[Sequence]
     matcher: Matcher | None
@@ -38,14 +38,14 @@ class GrammarQueue:
         return sum(len(sequences) for _, sequences in self._waiting.values())
 
     def add(self, sequences: list[Sequence]) -> None:
-        """Take the children of one request with a grammar."""
+        """Add the children of one request with a grammar."""
         request = sequences[0].request
         assert request.params.structured is not None, "the request has no grammar"
         compilation = self._compiler.submit(request.params.structured, tenant=request.tenant)
         self._waiting[request.request_id] = compilation, sequences
 
     def pop_compiled(self) -> list[Compiled]:
-        """Return the requests whose grammar is compiled, has failed or has run over its time, oldest first."""
+        """Return the requests whose grammar is compiled, has failed or has exceeded its time, oldest first."""
         if not self._waiting:
             return []
         self._compiler.check_times()
@@ -54,7 +54,7 @@ class GrammarQueue:
         return [Compiled(sequences, compilation.compiled, compilation.error) for compilation, sequences in ready]
 
     def abort(self, request_id: int, *, index: int | None = None) -> list[Sequence]:
-        """Drop a request's children, or only child `index`, and return them; none when it does not wait here."""
+        """Drop a request's children, or only child `index`, and return them; empty if it does not wait here."""
         if request_id not in self._waiting:
             return []
         compilation, sequences = self._waiting[request_id]

@@ -1,4 +1,1 @@
-"""Logits become tokens and log-probabilities.
-
-Knows rows and their parameters: no queue, no blocks, no model.
-"""
+"""Sampling: logits to tokens and log-probabilities, by rows and their parameters."""

@@ -1,9 +1,8 @@
-"""What requests change in their logits: allowed tokens, bad words, min_tokens, bias, penalties.
+"""Requests' edits of logits: allowed tokens, bad words, min_tokens, bias, penalties.
 
-Rows do not influence each other, and a request that asks for none of it costs nothing. Knows no queues and no text.
-
-The order is that of vLLM 0.22 (docs.vllm.ai, `vllm.v1.sample.sampler`): allowed tokens, bad words, min_tokens, bias,
-penalties. What forbids a token sets its logit to minus infinity, which neither bias nor penalty changes.
+Rows do not influence each other, and a request without edits costs nothing. The order is that of vLLM 0.22
+(docs.vllm.ai, `vllm.v1.sample.sampler`): allowed tokens, bad words, min_tokens, bias, penalties. Forbidding a token
+sets its logit to minus infinity, which neither bias nor penalty changes.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ def _no_rows() -> _Int64:
 
 @dataclass(slots=True, kw_only=True)
 class AllowedTokens:
-    """The rows, each once, that may take some tokens only."""
+    """The rows, each once, that have a list of allowed tokens."""
 
     rows: _Int64
     words: list[_Words]
-    """Of each row a bit for every token, as kernels/token_mask.py reads them, up to the last that is allowed."""
+    """Per row a bit for every token, as kernels/token_mask.py reads them, up to the last allowed one."""
 
     def apply(self, logits: Tensor) -> None:
         """Set the logits of all other tokens to minus infinity, in place."""
@@ -49,7 +48,7 @@ class AllowedTokens:
 
 @dataclass(slots=True, kw_only=True)
 class Bias:
-    """What is added to which logits."""
+    """Values to add to logits."""
 
     pairs: Pairs
     """Its rows are positions among the shifted rows."""
@@ -58,13 +57,13 @@ class Bias:
 
 @dataclass(slots=True)
 class Shifted:
-    """The rows, ascending, whose logits were moved, and these logits, `[len(rows), vocab]` fp32."""
+    """The rows, ascending, whose logits were changed, and these logits, `[len(rows), vocab]` fp32."""
 
     rows: _Int64
     logits: Tensor
 
     def write_over(self, logits: Tensor, rows: _Int64) -> None:
-        """Put the moved logits in the place of the others; `logits` `[len(rows), vocab]` fp32 belong to `rows`."""
+        """Overwrite rows with the changed logits; `logits` `[len(rows), vocab]` fp32 belong to `rows`."""
         _, positions, sources = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
         device = logits.device
         logits[upload(positions, device)] = self.logits[upload(sources, device)]
@@ -77,16 +76,16 @@ class Edits:
     allowed: AllowedTokens | None = None
     forbidden: Pairs | None = None
     shifted: _Int64 = field(default_factory=_no_rows)
-    """The rows, ascending, whose logits bias or penalties move."""
+    """The rows, ascending, whose logits bias or penalties change."""
     bias: Bias | None = None
     penalised: _Int64 = field(default_factory=_no_rows)
     """Positions in `shifted`."""
     penalties: PenaltyRows | None = None
-    """A row for each of the penalised."""
+    """One row for each of `penalised`."""
 
     @property
     def forbids(self) -> bool:
-        """Tell whether there is a token that must not be sampled."""
+        """Tell whether any token must not be sampled."""
         return self.allowed is not None or self.forbidden is not None
 
     def forbid(self, logits: Tensor) -> None:
@@ -98,7 +97,7 @@ class Edits:
             logits.index_put_(self.forbidden.on(logits.device), logits.new_full((), -torch.inf))
 
     def shift(self, logits: Tensor) -> Shifted | None:
-        """Return the moved logits of the shifted rows, None when there are none.
+        """Return the changed logits of the shifted rows, None if there are none.
 
         A copy in fp32, since bf16 would round a small penalty away.
         """
@@ -120,7 +119,7 @@ class Edits:
 
 
 class _Wish:
-    """What one request wants edited, ready for use in every step."""
+    """The edits of one request, prepared for use in every step."""
 
     __slots__ = ("allowed", "banned", "bias_tokens", "bias_values", "has_penalty", "sequences_by_token")
 
@@ -132,7 +131,7 @@ class _Wish:
         self.banned = tuple(ids[0] for ids in params.bad_words_token_ids if len(ids) == 1)
         self.sequences_by_token: dict[int, list[tuple[int, ...]]] = {}
         for ids in params.bad_words_token_ids:
-            if len(ids) > 1:  # found by the token before the one that would complete it
+            if len(ids) > 1:  # looked up by the token before the one that would complete it
                 self.sequences_by_token.setdefault(ids[-2], []).append(tuple(ids))
 
     @property
@@ -142,24 +141,24 @@ class _Wish:
 
     def forbidden(self, sequence: Sequence, offset: int) -> list[int]:
         """Return the tokens that would complete a bad word after the output and `offset` of its drafts."""
-        found = list(self.banned)
+        token_ids = list(self.banned)
         if self.sequences_by_token and sequence.num_output_tokens + offset > 0:
             before = sequence.draft_token_ids[offset - 1] if offset else sequence.last_token_id
             for ids in self.sequences_by_token.get(before, ()):
                 if _ends_with(sequence, offset, ids[:-1]):
-                    found.append(ids[-1])
-        return found
+                    token_ids.append(ids[-1])
+        return token_ids
 
 
 class EditBook:
-    """What the sequences in their seats want edited, and the tokens they have had."""
+    """The edits of the seated sequences, and their tokens so far."""
 
     def __init__(self) -> None:
         self._wishes: dict[int, _Wish] = {}
         self._penalties = PenaltyBook()
 
     def write(self, sequence: Sequence) -> None:
-        """Note what a sequence that is new in its seat wants."""
+        """Set the edits of a newly seated sequence."""
         wish = _Wish(sequence.request.params)
         self._penalties.assign(sequence.row, has_penalty=wish.has_penalty)
         if wish.is_empty:
@@ -168,7 +167,7 @@ class EditBook:
             self._wishes[sequence.row] = wish
 
     def edits(self, owners: list[Sequence], offsets: _Int64, early_rows: list[int]) -> Edits | None:
-        """Return what to edit in the sampled rows; `early_rows` must not end yet. None when there is nothing."""
+        """Return the edits of the sampled rows, None if there are none; `early_rows` must not end yet."""
         wished: list[tuple[int, _Wish]] = []
         if self._wishes:
             pairs = ((row, self._wishes.get(sequence.row)) for row, sequence in enumerate(owners))
@@ -232,7 +231,7 @@ def _bias(wishes: list[tuple[int, _Wish]]) -> Bias | None:
 
 
 def edits_of_every_kind(num_rows: int) -> Edits:
-    """Return edits of each kind for every row, so that a warm-up step runs them all and shows what they need."""
+    """Return edits of each kind for every row, so that a warm-up step runs them all and measures their memory."""
     rows = range(num_rows)
     numbers = np.ones(num_rows, dtype=np.float32)
     penalties = PenaltyRows(

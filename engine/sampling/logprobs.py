@@ -1,6 +1,6 @@
-"""Log-probabilities of tokens that are already known: of sampled ones, and of a prompt's own.
+"""Log-probabilities of known tokens: of sampled ones, and of a prompt's own.
 
-Tensors of logits in, plain values out; knows no sampling parameters and no queues.
+Tensors of logits in, plain values out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.outputs import TokenLogprobs
 
 
 class LogprobRows:
-    """Log-probabilities of each row's token and of its `counts[i]` best ones, on their way from the device."""
+    """Log-probabilities of each row's token and of its `counts[i]` best ones, being copied from the device."""
 
     def __init__(self, logits: Tensor, tokens: Tensor, counts: AnySequence[int]) -> None:
         """Compute them from `[rows, vocab]` fp32 logits for `tokens` `[rows]` int64 on the same device."""

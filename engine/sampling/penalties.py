@@ -1,9 +1,9 @@
-"""Penalties for tokens that came before: what they were and how often they came, per seat, kept on the device.
+"""Penalties for earlier tokens: which they were and how often they occurred, per seat, kept on the device.
 
-Knows no queues and no text. A seat costs memory (4 bytes a token of the vocabulary, 8 a token of its sequence) only
-once a sequence with a penalty sits in it; a step then hands over the tokens that are new, and touches only logits of
-tokens that came before: 64 rows of 49,152 with 800 tokens each, bf16, took 127 ms over all logits and 11 ms so (one
-thread of an EPYC Zen 4, busy machine, 2026-11-21).
+A seat costs memory (4 bytes per token of the vocabulary, 8 per token of its sequence) only once a sequence with a
+penalty takes it; a step then uploads the new tokens, and changes only logits of tokens that occurred: 64 rows of 49,152
+with 800 tokens each, bf16, took 127 ms over all logits and 11 ms this way (one thread of an EPYC Zen 4, busy machine,
+2026-11-21).
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ class Pairs:
 
 @dataclass(slots=True, kw_only=True)
 class PenaltyRows:
-    """One step's penalised rows, and what brings the table up to date before they are computed."""
+    """One step's penalised rows, and the updates that the table needs before they are computed."""
 
     table: TokenTable
     entries: _Int64
-    """Which entry of the table is each row's."""
+    """The table entry of each row."""
     lengths: _Int64
-    """How many tokens each row's sequence has."""
+    """Number of tokens of each row's sequence."""
     presence: _Float32
     frequency: _Float32
     repetition: _Float32
     drafts: _Int64
     """`[rows, most drafts]`: the row's own drafts before it, then −1."""
     cleared_entries: list[int]
-    """Those with a new owner."""
+    """Entries with a new owner."""
     said: Pairs
     """Tokens to write to the table, with the entry of each."""
     said_positions: _Int64
-    """Where in its sequence each of these stands."""
+    """Position of each of these in its sequence."""
     counted: Pairs
     """Those of them that are output."""
 
     def apply(self, logits: Tensor) -> None:
         """Change `[rows, vocab]` fp32 logits in place: repetition first, then frequency and presence (as vLLM does).
 
-        Repetition (CTRL, Keskar et al. 2019; as in transformers): a token of prompt or output has its logit divided by
-        the penalty where positive, multiplied where negative. Frequency and presence (OpenAI's API reference): minus
-        frequency times its count in the output, minus presence where that is above 0. Only logits of tokens that came
-        before are touched; one that came twice is written twice, with the same value.
+        Repetition (CTRL, Keskar et al. 2019; as in transformers): the logit of a token of prompt or output is divided
+        by the penalty if positive, multiplied if negative. Frequency and presence (OpenAI's API reference): minus
+        frequency times its count in the output, minus presence if that is above 0. Only logits of tokens that occurred
+        are changed; one that occurred twice is written twice, with the same value.
         """
         self.table.update(self, vocab_size=logits.shape[-1], device=logits.device)
         token_ids, counts = self.table.look_up(self)
@@ -86,7 +86,7 @@ class PenaltyRows:
 
 
 class TokenTable:
-    """Per entry: a sequence's tokens in order, and how often each token of the vocabulary came in its output."""
+    """Per entry: a sequence's tokens in order, and how often each token of the vocabulary occurs in its output."""
 
     def __init__(self) -> None:
         self._counts = torch.zeros((0, 0), dtype=torch.int32)
@@ -109,7 +109,7 @@ class TokenTable:
     def look_up(self, rows: PenaltyRows) -> tuple[Tensor, Tensor]:
         """Return each row's tokens so far and their counts in its output, `[rows, tokens]` int64 and fp32.
 
-        Drafts before the row are among them; a shorter row is filled up with its first token.
+        Drafts before the row are included; a shorter row is padded with its first token.
         """
         device = self._tokens.device
         entries = upload(rows.entries, device)
@@ -127,7 +127,7 @@ class TokenTable:
 
 
 class PenaltyBook:
-    """Which seat has which entry of the table, and how many of its sequence's tokens the table holds."""
+    """The table entry of each seat, and how many of its sequence's tokens the table holds."""
 
     def __init__(self) -> None:
         self._table = TokenTable()
@@ -138,7 +138,7 @@ class PenaltyBook:
         self._cleared: list[int] = []
 
     def assign(self, seat: int, *, has_penalty: bool) -> None:
-        """Give a seat with a new owner an empty entry, or none; the former owner's is free again."""
+        """Give a seat with a new owner an empty entry, or none; the former owner's entry becomes free."""
         if seat in self._entry_of:
             self._free_entries.append(self._entry_of.pop(seat))
             del self._num_known[seat]
@@ -185,11 +185,11 @@ def _drafts(owners: list[Sequence], offsets: list[int]) -> _Int64:
     return drafts
 
 
-def _grown(table: Tensor, wanted: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the table, or a copy with room for more: at least twice as much in each direction that grows."""
-    if all(have >= want for have, want in zip(table.shape, wanted, strict=True)):
+def _grown(table: Tensor, needed: tuple[int, int], device: torch.device) -> Tensor:
+    """Return the table, or a copy with more room: at least double in each dimension that grows."""
+    if all(have >= need for have, need in zip(table.shape, needed, strict=True)):
         return table
-    shape = [have if have >= want else max(want, 2 * have) for have, want in zip(table.shape, wanted, strict=True)]
+    shape = [have if have >= need else max(need, 2 * have) for have, need in zip(table.shape, needed, strict=True)]
     grown = torch.zeros(shape, dtype=table.dtype, device=device)
     if table.numel():
         grown[: table.shape[0], : table.shape[1]] = table

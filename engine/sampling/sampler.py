@@ -1,13 +1,11 @@
-"""Choose one token per row of logits. Rows do not influence each other: a row's token depends on its own logits,
-parameters, seed and position only.
+"""Choose one token per row of logits, which depends only on the row's own logits, parameters, seed and position.
 
-Greedy rows cost one argmax. The others are drawn by kernels/draw_tokens.py on a GPU, with no sort and nothing that the
-host waits for. On a CPU, kernels/draw_from_logits.py draws rows without any filter from the whole distribution; those
-with top-k or top-p look at their most likely tokens only, and at all of them only where top-p reaches further. The two
-differ where equally likely tokens stand at the edge of what is kept: a CPU may keep some of them, a GPU keeps all.
-
-A row of logits that are no numbers is found by its largest, which is NaN or infinite then. It is looked for before
-anything is forbidden: after that, minus infinity everywhere is what the request has asked for.
+Greedy rows cost one argmax. The others are drawn by kernels/draw_tokens.py on a GPU, without a sort and without making
+the host wait. On a CPU, kernels/draw_from_logits.py draws rows without filters from the whole distribution; those with
+top-k or top-p search their most likely tokens only, and all of them only if top-p reaches further. The two differ if
+equally likely tokens are at the edge of the kept ones: a CPU may keep some of them, a GPU keeps all.
+A row with NaN or infinite logits is detected by its largest one, before any token is forbidden: after that, minus
+infinity everywhere is what the request asked for.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from kernels.draw_tokens import draw_tokens
 
 _FIRST_CANDIDATES = 1024
 
-assert NOT_FINITE == BROKEN_ROW < NO_TOKEN, "the kernels' word for a row without a largest number is taken over"
+assert NOT_FINITE == BROKEN_ROW < NO_TOKEN, "the kernels' value for a row without a largest number is reused"
 
 
 class Samples:
-    """Tokens that the device draws, `tokens` `[rows]` int64, and the log-probabilities asked for, on their way here."""
+    """Tokens that the device draws, `tokens` `[rows]` int64, and requested log-probabilities, being copied here."""
 
     def __init__(self, tokens: Tensor, logprobs: LogprobRows | None, rows_with_logprobs: list[int]) -> None:
         self.tokens = tokens
@@ -44,14 +42,14 @@ class Samples:
         self._rows_with_logprobs = rows_with_logprobs
 
     def read(self) -> tuple[list[int], dict[int, TokenLogprobs]]:
-        """Wait for them: each row's token, NO_TOKEN or BROKEN_ROW where there is none, and log-probabilities by row."""
+        """Wait for each row's token (NO_TOKEN or BROKEN_ROW if there is none) and the log-probabilities by row."""
         [tokens] = self._download.read()
-        found = [] if self._logprobs is None else self._logprobs.read()
-        return tokens, dict(zip(self._rows_with_logprobs, found, strict=True))
+        logprobs = [] if self._logprobs is None else self._logprobs.read()
+        return tokens, dict(zip(self._rows_with_logprobs, logprobs, strict=True))
 
 
 def sample(logits: Tensor, rows: SamplingRows) -> Samples:
-    """Draw a token for each row of `[rows, vocab]` logits in any float dtype, which may be changed.
+    """Draw a token for each row of `[rows, vocab]` logits in any float dtype, which may be overwritten.
 
     The log-probabilities are of the raw distribution: before edits, masks, temperature and filters.
     """
@@ -60,7 +58,7 @@ def sample(logits: Tensor, rows: SamplingRows) -> Samples:
     tokens = _choose(logits, rows)
     if raw is None:
         return Samples(tokens, None, [])
-    known = tokens[_index(wants_logprobs, logits)].clamp(min=0)  # nobody is told the log-probability of no token
+    known = tokens[_index(wants_logprobs, logits)].clamp(min=0)  # rows without a token report none
     logprobs = LogprobRows(raw, known, rows.num_logprobs[wants_logprobs].tolist())
     return Samples(tokens, logprobs, wants_logprobs.tolist())
 
@@ -74,12 +72,12 @@ def _choose(logits: Tensor, rows: SamplingRows) -> Tensor:
     if shifted is not None:
         tokens = tokens.index_copy(0, _index(shifted.rows, logits), best_tokens(shifted.logits))
     chosen = _with_draws(tokens, logits, rows, shifted)
-    # Where a row had a largest number, and has none now, every token is forbidden.
+    # If a row had a largest number before, and has none now, every token is forbidden.
     return torch.where(best == BROKEN_ROW, BROKEN_ROW, chosen.clamp(min=NO_TOKEN))
 
 
 def _best_left(logits: Tensor, rows: SamplingRows, best: Tensor) -> Tensor:
-    """Forbid what masks and edits forbid; return each row's most likely token of those that are left."""
+    """Apply masks and edits; return each row's most likely token of the remaining ones."""
     if rows.masks is not None:
         rows.masks.apply(logits)
     if rows.edits is not None:
@@ -89,7 +87,7 @@ def _best_left(logits: Tensor, rows: SamplingRows, best: Tensor) -> Tensor:
 
 
 def _with_draws(tokens: Tensor, logits: Tensor, rows: SamplingRows, shifted: Shifted | None) -> Tensor:
-    """Return the most likely `tokens`, which are overwritten, with those of random rows drawn; none for none."""
+    """Return the most likely `tokens`, overwritten with drawn ones in random rows; None if there are none."""
     random = np.flatnonzero(~rows.is_greedy)
     if random.size and not logits.is_cuda:
         is_plain = (rows.top_k[random] == 0) & (rows.top_p[random] >= 1.0) & (rows.min_p[random] == 0.0)
@@ -123,7 +121,7 @@ def _draw_plain(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64
 
 
 def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:
-    """Return a random token for each picked row; `logits` `[len(picked), vocab]` fp32 may be changed."""
+    """Return a random token for each picked row; `logits` `[len(picked), vocab]` fp32 may be overwritten."""
     device = logits.device
     temperature = upload(rows.temperature[picked], device)
     probabilities = logits.div_(temperature[:, None]).softmax(dim=-1)
@@ -139,7 +137,7 @@ def _draw(logits: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> 
 
 
 def _draw_by_widths(probabilities: Tensor, draws: Tensor, rows: SamplingRows, picked: npt.NDArray[np.int64]) -> Tensor:
-    """Do what `draw_tokens` does, faster on a CPU: sort as few candidates as may do, and none without a filter."""
+    """Do what `draw_tokens` does, faster on a CPU: sort as few candidates as possible, and none without a filter."""
     has_filter = (rows.top_k[picked] > 0) | (rows.top_p[picked] < 1.0)
     tokens = torch.empty(len(picked), dtype=torch.int64)
     plain = np.flatnonzero(~has_filter)
@@ -167,15 +165,15 @@ class _Width:
 def _widths(
     rows: SamplingRows, picked: npt.NDArray[np.int64], has_filter: npt.NDArray[np.bool_], *, vocab: int
 ) -> list[_Width]:
-    """Group filtered rows by how many candidates to look at first, a function of each row's own parameters."""
+    """Group filtered rows by the number of candidates to search first, a function of each row's own parameters."""
     top_k = rows.top_k[picked]
-    wanted = np.where(top_k > 0, 1 << np.ceil(np.log2(np.maximum(top_k, 64))).astype(np.int64), _FIRST_CANDIDATES)
-    wanted = np.minimum(wanted, vocab)
-    return [_Width(int(size), np.flatnonzero(has_filter & (wanted == size))) for size in np.unique(wanted[has_filter])]
+    widths = np.where(top_k > 0, 1 << np.ceil(np.log2(np.maximum(top_k, 64))).astype(np.int64), _FIRST_CANDIDATES)
+    widths = np.minimum(widths, vocab)
+    return [_Width(int(size), np.flatnonzero(has_filter & (widths == size))) for size in np.unique(widths[has_filter])]
 
 
 def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p: Tensor, width: int) -> Tensor:
-    """Draw among each row's most likely tokens: top-k first, then top-p of what is left."""
+    """Draw among each row's most likely tokens: top-k first, then top-p of the rest."""
     best, token_ids = probabilities.topk(width, dim=-1)
     ranks = torch.arange(width, device=best.device)
     has_k = top_k[:, None] > 0
@@ -185,9 +183,9 @@ def _draw_filtered(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p
     is_short = ~has_k[:, 0] & (before[:, -1] + best[:, -1] < top_p * mass) & (width < probabilities.shape[-1])
     is_past = (before >= top_p[:, None] * mass[:, None]) & (ranks > 0)  # a tiny top_p is 0 in fp32
     kept = best.masked_fill(is_past, 0.0)
-    token_ids, order = token_ids.sort(dim=-1)  # the order in which `draw_tokens` goes through them
+    token_ids, order = token_ids.sort(dim=-1)  # the same order as in `draw_tokens`
     tokens = token_ids.gather(-1, _inverse(kept.gather(-1, order), draws)[:, None])[:, 0]
-    if bool(is_short.any()):  # top-p reaches past the candidates: look at every token
+    if bool(is_short.any()):  # top-p reaches past the candidates: search all tokens
         short = is_short.nonzero()[:, 0]
         tokens[short] = _draw_filtered(
             probabilities[short], draws[short], top_k=top_k[short], top_p=top_p[short], width=probabilities.shape[-1]

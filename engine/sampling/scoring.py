@@ -1,6 +1,6 @@
-"""Log-probabilities of prompts: each row of a prompt tells how likely the prompt's next token was.
+"""Log-probabilities of prompts: each row of a prompt gives the log-probability of its next token.
 
-Knows plans and logits; no sampling, no cache. The rows of a piece come in parts, so that memory stays bounded.
+The rows of a piece are computed in parts, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ class PromptPart:
     rows: npt.NDArray[np.int64]
     """Flat rows of the step."""
     token_ids: list[int]
-    """What follows each of the rows."""
+    """The token that follows each row."""
 
     def score(self, logits: Tensor) -> None:
-        """Append what `[rows, vocab]` logits tell to the sequence's `prompt_logprobs`; parts come in order."""
-        found, count = self.sequence.prompt_logprobs, self.sequence.request.params.prompt_logprobs
-        assert found is not None
+        """Append log-probabilities from `[rows, vocab]` logits to the sequence's `prompt_logprobs`; parts come in
+        order.
+        """
+        scores, count = self.sequence.prompt_logprobs, self.sequence.request.params.prompt_logprobs
+        assert scores is not None
         assert count is not None
         tokens = upload(np.array(self.token_ids, dtype=np.int64), logits.device)
-        found += LogprobRows(logits.float(), tokens, [count] * len(self.token_ids)).read()
+        scores += LogprobRows(logits.float(), tokens, [count] * len(self.token_ids)).read()
 
 
 def prompt_parts(plan: StepPlan, query_start: npt.NDArray[np.int32], *, max_rows: int) -> list[PromptPart]:
-    """Return what the step is to score, at most `max_rows` rows a part; `query_start[i]` is sequence i's first row.
+    """Return the parts to score, of at most `max_rows` rows; `query_start[i]` is sequence i's first row.
 
-    A row that is computed again after a preemption tells nothing new and is passed over.
+    A row that is recomputed after a preemption is skipped: its result is known.
     """
     parts = []
     for index, sequence in enumerate(plan.sequences):
@@ -47,8 +49,8 @@ def prompt_parts(plan: StepPlan, query_start: npt.NDArray[np.int32], *, max_rows
             continue
         start, known = plan.starts[index], len(sequence.prompt_logprobs)
         if known == sequence.num_prompt_tokens - 1:
-            continue  # all are known; what is computed now is output of an earlier run
-        assert start <= known, "a row of the prompt was passed over"
+            continue  # all are known; the rows are output of an earlier run
+        assert start <= known, "a row of the prompt was skipped"
         end = min(start + plan.counts[index], sequence.num_prompt_tokens - 1)
         for low in range(known, end, max_rows):
             high = min(low + max_rows, end)

@@ -1,7 +1,7 @@
-"""What each sampled row asks of the sampler: written once, when a sequence takes its seat; a step only gathers.
+"""Sampling parameters by seat: written once, when a sequence takes its seat; a step only gathers them.
 
-numpy only; knows no logits. A column is declared once, in `SamplingRows`: the table and the sampler's neutral rows are
-made of these declarations.
+numpy only. A column is declared once, in `SamplingRows`: the table and the sampler's neutral rows derive from these
+declarations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the table: its dtype, what a row has that asks for nothing, and what a sequence asks for."""
+    """One column of the table: its dtype, its neutral value, and its value for a sequence."""
 
     dtype: type[np.generic]
     neutral: float
@@ -50,8 +50,8 @@ def _top_k(sequence: Sequence) -> int:
 
 
 def _num_logprobs(sequence: Sequence) -> int:
-    wanted = sequence.request.params.logprobs
-    return -1 if wanted is None else wanted
+    count = sequence.request.params.logprobs
+    return -1 if count is None else count
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,13 +66,13 @@ class SamplingRows:
     min_p: npt.NDArray[np.float32] = field(metadata=_column(np.float32, 0.0, attrgetter("request.params.min_p")))
     seeds: npt.NDArray[np.uint64] = field(metadata=_column(np.uint64, 0, attrgetter("seed")))
     num_logprobs: npt.NDArray[np.int64] = field(metadata=_column(np.int64, -1, _num_logprobs))
-    """−1 where none are asked for."""
+    """−1 if none are requested."""
     positions: npt.NDArray[np.int64]
-    """How many tokens of the output come before the row's."""
+    """Index of the row's token in the output."""
     edits: Edits | None = None
-    """What is changed in the logits before."""
+    """Edits of the logits."""
     masks: RowMasks | None = None
-    """What their grammars allow."""
+    """Tokens allowed by grammars."""
 
 
 _COLUMNS: dict[str, Column] = {
@@ -91,7 +91,7 @@ def _neutral_columns(count: int) -> dict[str, Any]:
 
 @dataclass(slots=True, kw_only=True)
 class _Gathered:
-    """What sampled rows ask for, which stays as long as the same sequences are sampled in the same seats."""
+    """Gathered parameters, valid while the same sequences are sampled in the same seats."""
 
     sampled: list[Sequence]
     seats: list[int]
@@ -111,7 +111,7 @@ class SamplingTable:
         self._last = self._gather([], [])
 
     def gather(self, plan: StepPlan) -> SamplingRows:
-        """Return the parameters of the plan's sampled rows, in order. Not to be changed: the next step has them too."""
+        """Return the parameters of the plan's sampled rows, in order. Read-only: the next step may reuse them."""
         sampled, offsets = _rows_to_sample(plan)
         seats, last = list(map(row_of, sampled)), self._last
         if seats != last.seats or sampled != last.sampled:
@@ -139,7 +139,7 @@ class SamplingTable:
         self._owners[seat] = sequence
         for name, column in _COLUMNS.items():
             self._columns[name][seat] = column.of(sequence)
-        # With a grammar the masks hold off the end, where the grammar allows anything else.
+        # With a grammar the masks delay the end, where the grammar allows anything else.
         has_early_rows = sequence.stop_token_ids and sequence.matcher is None
         self._first_free_output[seat] = sequence.request.params.min_tokens if has_early_rows else 0
         self._edits.write(sequence)

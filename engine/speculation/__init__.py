@@ -1,4 +1,1 @@
-"""Guess the coming tokens of a sequence, where that pays.
-
-Knows tokens and seconds: no model, no blocks.
-"""
+"""Draft the next tokens of a sequence, where that pays."""

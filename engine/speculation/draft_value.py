@@ -1,6 +1,6 @@
-"""What drafts cost and what they bring: step seconds, acceptance rates, and how many drafts pay. Numbers only.
+"""Cost and benefit of drafts: step seconds, acceptance rates, and how many drafts pay. Numbers only.
 
-Knows no tokens, no scheduler and no clock; everything is learned from steps that it is told of.
+Everything is learned from observed steps.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TypeVar
 _Sample = TypeVar("_Sample", float, tuple[float, int])
 
 _WINDOW = 16
-"""Steps of a kind that are remembered. The faster half of them counts: whatever else the machine does only slows."""
+"""Steps of a kind that are remembered. The faster half of them counts: other load on the machine only slows steps."""
 _FIRST_PLAIN = 3
-"""Steps without drafts before the first with them, so that one slow first step is not the measure."""
+"""Steps without drafts before the first with them, so that one slow first step is not the baseline."""
 _ENOUGH = 3
-"""Drafting steps from which a class speaks for itself."""
+"""Drafting steps after which a class uses its own measurements."""
 _PLAIN_EVERY = 32
-"""Longest run of drafting steps without one for comparison; costs at most 3 % of what drafts bring."""
+"""Longest run of drafting steps without one for comparison; costs at most 3 % of the drafts' benefit."""
 _MEMORY = 64.0
-"""Drafts after which an acceptance rate has forgotten what came before."""
+"""Drafts after which an acceptance rate has forgotten earlier ones."""
 _LEAST_CHANCE = 0.1
-"""Drafts less likely than this are left out even where rows look free: they take blocks, and times are uncertain."""
+"""Less likely drafts are left out even if rows look free: they take blocks, and times are uncertain."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Steps:
 
     @property
     def row_seconds(self) -> float:
-        """Return what a draft added to a step, by the faster half of both kinds of step."""
+        """Return the time that a draft added to a step, from the faster half of both kinds of step."""
         seconds, rows = zip(*_faster_half(self.drafted), strict=True)
         return max(0.0, fmean(seconds) - self.typical_plain_seconds) / fmean(rows)
 
@@ -53,15 +53,15 @@ class _Steps:
 class SpeculationCost:
     """Learn how long a decode step takes without drafts, and how much longer with each draft.
 
-    Steps are kept apart by the number of sequences, in classes a factor of √2 wide; where a class has seen too little,
-    the nearest one speaks for it. Times are in seconds.
+    Steps are grouped by the number of sequences, in classes a factor of √2 wide; a class with too few measurements uses
+    the nearest one's. Times are in seconds.
     """
 
     def __init__(self) -> None:
         self._classes: dict[int, _Steps] = {}
 
     def observe(self, num_sequences: int, *, num_drafts: int, seconds: float) -> None:
-        """Take in one step of a positive time in which every sequence sampled and none computed its prompt."""
+        """Add a step of a positive time in which every sequence sampled and none computed its prompt."""
         steps = self._classes.setdefault(_class_of(num_sequences), _Steps())
         steps.num_sequences = num_sequences
         if num_drafts:
@@ -72,7 +72,7 @@ class SpeculationCost:
             steps.num_since_plain = 0
 
     def wants_plain(self, num_sequences: int) -> bool:
-        """Tell whether the next step should have no drafts, to compare with."""
+        """Tell whether the next step should have no drafts, for comparison."""
         steps = self._classes.get(_class_of(num_sequences))
         if steps is None or not steps.plain_seconds:
             num_plain = sum(len(steps.plain_seconds) for steps in self._classes.values())
@@ -80,12 +80,12 @@ class SpeculationCost:
         return len(steps.plain_seconds) < _FIRST_PLAIN or steps.num_since_plain >= _PLAIN_EVERY
 
     def forget_drafts(self) -> None:
-        """Forget what drafts cost; it is to be measured again."""
+        """Forget the cost of drafts, to measure it again."""
         for steps in self._classes.values():
             steps.drafted.clear()
 
     def row_seconds(self, num_sequences: int) -> float:
-        """Return what one more draft costs, 0 before it was seen."""
+        """Return the cost of one more draft, 0 before it was measured."""
         for enough in (_ENOUGH, 1):
             known = [
                 key for key, steps in self._classes.items() if steps.plain_seconds and len(steps.drafted) >= enough
@@ -95,9 +95,9 @@ class SpeculationCost:
         return 0.0
 
     def plain_seconds(self, num_sequences: int) -> float | None:
-        """Return how long a step without drafts takes; None before one was seen.
+        """Return how long a step without drafts takes; None before one was observed.
 
-        From another class it is carried over as if each sequence more cost what a draft costs.
+        From another class it is extrapolated as if each further sequence cost as much as a draft.
         """
         known = [key for key, steps in self._classes.items() if steps.plain_seconds]
         if not known:
@@ -114,7 +114,7 @@ class SpeculationCost:
 class Acceptance:
     """Learn how often drafts are accepted: the first by the length of its match, later ones by their depth.
 
-    A later draft is given that those before it were accepted; depths are taken together as 2, 3–4, 5–8 and so on.
+    A later draft's rate assumes that those before it were accepted; depths are grouped as 2, 3–4, 5–8 and so on.
     """
 
     def __init__(self, *, max_match: int, max_drafts: int) -> None:
@@ -134,7 +134,7 @@ class Acceptance:
         return chances
 
     def observe(self, match_length: int, *, num_drafts: int, num_accepted: int, has_ended: bool) -> None:
-        """Take in what became of one sequence's drafts; one that ended the sequence refused none of them."""
+        """Add the outcome of one sequence's drafts; one that ended the sequence refused none of them."""
         num_judged = num_accepted if has_ended else min(num_drafts, num_accepted + 1)
         for depth in range(1, num_judged + 1):
             rate = self._first[match_length] if depth == 1 else self._later[(depth - 1).bit_length()]
@@ -142,7 +142,7 @@ class Acceptance:
 
 
 class _Rate:
-    """A share of hits: a mean at first, with the given value counted as four trials, later a moving mean."""
+    """A share of hits: first a mean in which the initial value counts as four trials, later a moving mean."""
 
     __slots__ = ("_num", "value")
 
@@ -171,11 +171,11 @@ def choose_counts(
     plain_seconds: float,
     row_seconds: float,
 ) -> list[int]:
-    """Return how many drafts each candidate gets, so that the step makes the most tokens per second.
+    """Return how many drafts each candidate gets, to maximize the step's tokens per second.
 
-    A draft that is accepted with probability q brings q tokens for `row_seconds`; it is worth it while that is more
-    tokens per second than the step makes as a whole. The rate rises as drafts are chosen by it, so this is iterated to
-    its fixed point (Dinkelbach 1967), in a few rounds.
+    A draft that is accepted with probability q yields q tokens for `row_seconds`; it pays while that is more tokens per
+    second than the whole step makes. The rate rises with the drafts chosen by it, so this is iterated to its fixed
+    point (Dinkelbach 1967), in a few rounds.
     """
     falling = [-chance for chance in survival]
     totals = [0.0]

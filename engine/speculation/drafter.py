@@ -1,4 +1,4 @@
-"""What the engine asks of whoever guesses the coming tokens of a sequence; where they come from, others know."""
+"""The engine's interface to a source of drafts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from engine.stats import SpeculationCounters
 
 
 class Drafter(Protocol):
-    """Guess before a step, and learn from it what became of the guesses. No token depends on what it guesses."""
+    """Draft before a step, and learn from its outcome. Drafts never change which tokens are sampled."""
 
     counters: SpeculationCounters
 
     def propose(self, sequences: Iterable[Sequence], room: int) -> None:
-        """Give running sequences without drafts some, so that all have up to `room` in sum; the step is next."""
+        """Add drafts to running sequences without any, up to `room` in total; the step follows at once."""
 
     def learn(self, plan: StepPlan, num_kept: list[int]) -> None:
-        """Take in a step that was run: `num_kept[i]` tokens were taken by the i-th sequence that sampled."""
+        """Learn from a computed step: `num_kept[i]` tokens were kept by the i-th sequence that sampled."""
 
 
 def make_drafter(config: EngineConfig) -> Drafter | None:
-    """Make what the configuration asks for; None where nothing is guessed."""
+    """Return the configured drafter; None if speculation is off."""
     if config.speculation is Speculation.OFF:
         return None
     return LookupDrafter(

@@ -1,21 +1,21 @@
-"""Speculative decoding: guess a sequence's next tokens from its own text, and only where that makes the engine faster.
+"""Speculative decoding: draft a sequence's next tokens from its own text, only where that makes the engine faster.
 
-Knows tokens and seconds; no model, no blocks, no queue. A step computes the guesses ("drafts") of a sequence together
-with its last token and samples a token after each, every one by its own random number, a function of seed and position.
-It keeps these tokens up to and with the first that is not the draft at its place.
+A step computes the drafts of a sequence together with its last token and samples a token after each, every one with its
+own random number, a function of seed and position. It keeps these tokens up to and including the first that differs
+from the draft at its place.
 
-**Nothing is lost.** Rejection sampling (Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via
-Speculative Decoding", algorithm 1) accepts a draft x with probability min(1, p(x)/q(x)), else draws from max(0, p − q),
-normalised; the tokens then follow the model's distribution p exactly. A draft from a lookup is certain, q(x) = 1: it is
-accepted with probability p(x), else the token is drawn from p without x. To draw a token from p and keep the draft if
-it is the same is that very thing; greedy is its limit. Since the draw uses the number that its position would have
-used without drafts, even the tokens are those of a run without. What remains is rounding: the logits of a row may
-differ in their last bits with the number of rows in the step, as they do with any other batch.
+**The output does not change.** Rejection sampling (Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers
+via Speculative Decoding", algorithm 1) accepts a draft x with probability min(1, p(x)/q(x)), else draws from
+max(0, p − q), normalised; the tokens then follow the model's distribution p exactly. A draft from a lookup is certain,
+q(x) = 1: it is accepted with probability p(x), else the token is drawn from p without x. Drawing a token from p and
+keeping the draft if it is the same is equivalent; greedy is its limit. Since the draw uses the number that its position
+would have used without drafts, even the tokens are those of a run without. Only rounding remains: the logits of a row
+may differ in their last bits with the number of rows in the step, as they do with any other batch.
 
 **Only where it pays.** A draft costs a row of the step: nearly nothing on a GPU with few sequences, almost a token's
-worth where rows are what limits. `LookupDrafter` learns from the steps it sees what rows cost and how often drafts are
-accepted (draft_value.py), drafts as far as that is worth it, and stops altogether when the gain, the time for searching
-included, is not above zero. Then it tries again after a while, ever more rarely. No token depends on any of this.
+worth where rows are the bottleneck. `LookupDrafter` learns from its steps what rows cost and how often drafts are
+accepted (draft_value.py), drafts as far as that pays, and stops completely if the gain, search time included, is not
+above zero. It then tries again after a while, less and less often. No token depends on any of this.
 
 It is off by default. With the demo model (2 cores of an EPYC Zen 4, busy machine, 2026-11-21) one sequence took 26 %
 fewer steps and 8 % less CPU time, but from 8 sequences on a row cost about what its draft was worth, and trying took 2
@@ -36,14 +36,14 @@ from engine.stats import SpeculationCounters
 
 _FIRST_DRAFTS = 8
 _NUM_PRIOR = 4.0
-"""A sequence's own record weighs as much as the rates of all after so many expected drafts."""
+"""After this many expected drafts, a sequence's own record weighs as much as the rates of all."""
 
 _TRIAL_STEPS = 8
-"""Steps that must gain something together before the search goes on."""
+"""Steps that must gain something together before drafting goes on."""
 _FIRST_PAUSE = 32
 _LONGEST_PAUSE = 1024
 _PROBE_STEPS = 4
-"""Drafting steps that are measured whatever they cost, each for few sequences and with few drafts."""
+"""Drafting steps that are measured at any cost, each for few sequences and with few drafts."""
 _PROBE_SEQUENCES = 8
 _PROBE_DRAFTS = 64
 _LONGEST_PROBE = 32
@@ -52,7 +52,7 @@ _GAIN_MEMORY = 32
 
 
 class _Drafting:
-    """One running sequence: its index, how many drafts it may have, and how its drafts fared against expectation."""
+    """One running sequence: its index, its limit of drafts, and their acceptance compared with expectation."""
 
     __slots__ = ("lookup", "max_drafts", "num_expected", "num_hits")
 
@@ -64,11 +64,11 @@ class _Drafting:
 
     @property
     def trust(self) -> float:
-        """Return by what factor its first drafts are accepted more often than all sequences' are."""
+        """Return the factor by which its first drafts are accepted more often than those of all sequences."""
         return (_NUM_PRIOR + self.num_hits) / (_NUM_PRIOR + self.num_expected)
 
     def observe(self, num_drafts: int, num_accepted: int, *, most: int) -> None:
-        """Allow twice as many drafts after all were accepted; else come half way down to what was."""
+        """Double the limit after all drafts were accepted; else reduce it halfway to the accepted number."""
         if num_accepted < num_drafts:
             self.max_drafts = max(1, (min(self.max_drafts, num_drafts) + num_accepted + 1) // 2)
         elif num_drafts == self.max_drafts:
@@ -88,7 +88,7 @@ class _Offer:
 class LookupDrafter:
     """Set `draft_token_ids` of running sequences before a step, and learn from the step.
 
-    `max_drafts` is the most for one sequence and step; matches are of `min_match` to `max_match` tokens. `clock`, in
+    `max_drafts` is the maximum for one sequence and step; matches are of `min_match` to `max_match` tokens. `clock`, in
     seconds, is read three times a step. Indexes exist for running sequences only, and only while drafts pay.
     """
 
@@ -116,13 +116,13 @@ class LookupDrafter:
 
     @property
     def is_on(self) -> bool:
-        """Tell whether drafts are worth looking for now."""
+        """Tell whether drafting pays at present."""
         return self._switch.is_on
 
     def propose(self, sequences: Iterable[Sequence], room: int) -> None:
-        """Give running sequences without drafts some, so that all have up to `room` in sum; the step follows at once.
+        """Add drafts to running sequences without any, up to `room` in total; the step follows at once.
 
-        A sequence that still computes known tokens gets none, nor one whose next token is its last.
+        A sequence that still computes known tokens gets none, nor does one whose next token is its last.
         """
         began = self._clock()
         self._offers = {}
@@ -136,7 +136,7 @@ class LookupDrafter:
         self._search_seconds = self._started - began
 
     def learn(self, plan: StepPlan, num_kept: list[int]) -> None:
-        """Learn from a step; `num_kept[i]` tokens were taken by the i-th sequence that sampled."""
+        """Learn from a step; `num_kept[i]` tokens were kept by the i-th sequence that sampled."""
         seconds = self._clock() - self._started
         num_drafts = num_accepted = 0
         for (sequence, num_sampled), kept in zip(plan.sampling(), num_kept, strict=True):
@@ -167,8 +167,8 @@ class LookupDrafter:
 
     def _choose(self, ready: list[Sequence], room: int) -> None:
         is_probe = self._switch.is_probing
-        found = (self._offer(sequence) for sequence in (ready[:_PROBE_SEQUENCES] if is_probe else ready))
-        offers = [offer for offer in found if offer is not None]
+        candidates = (self._offer(sequence) for sequence in (ready[:_PROBE_SEQUENCES] if is_probe else ready))
+        offers = [offer for offer in candidates if offer is not None]
         plain_seconds = self._cost.plain_seconds(len(ready))
         assert plain_seconds is not None, "a step without drafts comes first"
         counts = choose_counts(
@@ -180,15 +180,15 @@ class LookupDrafter:
         )
         room = min(room, _PROBE_DRAFTS) if is_probe else room
         best_first = sorted(zip(offers, counts, strict=True), key=lambda pair: -pair[0].candidate.chance)
-        for offer, wanted in best_first:
-            count = min(wanted, room)
+        for offer, drafts in best_first:
+            count = min(drafts, room)
             if count > 0:
                 self._offers[offer.sequence] = offer
                 offer.sequence.draft_token_ids = continuation(offer.sequence.token_ids, offer.match.end, count)
                 room -= count
 
     def _offer(self, sequence: Sequence) -> _Offer | None:
-        # The last token of a sequence is sampled and never computed, so a draft in its place would be for nothing.
+        # The last token of a sequence is sampled and never computed, so a draft in its place would be useless.
         most = sequence.max_total_tokens - sequence.num_tokens - 1
         if most <= 0:
             return None
@@ -216,7 +216,7 @@ class LookupDrafter:
         )
 
     def _judge(self, num_sequences: int, num_drafts: int, num_accepted: int) -> None:
-        """Tell the switch what this step's drafts gained, in seconds against a run without them."""
+        """Report to the switch what this step's drafts gained, in seconds against a run without them."""
         plain_seconds = self._cost.plain_seconds(num_sequences)
         assert plain_seconds is not None, "a step without drafts comes first"
         gained = num_accepted * plain_seconds / num_sequences
@@ -225,9 +225,9 @@ class LookupDrafter:
 
 
 class _Switch:
-    """On while drafts gain time. Off, it waits; then it probes what rows cost, and tries again.
+    """On while drafts save time. When off, it waits, then probes the cost of rows, and tries again.
 
-    A probe drafts for few sequences whatever it costs. A trial that gains nothing doubles the wait.
+    A probe drafts for few sequences at any cost. A trial that gains nothing doubles the wait.
     """
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ class _Switch:
         return self.is_on
 
     def observe(self, gain_seconds: float, *, has_drafts: bool) -> None:
-        """Take in what a step gained; a mean of nothing or less switches off."""
+        """Add a step's gain; a mean of zero or less switches off."""
         self._num_observed += 1
         if self.is_probing:
             self._num_probes_left -= has_drafts

@@ -1,6 +1,6 @@
-"""Find where the end of a sequence occurred earlier in it, and what followed there. Token ids only; no model, no cost.
+"""Find earlier occurrences of a sequence's last tokens in it, and what followed them. Token ids only.
 
-Prompt lookup: an answer that quotes its prompt goes on as the prompt did (A. Saxena, "Prompt Lookup Decoding", 2023,
+Prompt lookup: an answer that quotes its prompt continues as the prompt did (A. Saxena, "Prompt Lookup Decoding", 2023,
 github.com/apoorvumang/prompt-lookup-decoding).
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MAX_CANDIDATES = 16
-"""Earlier occurrences looked at, latest first; in text with a frequent separator a search must not cost more."""
+"""Earlier occurrences compared, latest first; bounds the cost of a search in text with a frequent separator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An earlier place where the last tokens stood."""
+    """An earlier occurrence of the last tokens."""
 
     end: int
     """The index of the token that followed."""
     length: int
-    """How many of the last tokens stood there."""
+    """How many of the last tokens match."""
 
 
 class PromptLookup:
     """Index one sequence by its runs of `min_match` tokens; each new token costs one dictionary entry.
 
-    Each entry points to the one before it with the same run, so a search walks from the latest occurrence back. On
+    Each entry points to the one before it with the same run, so a search goes back from the latest occurrence. On
     random tokens, the worst case, a token was measured to take about 150 ns and 120 bytes.
     """
 
@@ -38,10 +38,10 @@ class PromptLookup:
         self._previous: list[int] = []
 
     def find(self, token_ids: list[int]) -> Match | None:
-        """Return the longest match of the end of `token_ids` (at most `max_match`), of equal ones the latest.
+        """Return the longest match of the end of `token_ids` (at most `max_match`), the latest of equal ones.
 
-        Only the last 16 occurrences of the last `min_match` tokens are compared. `token_ids` is the list of the call
-        before, perhaps longer now.
+        Only the last 16 occurrences of the last `min_match` tokens are compared. `token_ids` is the same list as in the
+        last call, perhaps longer now.
         """
         self._extend(token_ids)
         size = self._min_match
@@ -59,7 +59,7 @@ class PromptLookup:
         return best
 
     def _extend(self, token_ids: list[int]) -> None:
-        """Take every run into the index that a token follows; the last one would only find itself."""
+        """Index every run that a token follows; the last run would only find itself."""
         size, first = self._min_match, len(self._previous)
         end = len(token_ids) - size
         latest, previous = self._latest, self._previous
@@ -79,9 +79,9 @@ class PromptLookup:
 
 
 def continuation(token_ids: list[int], start: int, count: int) -> list[int]:
-    """Return the `count` tokens from `start` on, where what is past the end repeats from `start` again.
+    """Return the `count` tokens from `start` on; past the end they repeat from `start`.
 
-    That is the text that one gets by going on copying, as in Ziv and Lempel 1977: a loop is continued to any length.
+    Continued copying gives the same text, as in Ziv and Lempel 1977: a loop is continued to any length.
     """
     tail = token_ids[start : start + count]
     repeats = -(-count // len(tail))

@@ -122,7 +122,7 @@ def test_a_rope_type_that_nobody_knows_is_refused_by_name(tmp_path: Path, given:
 @pytest.mark.parametrize(
     ("model_type", "given", "error"),
     [
-        ("cpmant", {"dim_head": 8, "dim_ff": 96}, InvalidConfigError),  # it names no longest sequence
+        ("cpmant", {"dim_head": 8, "dim_ff": 96}, InvalidConfigError),  # it has no longest sequence
         ("cpmant", {"dim_head": 8, "dim_ff": 96, "max_position_embeddings": 64}, UnsupportedModelError),
         ("roc_bert", {"num_attention_heads": 6}, UnsupportedModelError),
     ],

@@ -122,7 +122,7 @@ def test_a_model_without_a_longest_sequence_is_asked_for_one_and_then_refused_fo
 ) -> None:
     config = AutoConfig.for_model(model_type, vocab_size=200, **settings)
     AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(tmp_path)
-    with pytest.raises(InvalidConfigError, match=r"names no longest sequence .*; give max_model_len"):
+    with pytest.raises(InvalidConfigError, match=r"max_position_embeddings.*max_model_len"):
         load(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"no attention function|computes the logits of every token"):
         load(tmp_path, max_model_len=64)
