@@ -1,6 +1,6 @@
-"""Say what a GGUF file's metadata says of its model in the words of transformers' config.json.
+"""Translate a GGUF file's metadata into transformers' config.json.
 
-Knows llama.cpp's keys (gguf-py's constants.py); no weights but the few numbers that scale the rotary angles.
+llama.cpp's keys are in gguf-py's constants.py. Of the weights only the few that scale the rotary angles are read.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from engine.gguf.weights import ROPE_FACTORS, GgufWeights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Architecture:
-    """What a file of one general.architecture is to transformers."""
+    """The equivalent in transformers of a general.architecture."""
 
     model_type: str
     class_name: str
     has_pairs: bool = False
-    """Its queries and keys lie so that a row is rotated with the next one."""
+    """Its queries and keys are ordered so that a row is rotated with the next one."""
 
 
 _ARCHITECTURES: Mapping[str, _Architecture] = MappingProxyType(
@@ -38,7 +38,7 @@ _ARCHITECTURES: Mapping[str, _Architecture] = MappingProxyType(
         "qwen3": _Architecture(model_type="qwen3", class_name="Qwen3ForCausalLM"),
     }
 )
-"""Mistral is `llama` to llama.cpp, without its window."""
+"""llama.cpp treats Mistral as `llama`, without its window."""
 
 _NEUTRAL: Mapping[str, tuple[Value, ...]] = MappingProxyType(
     {
@@ -61,28 +61,28 @@ _NEUTRAL: Mapping[str, tuple[Value, ...]] = MappingProxyType(
         "rope.scaling.yarn_log_multiplier": (0.0,),
     }
 )
-"""Keys behind the architecture's name that change what is computed, with the values that do not."""
+"""Keys after the architecture's name that change the computation, with the values that do not."""
 
 _DTYPES = {TensorType.F32: "float32", TensorType.F16: "float16", TensorType.BF16: "bfloat16"}
-_QUANTIZED_DTYPE = "bfloat16"  # what is quantized was made from 16 bits
+_QUANTIZED_DTYPE = "bfloat16"  # quantized weights were made from 16 bits
 
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""The tokens of the end: of a sequence, of a turn, of a message."""
+"""The end tokens: of a sequence, of a turn, of a message."""
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>")
 _END_TEXTS = frozenset((*_TURN_ENDS, "<|endoftext|>", "<|end_of_text|>", "</s>"))
-"""Control tokens that end an answer though no key names them: a file names one, and its model may write another."""
+"""Control tokens that end an answer without a key: a file names one, and its model may write another."""
 
 _CONTROL = 3  # of tokenizer.ggml.token_type
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Of Llama 3.1 to 3.3; a file has what they make of the frequencies."""
+"""Values of Llama 3.1 to 3.3; a file has the resulting factors."""
 
 
 def read_config(file: GgufFile) -> dict[str, Any]:
-    """Return what the model's config.json would say.
+    """Return the equivalent of the model's config.json.
 
-    Raises ModelLoadError for a key that is missing or wrong, UnsupportedModelError for what the decoder does not have.
+    Raises ModelLoadError for a key that is missing or wrong, UnsupportedModelError for unsupported features.
     """
     keys = _keys_of(file)
     architecture = _ARCHITECTURES[keys.architecture]
@@ -114,13 +114,13 @@ def read_config(file: GgufFile) -> dict[str, Any]:
 
 
 def open_weights(path: Path) -> GgufWeights:
-    """Open a file for its weights. Raises as `GgufFile`, `read_config` and `GgufWeights` do."""
+    """Open a file for its weights. Raises like `GgufFile`, `read_config` and `GgufWeights`."""
     file = GgufFile(path)
     return GgufWeights(file, read_config(file), has_pairs=_ARCHITECTURES[_keys_of(file).architecture].has_pairs)
 
 
 class _Keys:
-    """The metadata behind the architecture's name."""
+    """The metadata after the architecture's name."""
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self.path = file.path
@@ -128,9 +128,9 @@ class _Keys:
         self._metadata = file.metadata
 
     def given(self, name: str) -> Value | None:
-        """Return a value, None where there is none; a list of equal ones, which is one for each layer, as one.
+        """Return a value, None if there is none; a list of equal values, one for each layer, is returned as one.
 
-        Raises UnsupportedModelError where they differ.
+        Raises UnsupportedModelError if they differ.
         """
         value = self._metadata.get(f"{self.architecture}.{name}")
         if not isinstance(value, list | Numbers):
@@ -156,10 +156,10 @@ class _Keys:
             raise self._wrong(name, value, "a number above 0")
         return float(value)
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> ModelLoadError:
-        found = "no value" if value is None else repr(value)
+    def _wrong(self, name: str, value: Any, expected: str) -> ModelLoadError:
+        actual = "no value" if value is None else repr(value)
         return ModelLoadError(
-            f"{self.path} has {found} for {self.architecture}.{name}; it must be {wanted}. Convert the model again."
+            f"{self.path} has {actual} for {self.architecture}.{name}; it must be {expected}. Convert the model again."
         )
 
 
@@ -206,7 +206,7 @@ def _vocab_size(file: GgufFile) -> int:
 
 
 def _dtype(file: GgufFile) -> str:
-    """Return the dtype that has the weights: that of the most values, since norms stay in fp32."""
+    """Return the dtype of the weights: that of the most values, since norms stay in fp32."""
     sizes: dict[str, int] = {}
     for info in file.tensors.values():
         dtype = _DTYPES.get(info.kind, _QUANTIZED_DTYPE)
@@ -220,7 +220,7 @@ def _end_token_ids(file: GgufFile) -> list[int]:
 
 
 def _ends_by_text(file: GgufFile) -> Iterator[int]:
-    """Yield the control tokens with a text of the end. Lists that are none are the tokenizer's to refuse."""
+    """Yield the control tokens with the text of an end token. The tokenizer refuses invalid lists."""
     tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
     if not isinstance(tokens, list) or not isinstance(kinds, Numbers):
         return
@@ -230,10 +230,10 @@ def _ends_by_text(file: GgufFile) -> Iterator[int]:
 
 
 def _token_id(file: GgufFile, name: str) -> int | None:
-    given = file.metadata.get(f"tokenizer.ggml.{name}")
-    if given is not None and type(given) is not int:
-        raise ModelLoadError(f"{file.path} has tokenizer.ggml.{name} {given!r}; it must be a token's number.")
-    return given
+    token_id = file.metadata.get(f"tokenizer.ggml.{name}")
+    if token_id is not None and type(token_id) is not int:
+        raise ModelLoadError(f"{file.path} has tokenizer.ggml.{name} {token_id!r}; it must be a token id.")
+    return token_id
 
 
 def _rope(keys: _Keys, file: GgufFile, head_dim: int) -> dict[str, Any]:
@@ -273,12 +273,12 @@ def _yarn(keys: _Keys) -> dict[str, Any]:
 
 def _llama3(file: GgufFile, *, head_dim: int, theta: float) -> dict[str, Any]:
     """Return the scaling of Llama 3 that gives the factors in the file. Raises UnsupportedModelError for others."""
-    found = read_tensor(file, ROPE_FACTORS).float()
-    factor = float(found.max())
-    if bool((found == 1.0).all()):
+    factors = read_tensor(file, ROPE_FACTORS).float()
+    factor = float(factors.max())
+    if bool((factors == 1.0).all()):
         return {"rope_type": "default"}
     expected = _llama3_factors(factor, head_dim=head_dim, theta=theta)
-    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=1e-4):
+    if factors.shape != expected.shape or not torch.allclose(factors, expected, rtol=1e-4):
         raise UnsupportedModelError(
             f"{file.path} has factors in {ROPE_FACTORS} that are not those of Llama 3.1; give the model's folder with "
             "config.json and safetensors instead."
@@ -287,7 +287,7 @@ def _llama3(file: GgufFile, *, head_dim: int, theta: float) -> dict[str, Any]:
 
 
 def _llama3_factors(factor: float, *, head_dim: int, theta: float) -> torch.Tensor:
-    """Return what a frequency is divided by: 1 for those of many turns within the first context, `factor` for few."""
+    """Return the frequencies' divisors: 1 for those of many turns within the first context, `factor` for few."""
     low, high, context = _LLAMA3.values()
     turns = context * theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim) / (2.0 * math.pi)
     share = ((turns - low) / (high - low)).clamp(0.0, 1.0)

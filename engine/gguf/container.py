@@ -1,6 +1,6 @@
-"""Read the container of a GGUF file: its metadata, and where its tensors lie. The weights stay in a memory map.
+"""Read the container of a GGUF file: its metadata, and the locations of its tensors. The weights stay memory-mapped.
 
-Knows the format (ggml's docs/gguf.md, versions 2 and 3, little-endian); not what a key or a tensor is for.
+The format is that of ggml's docs/gguf.md, versions 2 and 3, little-endian.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DEFAULT_ALIGNMENT = 32
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 10: "<Q", 11: "<q", 12: "<d"}
-"""The formats of metadata's types that are numbers; `struct` and numpy write them alike."""
+"""Formats of the numeric metadata types, the same for `struct` and numpy."""
 
 _LEAST_PAIR_BYTES = 8 + 4 + 1  # the length of a key, a type, one byte of value
 _LEAST_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8  # the length of a name, number of dimensions, one of them, type, offset
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell by its name whether a model is one such file, be it there or not."""
+    """Tell by its name whether a model is a GGUF file, whether or not it exists."""
     return path.suffix.lower() == ".gguf"
 
 
@@ -42,18 +42,18 @@ class TensorInfo:
 
     kind: TensorType
     shape: tuple[int, ...]
-    """As torch has it: the values of the last dimension lie side by side."""
+    """In torch's order: the values of the last dimension are contiguous."""
     start: int
-    """In bytes from the file's beginning."""
+    """Offset in bytes from the file's beginning."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """An array of the metadata's numbers or bools, which stays in the map until it is asked for."""
+    """An array of the metadata's numbers or bools, which stays mapped until it is read."""
 
     array: npt.NDArray[Any]
-    """[entries], not to be written to."""
+    """[entries], read-only."""
 
     def __len__(self) -> int:
         return len(self.array)
@@ -63,22 +63,22 @@ class Numbers:
         return entry
 
     def is_alike(self) -> bool:
-        """Tell whether every entry is the first one."""
+        """Tell whether all entries are equal."""
         return bool((self.array == self.array[:1]).all())
 
     def tolist(self) -> list[Any]:
-        """Return the entries as Python's, of 8 to 32 bytes each."""
+        """Return the entries as Python objects, of 8 to 32 bytes each."""
         return self.array.tolist()
 
 
 Value = bool | int | float | str | list[str] | Numbers
-"""Of the metadata; a list is an array of texts."""
+"""A value of the metadata; a list is an array of texts."""
 
 
 class GgufFile:
     """An open file: `metadata` by key, `tensors` by name. Threads may share it.
 
-    Raises ModelLoadError where the file is damaged or none, UnsupportedModelError for what is not read.
+    Raises ModelLoadError if the file is damaged or no GGUF, UnsupportedModelError for unsupported content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +90,7 @@ class GgufFile:
         self.tensors = _read_tensors(cursor, num_tensors, alignment=_alignment(self.metadata, path))
 
     def stored(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a tensor in the map, not to be written to."""
+        """Return the mapped bytes of a tensor, read-only."""
         info = self.tensors[name]
         return np.frombuffer(self._bytes, np.uint8, info.num_bytes, info.start)
 
@@ -106,8 +106,8 @@ def _mapped(path: Path) -> mmap.mmap:
 class _Cursor:
     """Reads a file from its beginning.
 
-    A count that the bytes left are too few for is refused before anything is made of it. Arrays of numbers stay in the
-    map; texts and the tables become Python's, which take a few times their bytes.
+    A count that exceeds the remaining bytes is refused before anything is allocated for it. Arrays of numbers stay
+    mapped; texts and tables become Python objects, which take a few times their bytes.
     """
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
@@ -133,14 +133,14 @@ class _Cursor:
             raise self.damaged(f"{what} is no UTF-8 ({error})") from None
 
     def count(self, least_bytes: int, what: str) -> int:
-        """Read how many of something follow, each of which takes at least so many bytes."""
+        """Read a count of items, each of which takes at least this many bytes."""
         count: int = self.number("<Q", what)
         self.check_count(count, least_bytes, what)
         return count
 
     def check_count(self, count: int, least_bytes: int, what: str) -> None:
         if count * least_bytes > self.size - self.at:
-            raise self.damaged(f"it says that {what} are {count}, for which {self.size - self.at} bytes are too few")
+            raise self.damaged(f"the count of {what} is {count}, for which {self.size - self.at} bytes are too few")
 
     def damaged(self, reason: str) -> ModelLoadError:
         return ModelLoadError(f"{self.path} is no GGUF file that can be read: {reason}. Fetch or convert it again.")
@@ -161,9 +161,9 @@ def _read_head(cursor: _Cursor) -> int:
     version = cursor.number("<I", "the version")
     if version not in _VERSIONS:
         is_big = int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS
-        found = "is big-endian" if is_big else f"has version {version} of GGUF"
+        problem = "is big-endian" if is_big else f"has version {version} of GGUF"
         raise UnsupportedModelError(
-            f"{cursor.path} {found}; little-endian files of the versions {' and '.join(map(str, _VERSIONS))} are read. "
+            f"{cursor.path} {problem}; little-endian files of versions {' and '.join(map(str, _VERSIONS))} are read. "
             "Convert the model again."
         )
     num_tensors: int = cursor.number("<Q", "the number of tensors")
@@ -226,16 +226,16 @@ def _alignment(metadata: dict[str, Value], path: Path) -> int:
 
 
 def _read_tensors(cursor: _Cursor, num_tensors: int, *, alignment: int) -> dict[str, TensorInfo]:
-    """Read where the tensors lie; their offsets count from the end of this table, aligned."""
+    """Read the tensors' locations; their offsets count from the end of this table, aligned."""
     cursor.check_count(num_tensors, _LEAST_TENSOR_BYTES, "the tensors")
-    found: dict[str, TensorInfo] = {}
+    infos: dict[str, TensorInfo] = {}
     for _ in range(num_tensors):
         name = cursor.string("the name of a tensor")
-        if name in found:
+        if name in infos:
             raise cursor.damaged(f"it has the tensor {name} twice")
-        found[name] = _read_tensor(cursor, name)
+        infos[name] = _read_tensor(cursor, name)
     start = -(-cursor.at // alignment) * alignment
-    placed = {name: _placed(cursor, name, info, start=start, alignment=alignment) for name, info in found.items()}
+    placed = {name: _placed(cursor, name, info, start=start, alignment=alignment) for name, info in infos.items()}
     _check_overlap(cursor, placed)
     return placed
 
@@ -269,7 +269,7 @@ def _tensor_type(cursor: _Cursor, number: int, name: str) -> TensorType:
 
 def _placed(cursor: _Cursor, name: str, info: TensorInfo, *, start: int, alignment: int) -> TensorInfo:
     if info.start % alignment:
-        raise cursor.damaged(f"tensor {name} lies at the offset {info.start}, which is no multiple of {alignment}")
+        raise cursor.damaged(f"tensor {name} is at the offset {info.start}, which is no multiple of {alignment}")
     begin = start + info.start
     if begin + info.num_bytes > cursor.size:
         raise cursor.damaged(

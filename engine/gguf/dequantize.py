@@ -1,6 +1,6 @@
-"""Make ggml's blocks values in fp32, as its reference functions compute them, in vectors of blocks.
+"""Dequantize ggml's blocks to fp32 like its reference functions, vectorized over blocks.
 
-Knows what lies in a block (ggml-common.h, `block_*`); not where blocks lie, nor what they are for.
+The layout of a block is that of ggml-common.h, `block_*`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Values = npt.NDArray[np.float32]
 """`[blocks, values of a block]`."""
 
 _PIECE_VALUES = 2**18
-"""Dequantized at once: some MiB, whatever the size of the tensor, that stay in the cache."""
+"""Values dequantized at once: some MiB for a tensor of any size, which stay in the cache."""
 
 
 def read_tensor(file: GgufFile, name: str) -> Tensor:
-    """Return a tensor of the file on the CPU: as it is stored, and in fp32 where it is quantized."""
+    """Return a tensor of the file on the CPU: as it is stored, in fp32 if it is quantized."""
     info = file.tensors[name]
     stored = file.stored(name)
     if info.kind in _STORED_DTYPES:
@@ -83,7 +83,7 @@ def _q4_k(blocks: Blocks) -> Values:
 
 
 def _q5_k(blocks: Blocks) -> Values:
-    """As Q4_K, with the fifth bits of the parts in the bits of 32 bytes."""
+    """Like Q4_K, with the fifth bits of the parts in the bits of 32 bytes."""
     fifths = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
     return _scaled_parts(blocks, _paired_nibbles(blocks[:, 48:]) | fifths)
 
@@ -102,7 +102,7 @@ def _q6_k(blocks: Blocks) -> Values:
 
 
 def _scaled_parts(blocks: Blocks, values: Bits) -> Values:
-    """Return values `[blocks, 8, 32]` times their part's scale less its minimum; both lie in the first 16 bytes."""
+    """Return values `[blocks, 8, 32]` times their part's scale less its minimum; both are in the first 16 bytes."""
     scales, minima = _six_bits(blocks[:, 4:16])
     scaled = (_halves(blocks, 0) * scales)[:, :, None] * values
     return (scaled - (_halves(blocks, 2) * minima)[:, :, None]).reshape(-1, 256)
@@ -111,7 +111,7 @@ def _scaled_parts(blocks: Blocks, values: Bits) -> Values:
 def _six_bits(packed: Blocks) -> tuple[Bits, Bits]:
     """Return 8 scales and 8 minima of 6 bits from 12 bytes.
 
-    The first four of each lie in the low bits of the bytes 0 to 3 and 4 to 7, the others' low halves in the bytes 8 to
+    The first four of each are in the low bits of the bytes 0 to 3 and 4 to 7, the others' low halves in the bytes 8 to
     11, and their high two bits in the high bits of the first eight bytes.
     """
     first, second, third = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
@@ -131,7 +131,7 @@ def _nibbles(packed: Blocks) -> Bits:
 
 
 def _paired_nibbles(packed: Blocks) -> Bits:
-    """Return, of each 32 bytes in turn, the low halves, then the high ones: `[blocks, 8, 32]`."""
+    """Return, for each 32 bytes, the low halves, then the high ones: `[blocks, 8, 32]`."""
     halves = packed.reshape(-1, 4, 1, 32) >> np.array([0, 4], np.uint8)[:, None] & 15
     return halves.reshape(-1, 8, 32)
 

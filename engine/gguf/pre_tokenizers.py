@@ -1,6 +1,6 @@
-"""How the byte-level tokenizers that GGUF files name cut a text into words before pairs are merged.
+"""How the byte-level tokenizers named in GGUF files split a text into words before pairs are merged.
 
-The patterns are those of the models' own tokenizer.json; llama.cpp keeps the names (llama-vocab.cpp).
+The patterns are those of the models' own tokenizer.json; the names are llama.cpp's (llama-vocab.cpp).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _TEKKEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreTokenizer:
-    """What the name of a pre-tokenizer stands for."""
+    """The rules behind the name of a pre-tokenizer."""
 
     patterns: tuple[str, ...]
-    """Each cuts what those before it left; what it does not match stays a word."""
+    """Each splits the pieces left by those before it; unmatched text stays a word."""
     takes_whole_words: bool = False
-    """A word that is a token is that token, whatever the merges would make of it."""
+    """A word that is in the vocabulary is one token, whatever the merges would give."""
     adds_bos: bool = False
-    """Unless the file says otherwise."""
+    """The default if the file has no setting."""
     is_composed: bool = False
-    """Texts are brought to Unicode's composed form first (NFC)."""
+    """Whether texts are first normalized to Unicode's composed form (NFC)."""
 
 
 _GPT2_WORDS = PreTokenizer(patterns=(_GPT2,))
@@ -67,4 +67,4 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = MappingProxyType(
         ),
     }
 )
-"""Those of models that our decoder runs. A file without a name would be cut otherwise than its model has learned."""
+"""Pre-tokenizers of models that our decoder runs. A wrong one would split texts unlike the model's training."""

@@ -1,6 +1,6 @@
-"""How ggml stores tensors: the types by their number in a file, and the size of a block of each that can be read.
+"""ggml's tensor types by their number in a file, and the block sizes of those that can be read.
 
-Knows sizes and names; dequantize.py knows what lies in a block.
+dequantize.py has the layout of a block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 class TensorType(StrEnum):
-    """What can be read."""
+    """The types that can be read."""
 
     F32 = "F32"
     F16 = "F16"
@@ -90,4 +90,4 @@ NAMES: Mapping[int, str] = MappingProxyType(
         42: "Q2_0",
     }
 )
-"""Every type of ggml by its number, also those that cannot be read, for errors (ggml.h, `ggml_type`)."""
+"""Every type of ggml by its number, including those that cannot be read, for errors (ggml.h, `ggml_type`)."""

@@ -1,6 +1,6 @@
-"""Build a model's tokenizer from the metadata of its GGUF file: vocabulary, merges, special tokens, what is added.
+"""Build a model's tokenizer from the metadata of its GGUF file: vocabulary, merges, special and added tokens.
 
-Knows llama.cpp's keys and its two kinds of byte-pair encoding; no weights. The chat template is only handed on.
+It supports llama.cpp's two kinds of byte-pair encoding. The chat template is passed on unread.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from engine.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 
 _SPACE = "▁"
 _MAX_CHARACTERS = 2048
-"""Of a token that is cut at every place for its merges; sentencepiece makes pieces of 16 unless told otherwise."""
+"""Longest token that is split at every place for its merges; sentencepiece's default limit is 16."""
 
 _BYTE_LEVEL, _SENTENCEPIECE, _NONE = "gpt2", "llama", ("no_vocab", "none")
-_SENTENCEPIECE_IDS = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # where a file names none
+_SENTENCEPIECE_IDS = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}  # defaults if a file has none
 _ALWAYS_SPECIAL = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id")
 
 
 class _Kind(IntEnum):
-    """What a token is (`llama_token_type`)."""
+    """Kinds of tokens (`llama_token_type`)."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -38,10 +38,10 @@ class _Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufTokenizer:
-    """A tokenizer and what a file says beside it."""
+    """A tokenizer and the related settings of a file."""
 
     backend: Any
-    """Of the library tokenizers."""
+    """A tokenizer of the `tokenizers` library."""
     named_tokens: dict[str, str]
     """The special tokens under transformers' names, such as bos_token."""
     chat_template: str | dict[str, str] | None
@@ -49,9 +49,9 @@ class GgufTokenizer:
 
 
 def read_tokenizer(file: GgufFile) -> GgufTokenizer | None:
-    """Return the tokenizer that a file describes, None where it has none.
+    """Return the tokenizer that a file describes, None if it has none.
 
-    Raises ModelLoadError where the description is broken, UnsupportedModelError for a kind that is not known here.
+    Raises ModelLoadError if the description is broken, UnsupportedModelError for an unknown kind.
     """
     kind = file.metadata.get("tokenizer.ggml.model")
     if kind is None or kind in _NONE:
@@ -100,7 +100,7 @@ class _Vocabulary:
         return value
 
     def special(self, name: str) -> str | None:
-        """Return the token whose number is under a name."""
+        """Return the token whose id is under a name."""
         default = _SENTENCEPIECE_IDS.get(name) if self.is_sentencepiece else None
         token_id = self.metadata.get(f"tokenizer.ggml.{name}", default)
         if token_id is None:
@@ -110,16 +110,16 @@ class _Vocabulary:
         return self.tokens[token_id]
 
     def added(self) -> Iterator[AddedToken]:
-        """Yield the tokens that are found in a text before anything else: special ones and the author's own."""
+        """Yield the tokens that are matched in a text before any others: special ones and the author's own."""
         for token, kind in zip(self.tokens, self.kinds, strict=True):
             if token and kind in (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.USER_DEFINED):
                 yield AddedToken(token, special=kind != _Kind.USER_DEFINED, normalized=False)
 
     def named_tokens(self) -> dict[str, str]:
         names = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "pad": "padding_token_id"}
-        found = {f"{name}_token": self.special(key) for name, key in names.items()}
+        tokens = {f"{name}_token": self.special(key) for name, key in names.items()}
         special = {token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind != _Kind.NORMAL}
-        return {name: token for name, token in found.items() if token in special}
+        return {name: token for name, token in tokens.items() if token in special}
 
     def broken(self, name: str, reason: str) -> ModelLoadError:
         return ModelLoadError(f"{self.path}: tokenizer.ggml.{name} {reason}. Convert the model again.")
@@ -159,7 +159,7 @@ def _pre_tokenizer(vocabulary: _Vocabulary) -> PreTokenizer:
     name = vocabulary.metadata.get("tokenizer.ggml.pre")
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise UnsupportedModelError(
-            f"{vocabulary.path} has tokenizer.ggml.pre {name!r}; the engine knows {', '.join(PRE_TOKENIZERS)}. Give "
+            f"{vocabulary.path} has tokenizer.ggml.pre {name!r}; the engine supports {', '.join(PRE_TOKENIZERS)}. Give "
             "the model's folder with tokenizer.json instead."
         )
     return PRE_TOKENIZERS[name]
@@ -182,7 +182,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Any:
 
 
 def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """Return the pairs that make a token, those of the best score first: sentencepiece has scores and no merges."""
+    """Return the pairs that form a token, best score first: sentencepiece has scores and no merges."""
     _check_lengths(vocabulary)
     scores = vocabulary.list_of("scores", float, length=len(vocabulary.tokens))
     outside = (_Kind.CONTROL, _Kind.UNKNOWN, _Kind.BYTE)
@@ -205,7 +205,7 @@ def _check_lengths(vocabulary: _Vocabulary) -> None:
 
 
 def _with_added(backend: Any, vocabulary: _Vocabulary, *, adds_bos: bool) -> Any:
-    """Have special tokens found in texts, and those added that begin or end every prompt."""
+    """Make special tokens match in texts, and add those that begin or end every prompt."""
     backend.add_tokens(list(vocabulary.added()))
     begin = _if_added(vocabulary, "bos_token_id", vocabulary.flag("add_bos_token", adds_bos))
     end = _if_added(vocabulary, "eos_token_id", vocabulary.flag("add_eos_token", False))
@@ -228,11 +228,11 @@ def _if_added(vocabulary: _Vocabulary, name: str, is_added: bool) -> Sequence[st
 
 def _chat_template(vocabulary: _Vocabulary) -> str | dict[str, str] | None:
     metadata, key = vocabulary.metadata, "tokenizer.chat_template"
-    found = {"default": metadata.get(key)}
+    candidates = {"default": metadata.get(key)}
     names = metadata.get("tokenizer.chat_templates", [])
     for name in names if isinstance(names, list) else []:
-        found[str(name)] = metadata.get(f"{key}.{name}")
-    templates = {name: template for name, template in found.items() if isinstance(template, str)}
+        candidates[str(name)] = metadata.get(f"{key}.{name}")
+    templates = {name: template for name, template in candidates.items() if isinstance(template, str)}
     if list(templates) == ["default"]:
         return templates["default"]
     return templates or None

@@ -1,6 +1,6 @@
-"""Give the tensors of a GGUF file under the names, and in the order of rows, that transformers has for them.
+"""Provide the tensors of a GGUF file under transformers' names and with its order of rows.
 
-Knows llama.cpp's names (gguf-py's tensor_mapping.py); the container and the blocks are read by others.
+llama.cpp's names are in gguf-py's tensor_mapping.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.gguf.container import GgufFile
 from engine.gguf.dequantize import read_tensor
 
 ROPE_FACTORS = "rope_freqs.weight"
-"""What each frequency is divided by; a part of the configuration."""
+"""Divisors of the frequencies; a part of the configuration."""
 
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -40,18 +40,18 @@ _ATTENTION_BIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "qwen3": ("attn_q", "attn_k", "attn_v", "attn_output"),
     }
 )
-"""What has a bias, by model_type, where the configuration says attention_bias."""
+"""Tensors with a bias, by model_type, if the configuration has attention_bias."""
 
 _MLP_BIASES = ("ffn_gate", "ffn_up", "ffn_down")
 _QK_NORMS = ("attn_q_norm", "attn_k_norm")
-_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,8})\.(\w+)")  # 01 would be 1 twice
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,8})\.(\w+)")  # 01 would be a second name for 1
 
 
 class GgufWeights:
-    """The weights of an open file, by transformers' names. Raises UnsupportedModelError for one without a place."""
+    """The weights of an open file, by transformers' names. Raises UnsupportedModelError for an unexpected tensor."""
 
     def __init__(self, file: GgufFile, config: Mapping[str, Any], *, has_pairs: bool) -> None:
-        """Take an open file, what `read_config` says of it, and whether queries and keys lie in pairs (`_unpaired`)."""
+        """Take an open file, its `read_config`, and whether queries and keys are in pairs (`_unpaired`)."""
         self._file = file
         heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
         self._heads: Mapping[str, int] = heads if has_pairs else {}
@@ -60,7 +60,7 @@ class GgufWeights:
         self.names = list(self._stored)
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor that is in it, on the CPU, in fp32 where it is quantized."""
+        """Return one of its tensors on the CPU, in fp32 if it is quantized."""
         stored = self._stored[name]
         tensor = read_tensor(self._file, stored)
         num_heads = self._heads.get(stored.split(".")[-2])
@@ -68,9 +68,9 @@ class GgufWeights:
 
 
 def _unpaired(tensor: Tensor, num_heads: int) -> Tensor:
-    """Return the rows of each head with the halves that are rotated together one after the other, as transformers does.
+    """Return each head's rows with its two halves one after the other, in transformers' order, instead of in pairs.
 
-    llama.cpp rotates each row of an architecture like `llama` with the next one, and its converter moves them there.
+    llama.cpp rotates each row of an architecture like `llama` with the next one, and its converter orders them so.
     """
     pairs = tensor.view(num_heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
@@ -98,7 +98,7 @@ class _Places:
         if in_layer and in_layer[2] in self._in_layer.get(kind, ()) and int(in_layer[1]) < self._num_layers:
             return f"model.layers.{in_layer[1]}.{_IN_LAYER[in_layer[2]]}.{kind}"
         raise UnsupportedModelError(
-            f"{file.path} has a tensor {stored}, which our engine's decoder has no place for: this {self._model_type} "
+            f"{file.path} has a tensor {stored}, which our engine's decoder does not have: this {self._model_type} "
             f"has weights of {', '.join(_OUTSIDE)} and, in the layers blk.0 to blk.{self._num_layers - 1}, weights of "
             f"{', '.join(self._in_layer['weight'])} and biases of {', '.join(self._in_layer['bias']) or 'none'}. "
             "Convert the model again, or give its folder with config.json and safetensors instead."

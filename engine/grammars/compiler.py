@@ -294,7 +294,7 @@ def _num_characters(structured: StructuredOutput) -> int:
 
 
 def _start_with_deep_stack(thread: threading.Thread) -> None:
-    """Start a thread; one started by another caller at the same moment may get as large a stack, never a smaller one."""
+    """Start a thread; one started by another caller at the same moment may get as large a stack, never a smaller."""
     with _stack_size:
         usual_bytes = threading.stack_size(STACK_BYTES)
         try:

@@ -1,4 +1,4 @@
-"""Decide which texts are computed together: by length, under a budget of tokens. Knows lengths alone."""
+"""Group texts into batches by length, under a budget of tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 
 def batches(lengths: Sequence[int], *, max_tokens: int) -> Iterator[list[int]]:
-    """Yield indexes of texts, longest first, so that no batch has over `max_tokens`; a longer text is alone.
+    """Yield indexes of texts, longest first, so that no batch exceeds `max_tokens`; a longer text is alone.
 
-    The longest come first so that what does not fit in memory fails at the beginning. Texts of one length stay in
-    order, one after the other.
+    The longest come first so that a batch that does not fit in memory fails at the beginning. Texts of one length keep
+    their order and follow each other.
     """
     batch: list[int] = []
     used = 0

@@ -1,7 +1,7 @@
-"""Compute a decoder over whole texts, each token seeing those before it: ids in, one hidden row a token out.
+"""Compute a decoder over whole texts, each token seeing those before it: ids in, one hidden row per token out.
 
-The engine's own decoder in fp32 on the CPU. A text is one piece, so the keys and values of a layer are needed by no
-later step: all layers write them to the same place. Knows neither text nor pooling.
+The engine's own decoder in fp32 on the CPU. A text is one piece, so no later step needs a layer's keys and values: all
+layers write them to the same place.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from engine.models.step_model import StepTensors, new_cache
 from kernels.paged import PagedStep
 
 _BLOCK_SIZE = 16
-"""A group of tokens as attention reads them on a CPU."""
+"""The size of a block of tokens for attention on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalConfig:
-    """A decoder of the Llama family whose hidden rows are wanted."""
+    """A decoder of the Llama family used for its hidden rows."""
 
     body: ModelConfig
     max_tokens: int
 
     @property
     def path(self) -> Path:
-        """Return its folder."""
+        """Return its directory."""
         return self.body.path
 
     @property
@@ -43,17 +43,17 @@ class CausalConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Return how many tokens it has."""
+        """Return the size of its vocabulary."""
         return self.body.vocab_size
 
     @property
     def hidden_size(self) -> int:
-        """Return how wide its rows are."""
+        """Return the width of its rows."""
         return self.body.hidden_size
 
 
 def read_causal_config(path: Path, raw: dict[str, Any]) -> CausalConfig:
-    """Read a decoder's configuration, whatever head it has. Raises ModelLoadError, or UnsupportedModelError by name."""
+    """Read a decoder's configuration, whatever its head. Raises ModelLoadError, or UnsupportedModelError by name."""
     reason = next(_reasons_against(raw), None)
     if reason is not None:
         raise UnsupportedModelError(f"{path}: {reason}")
@@ -64,16 +64,16 @@ def read_causal_config(path: Path, raw: dict[str, Any]) -> CausalConfig:
 
 def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
     if raw.get("auto_map"):
-        yield "config.json names code of its own (auto_map), which is never run; take a model that has none."
+        yield "config.json has code of its own (auto_map), which is never run; take a model without."
     if raw.get("is_causal") is False or raw.get("use_bidirectional_attention"):
-        yield f"its {raw['model_type']} sees all tokens of a text at once; here a token sees those before it."
+        yield f"its {raw['model_type']} sees all tokens of a text at once; here a token sees only those before it."
 
 
 class CausalEncoder:
-    """A decoder's weights without its head, and its forward pass. Safe to use from several threads."""
+    """A decoder's weights without its head, and its forward pass. Thread-safe."""
 
     def __init__(self, config: CausalConfig) -> None:
-        """Read the weights. Raises ModelLoadError where they do not belong to the configuration."""
+        """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
         with torch.inference_mode():
             self._decoder = Decoder(
                 config.body,
@@ -103,14 +103,14 @@ class CausalEncoder:
 
 
 def _step(texts: Sequence[Tensor]) -> tuple[StepTensors, int]:
-    """Return the step that computes the texts whole, and how many blocks it writes: text after text, whole ones."""
+    """Return the step that computes the whole texts, and the number of blocks it writes, whole ones for each text."""
     lengths = torch.tensor([len(text) for text in texts])
     counts = (lengths + _BLOCK_SIZE - 1) // _BLOCK_SIZE
     first_blocks = counts.cumsum(0) - counts
     positions = torch.cat([torch.arange(len(text)) for text in texts])
     longest, starts = int(lengths.max()), torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
     paged = PagedStep(
-        # Of a text with fewer blocks than another the last ones are never read.
+        # The last blocks of a text with fewer blocks than another are never read.
         block_tables=(first_blocks[:, None] + torch.arange(int(counts.max()))).clamp(max=int(counts.sum()) - 1).int(),
         query_start=starts.int(),
         context_lens=lengths.int(),

@@ -1,6 +1,6 @@
-"""`Embedder`: texts in, one vector a text out, in order; a model in this process, on the CPU.
+"""`Embedder`: texts in, one vector per text out, in order; a model in this process, on the CPU.
 
-Knows neither requests nor HTTP; for generation there is `engine.llm`.
+For generation see `engine.llm`.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from engine.pooling.side_by_side import compute_each
 from engine.pooling.text_tokens import TextTokens, TokenizedText
 
 _MAX_BATCH_TOKENS = 1024
-"""On one core all-MiniLM-L6-v2 took 3.7 s for 21,067 tokens so, with 4,096 4.5 s: their rows do not fit in a cache."""
+"""On one core all-MiniLM-L6-v2 took 3.7 s for 21,067 tokens, with 4,096 4.5 s: their rows do not fit in a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    """The vectors of texts, in their order."""
+    """The vectors of texts, in order."""
 
     vectors: npt.NDArray[np.float32]
     """[texts, dimensions]"""
     num_tokens: tuple[int, ...]
-    """How many tokens of each text were computed, special ones too."""
+    """Computed tokens of each text, including special ones."""
     truncated: tuple[bool, ...]
-    """Whether a text was longer than `max_tokens`, so that its vector knows nothing of its end."""
+    """Whether a text was longer than `max_tokens`, so that its vector ignores its end."""
 
 
 class Embedder:
-    """Load an encoder, or a decoder that was trained for it, and embed texts. Not thread-safe."""
+    """Load an encoder, or a decoder trained for embeddings, and embed texts. Not thread-safe."""
 
     def __init__(
         self, path: str | Path, *, pooling: str | None = None, max_batch_tokens: int = _MAX_BATCH_TOKENS
     ) -> None:
-        """Load a folder as sentence-transformers or transformers writes it, or a hub id.
+        """Load a directory in the layout of sentence-transformers or transformers, or a hub id.
 
-        `pooling` (cls, mean or last_token) is for a folder without modules.json. A batch has at most
+        `pooling` (cls, mean or last_token) is for a directory without modules.json. A batch has at most
         `max_batch_tokens`, unless one text alone has more. Raises ModelLoadError, UnsupportedModelError or
         InvalidConfigError.
         """
@@ -76,43 +76,44 @@ class Embedder:
         self._encoder = load_encoder(config)
 
     def reload(self) -> None:
-        """Read the weights again, while nothing is computed: those in memory are not to be trusted."""
+        """Read the weights again while nothing is computed, because those in memory may be corrupt."""
         del self._encoder  # first: there may be no room for both
         self._encoder = load_encoder(self._config)
 
     @property
     def tokenizer(self) -> Any:
-        """Return what cuts texts into tokens, without a limit: a tokenizer of the library of that name."""
+        """Return the tokenizer of the `tokenizers` library, without a length limit."""
         return self._tokens.whole
 
     def embed(self, texts: Iterable[str], *, dimensions: int | None = None) -> Embeddings:
-        """Embed every text; with `dimensions` only the first numbers of each vector, made whole to length 1 again.
+        """Embed every text; `dimensions` keeps only the first numbers of each vector and normalizes them to length 1
+        again.
 
-        A vector depends on its text alone, but for the rounding of fp32. Raises InvalidRequestError, and BrokenRowError
-        where a vector has NaN or an infinity.
+        A vector depends on its text alone, except for fp32 rounding. Raises InvalidRequestError, and BrokenRowError if
+        a vector has NaN or an infinity.
         """
         if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self.dimensions):
             raise InvalidRequestError(
                 f"dimensions is {dimensions!r}; this model has vectors of 1 to {self.dimensions}."
             )
-        found = self.tokenize(texts)
-        token_ids = [text.token_ids for text in found]
+        tokenized = self.tokenize(texts)
+        token_ids = [text.token_ids for text in tokenized]
         return Embeddings(
             vectors=require_numbers(self.embed_tokens(token_ids, dimensions=dimensions)),
             num_tokens=tuple(len(own) for own in token_ids),
-            truncated=tuple(text.is_truncated for text in found),
+            truncated=tuple(text.is_truncated for text in tokenized),
         )
 
     def tokenize(self, texts: Iterable[str]) -> list[TokenizedText]:
-        """Tokenize every text, beside what is embedded. Raises InvalidRequestError, with its index."""
+        """Tokenize every text; may run while `embed` does. Raises InvalidRequestError, with the index of the text."""
         return self._tokens(texts)
 
     def embed_tokens(
         self, token_ids: Sequence[torch.Tensor], *, dimensions: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """Embed texts, each its ids [1 to `max_tokens`] int64 below `vocab_size`, special ones too, as `embed` does.
+        """Embed texts like `embed`, each its ids [1 to `max_tokens`] int64 below `vocab_size`, special ones included.
 
-        A vector that is no numbers is returned as it is.
+        A vector with NaN or an infinity is returned as it is.
         """
         vectors = np.empty((len(token_ids), dimensions or self.dimensions), np.float32)
         lengths = [len(own) for own in token_ids]
@@ -124,15 +125,15 @@ class Embedder:
         return vectors
 
     def shorten(self, vector: npt.NDArray[np.float32], dimensions: int | None) -> npt.NDArray[np.float32]:
-        """Return what `embed` makes with `dimensions` of a text whose whole vector is this one, but for rounding."""
+        """Return the vector that `embed` computes with `dimensions`, from the whole vector, except for rounding."""
         if dimensions is None:
             return vector
-        found: npt.NDArray[np.float32] = finish(
+        shortened: npt.NDArray[np.float32] = finish(
             torch.from_numpy(vector)[None], dimensions=dimensions, is_normalized=self._recipe.is_normalized
         ).numpy()[0]
-        return found
+        return shortened
 
-    @torch.inference_mode()  # a matter of each thread
+    @torch.inference_mode()  # set per thread
     def _vectors(self, token_ids: list[torch.Tensor], dimensions: int | None) -> npt.NDArray[np.float32]:
         pooled = pool(self._encoder.hidden_rows(token_ids), [len(own) for own in token_ids], self._recipe.pooling)
         vectors: npt.NDArray[np.float32] = finish(
@@ -142,7 +143,7 @@ class Embedder:
 
 
 def _check_recipe(recipe: Recipe, config: AnyConfig) -> None:
-    """Raise ModelLoadError or UnsupportedModelError where the rows that are pooled are not those of the model."""
+    """Raise ModelLoadError or UnsupportedModelError if the recipe does not fit the model's rows."""
     if recipe.hidden_size not in (None, config.hidden_size):
         raise ModelLoadError(
             f"{config.path}: the pooling takes rows of {recipe.hidden_size} numbers, the encoder has "
@@ -156,7 +157,7 @@ def _check_recipe(recipe: Recipe, config: AnyConfig) -> None:
 
 
 def _max_tokens(recipe: Recipe, config: AnyConfig) -> int:
-    """Return the longest text. Raises ModelLoadError where the folder allows one that has no positions."""
+    """Return the longest text. Raises ModelLoadError if the directory allows one without positions."""
     if recipe.max_tokens is None:
         return longest_text(config)
     if recipe.max_tokens > config.max_tokens:

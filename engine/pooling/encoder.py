@@ -1,6 +1,6 @@
-"""Compute a BERT encoder over packed texts: token ids in, one hidden row a token out, in fp32 on the CPU.
+"""Compute a BERT encoder over packed texts: token ids in, one hidden row per token out, in fp32 on the CPU.
 
-There is no padding and no mask: texts of one length are attended together. Knows neither text nor pooling.
+There is no padding and no mask: texts of one length are attended together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Encoder:
     """An encoder's weights, and its forward pass."""
 
     def __init__(self, config: EncoderConfig) -> None:
-        """Read the weights. Raises ModelLoadError where they do not belong to the configuration."""
+        """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
         self.config = config
         self._activation = ACTIVATIONS[config.activation]
         hidden = config.hidden_size
@@ -51,8 +51,8 @@ class Encoder:
     def hidden_rows(self, texts: Sequence[Tensor], types: Sequence[Tensor] | None = None) -> Tensor:
         """Return the last layer's rows [tokens, hidden] of texts, each its token ids [length] int64, end to end.
 
-        `types` says of each token which part of a pair it belongs to; a text alone has no second part.
-        Texts of one length should follow one another: each such run is one call of attention a layer.
+        `types` gives for each token its part of a pair; a single text has no second part. Texts of one length should
+        follow each other: each such run is one call of attention per layer.
         """
         lengths = [len(text) for text in texts]
         positions = torch.cat([self._positions_of(text) for text in texts])

@@ -1,4 +1,4 @@
-"""Read an encoder's config.json and refuse, by name, what the encoder here does not compute. Loads no weights."""
+"""Read an encoder's config.json, and refuse by name what is not supported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EncoderConfig:
     num_positions: int
     num_token_types: int
     padding_id: int | None
-    """Where positions are counted from; None where the first token is at position 0."""
+    """Positions are counted from here; None if the first token is at position 0."""
 
     @property
     def max_tokens(self) -> int:
@@ -48,7 +48,7 @@ AnyConfig = EncoderConfig | ModernConfig | CausalConfig
 
 
 def read_encoder_config(path: Path) -> AnyConfig:
-    """Read `config.json` in a folder. Raises ModelLoadError when it is broken, UnsupportedModelError by name."""
+    """Read `config.json` in a directory. Raises ModelLoadError if it is broken, UnsupportedModelError by name."""
     raw = read_object(path / "config.json")
     if not raw:
         raise ModelLoadError(f"{path} has no config.json; give a model directory as save_pretrained writes it.")
@@ -78,7 +78,7 @@ def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
     if raw.get("is_decoder"):
         yield "is_decoder is true, so a token sees only those before it; embeddings need an encoder that sees all."
     if raw.get("auto_map"):
-        yield "config.json names code of its own (auto_map), which is never run; take a model that has none."
+        yield "config.json has code of its own (auto_map), which is never run; take a model without."
     if raw.get("quantization_config"):
         yield "its weights are quantized; embeddings take weights in float32, bfloat16 or float16."
     positions = raw.get("position_embedding_type") or "absolute"
@@ -91,7 +91,7 @@ def _reasons_against(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def _with_defaults(raw: dict[str, Any], path: Path) -> Any:
-    """Return transformers' configuration, which knows what a file leaves out."""
+    """Return transformers' configuration, which supplies the defaults."""
     from transformers import AutoConfig  # noqa: PLC0415 - a slow import that other models do not need here
 
     try:

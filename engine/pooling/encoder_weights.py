@@ -1,4 +1,4 @@
-"""Read an encoder's tensors, with or without a head around it. Knows no layer of any architecture."""
+"""Read an encoder's tensors, with or without a head around it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from engine.pooling.layers import Linear, Norm
 
 
 def find_prefix(checkpoint: Checkpoint, path: Path, *, words: str, prefixes: tuple[str, ...]) -> str:
-    """Return what stands before an encoder's tensors, by its tensor `words`. Raises ModelLoadError without that one."""
-    found = next((prefix for prefix in ("", *prefixes) if prefix + words in checkpoint), None)
-    if found is None:
+    """Return the prefix of an encoder's tensors, found by its tensor `words`. Raises ModelLoadError without it."""
+    match = next((prefix for prefix in ("", *prefixes) if prefix + words in checkpoint), None)
+    if match is None:
         raise ModelLoadError(f"{path} has no tensor {words}; it is no encoder's.")
-    return found
+    return match
 
 
 class EncoderWeights:
-    """Tensors by their names without the prefix that a model with a head gives them."""
+    """Tensors by their names without the prefix that a model with a head adds."""
 
     def __init__(self, checkpoint: Checkpoint, *, prefix: str = "") -> None:
         self._checkpoint = checkpoint
         self._prefix = prefix
 
     def read(self, name: str, *shape: int) -> Tensor:
-        """Return a tensor of this shape, in memory of its own and not in the file's. Raises ModelLoadError."""
+        """Return a copy of a tensor of this shape, independent of the file. Raises ModelLoadError."""
         return self._checkpoint.read(self._prefix + name, shape).clone()
 
     def linear(self, name: str, size: int, size_in: int, *, has_bias: bool = True) -> Linear:

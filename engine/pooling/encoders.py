@@ -1,4 +1,4 @@
-"""Load what computes a folder's hidden rows, whichever architecture it has. Knows neither text nor pooling."""
+"""Load the encoder of a directory, of any supported architecture."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from engine.pooling.modern_encoder import ModernEncoder
 
 
 class AnyEncoder(Protocol):
-    """The weights of an encoder or a decoder, and its forward pass. Safe to use from several threads."""
+    """The weights of an encoder or a decoder, and its forward pass. Thread-safe."""
 
     def hidden_rows(self, texts: Sequence[Tensor], types: Sequence[Tensor] | None = None) -> Tensor:
         """Return the last rows [tokens, hidden] of texts, each its token ids [length] int64, end to end.
 
-        `types` says of each token which part of a pair it belongs to; most architectures do not tell them apart.
+        `types` gives for each token its part of a pair; most architectures do not distinguish them.
         """
         ...
 
 
 def load_encoder(config: AnyConfig) -> AnyEncoder:
-    """Read the weights. Raises ModelLoadError where they do not belong to the configuration."""
+    """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
     match config:
         case CausalConfig():
             return CausalEncoder(config)
@@ -38,6 +38,6 @@ def load_encoder(config: AnyConfig) -> AnyEncoder:
 
 
 def longest_text(config: AnyConfig) -> int:
-    """Return what the tokenizer says, and never more than there are positions."""
-    said = read_object(config.path / "tokenizer_config.json").get("model_max_length")
-    return min(said, config.max_tokens) if isinstance(said, int) else config.max_tokens
+    """Return the tokenizer's limit, and never more than there are positions."""
+    limit = read_object(config.path / "tokenizer_config.json").get("model_max_length")
+    return min(limit, config.max_tokens) if isinstance(limit, int) else config.max_tokens

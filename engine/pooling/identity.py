@@ -1,4 +1,4 @@
-"""Tell encoders apart by what is in their folders. Knows no tensor."""
+"""Identify encoders by the contents of their directories."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SUFFIXES = {".json", ".safetensors", ".txt"}
-"""Weights, configurations and tokenizers; what else a folder has changes no vector."""
+"""Weights, configurations and tokenizers; other files of a directory change no vector."""
 
 
 def model_sha256(folder: Path) -> str:
-    """Return a hash of all files below a folder that decide how a text's vector is made, and of their names."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
-    return _sha256(folder, found)
+    """Return a hash of all files below a directory that determine a text's vector, and of their names."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+    return _sha256(folder, paths)
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """Return a hash of a folder's tokenizer."""
+    """Return a hash of a directory's tokenizer."""
     return _sha256(folder, [folder / "tokenizer.json"])
 
 

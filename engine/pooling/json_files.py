@@ -1,4 +1,4 @@
-"""Read the JSON files that lie in a model's folder; knows nothing of what they say."""
+"""Read the JSON files in a model's directory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from engine.errors import ModelLoadError
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object, an empty one where there is no file. Raises ModelLoadError when it is none."""
-    found = read_json(path)
-    if found is None:
+    """Return a file's JSON object, an empty one if there is no file. Raises ModelLoadError if it is no object."""
+    content = read_json(path)
+    if content is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ModelLoadError(f"{path} holds no JSON object; copy the whole model directory again.")
-    return found
+    return content
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file says, None where there is no file. Raises ModelLoadError when it cannot be read."""
+    """Return a file's content, None if there is no file. Raises ModelLoadError if it cannot be read."""
     if not path.is_file():
         return None
     try:

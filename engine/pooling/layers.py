@@ -1,4 +1,4 @@
-"""What encoders are built of: products, norms, activations, and attention within packed texts. Knows no checkpoint."""
+"""Building blocks of encoders: products, norms, activations, and attention within packed texts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 _WINDOW_QUERIES = 256
-"""So many queries of a layer with a window are computed at once, over the keys that one of them sees."""
+"""Number of queries of a layer with a window that are computed at once, over the keys that any of them sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """A product and, where there is one, a bias."""
+    """A product with an optional bias."""
 
     weight: Tensor
     bias: Tensor | None
@@ -75,7 +75,7 @@ def attend(
 ) -> Tensor:
     """Attend within each text: packed [tokens, 3 * hidden] to [tokens, hidden], one call for each run of one length.
 
-    With a `window` a token sees those at most so many places before and after it.
+    With a `window` a token sees tokens up to this many places before and after it.
     """
     hidden = query_key_value.shape[1] // 3
     attended, start = [], 0
@@ -87,24 +87,24 @@ def attend(
         if rotation is not None:
             query, key = rotation(query), rotation(key)
         if window is None or window >= length - 1:
-            found = F.scaled_dot_product_attention(query, key, value)
+            output = F.scaled_dot_product_attention(query, key, value)
         else:
-            found = _attend_near(query, key, value, window=window)
-        attended.append(found.transpose(1, 2).reshape(-1, hidden))
+            output = _attend_near(query, key, value, window=window)
+        attended.append(output.transpose(1, 2).reshape(-1, hidden))
     return torch.cat(attended)
 
 
 def _attend_near(query: Tensor, key: Tensor, value: Tensor, *, window: int) -> Tensor:
     """Attend in pieces of the queries, so that a long text costs no more than its length times the window."""
     length = query.shape[2]
-    places, found = torch.arange(length), []
+    places, outputs = torch.arange(length), []
     for start in range(0, length, _WINDOW_QUERIES):
         end = min(start + _WINDOW_QUERIES, length)
         first, last = max(0, start - window), min(length, end + window)
         is_seen = (places[start:end, None] - places[None, first:last]).abs() <= window
-        found.append(
+        outputs.append(
             F.scaled_dot_product_attention(
                 query[:, :, start:end], key[:, :, first:last], value[:, :, first:last], attn_mask=is_seen
             )
         )
-    return torch.cat(found, dim=2)
+    return torch.cat(outputs, dim=2)

@@ -1,4 +1,4 @@
-"""What a ModernBERT encoder is, and what of one is refused by name. Loads no weights and reads no file."""
+"""Configuration of a ModernBERT encoder, and the reasons to refuse one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SLIDING = "sliding_attention"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a layer sees of a text, and how its positions turn."""
+    """A layer's attention window, and its rotary positions."""
 
     window: int | None
-    """How many tokens before and after its own; None: all."""
+    """How many tokens it sees before and after its own; None: all."""
     theta: float
     """The base of its rotary positions."""
 
@@ -40,13 +40,13 @@ class ModernConfig:
     has_mlp_bias: bool
     layers: tuple[Sight, ...]
     head_pooling: str
-    """Of the head that gives a score: cls or mean."""
+    """Pooling of the scoring head: cls or mean."""
     head_activation: str
     has_head_bias: bool
 
 
 def reasons_against(config: Any) -> Iterator[str]:
-    """Say what of transformers' configuration is not computed."""
+    """Yield the parts of transformers' configuration that are not supported."""
     for layer_type in sorted(set(config.layer_types)):
         rope = config.rope_parameters[layer_type]
         if rope["rope_type"] != "default":
@@ -58,7 +58,7 @@ def reasons_against(config: Any) -> Iterator[str]:
 
 
 def from_transformers(config: Any, path: Path) -> ModernConfig:
-    """Return what a configuration of transformers says that has nothing against it."""
+    """Return the configuration from a supported one of transformers."""
     return ModernConfig(
         path=path,
         model_type=config.model_type,

@@ -1,7 +1,7 @@
-"""Compute a ModernBERT encoder over packed texts: token ids in, one hidden row a token out, in fp32 on the CPU.
+"""Compute a ModernBERT encoder over packed texts: token ids in, one hidden row per token out, in fp32 on the CPU.
 
-Layers are pre-norm with gated units; most see a window, every few all of the text, and both kinds have rotary positions
-of a base of their own. Knows neither text nor pooling.
+Layers are pre-norm with gated units; most see a window, every few the whole text, and both kinds have rotary positions
+with their own base.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ModernEncoder:
     """An encoder's weights, and its forward pass."""
 
     def __init__(self, config: ModernConfig) -> None:
-        """Read the weights. Raises ModelLoadError where they do not belong to the configuration."""
+        """Read the weights. Raises ModelLoadError if they do not belong to the configuration."""
         self.config = config
         self._activation = ACTIVATIONS[config.activation]
         hidden = config.hidden_size

@@ -1,4 +1,4 @@
-"""Read modules.json, in which sentence-transformers lists what a model is made of. Knows no module's own settings."""
+"""Read modules.json, sentence-transformers' list of a model's modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KIND = "sentence_transformers."
 
 
 def read_modules(path: Path) -> dict[str, str] | None:
-    """Return the folder of each module by its kind, in order, None where there is no file. Raises ModelLoadError."""
+    """Return the directory of each module by its kind, in order, None if there is no file. Raises ModelLoadError."""
     modules = read_json(path / "modules.json")
     if modules is None:
         return None

@@ -1,6 +1,6 @@
-"""Write a query and a document where a model's chat template shows them, and cut that into tokens. Knows no weights.
+"""Insert a query and a document into a model's chat template, and tokenize the result.
 
-Only the template writes special tokens: the same words in a query or a document are text, and forge no turn.
+Only the template writes special tokens: in a query or a document the same words are text, and cannot forge a turn.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from engine.pooling.text_tokens import check_tokenizer, load_tokenizer
 from engine.tokenizer import load_tokenizer as load_whole_tokenizer
 
 _QUERY, _DOCUMENT = " \ue0f1query\ue0f1 ", " \ue0f1document\ue0f1 "
-"""What a template is asked to show as it is: one that trims texts, say, does not, and has no such parts around them."""
+"""Placeholders for the template; one that changes texts, by trimming say, does not contain them unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTemplate:
-    """A prompt before its query, between that and its document, and behind it."""
+    """The parts of a prompt before its query, between query and document, and after the document."""
 
     before: str
     between: str
@@ -32,10 +32,10 @@ class PairTemplate:
 
 
 def read_pair_template(path: Path) -> PairTemplate | None:
-    """Return what a folder's chat template writes around a pair, None where it does not show both of them.
+    """Return what a directory's chat template writes around a pair, None if it does not contain both.
 
-    The pair is a message of role query and one of role document, as in sentence-transformers, and the prompt that
-    config_sentence_transformers.json has by default is one of role system. Raises ModelLoadError.
+    The pair is a message of role query and one of role document, as in sentence-transformers; the default prompt of
+    config_sentence_transformers.json is one of role system. Raises ModelLoadError.
     """
     tokenizer = load_whole_tokenizer(path)
     if tokenizer is None or tokenizer.chat_template is None:
@@ -45,10 +45,10 @@ def read_pair_template(path: Path) -> PairTemplate | None:
     if prompt is not None:
         messages.insert(0, {"role": "system", "content": prompt})
     try:
-        shown = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False))
-    except Exception:  # noqa: BLE001 - a template is its author's program: one for other roles may raise anything
+        prompt_text = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False))
+    except Exception:  # noqa: BLE001 - a template is a program: one for other roles may raise anything
         return None
-    before, has_query, rest = shown.partition(_QUERY)
+    before, has_query, rest = prompt_text.partition(_QUERY)
     between, has_document, behind = rest.partition(_DOCUMENT)
     if not (has_query and has_document):
         return None
@@ -58,19 +58,19 @@ def read_pair_template(path: Path) -> PairTemplate | None:
 
 
 def _default_prompt(path: Path) -> str | None:
-    said = read_object(path / "config_sentence_transformers.json")
-    name, prompts = said.get("default_prompt_name"), said.get("prompts") or {}
+    settings = read_object(path / "config_sentence_transformers.json")
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is None:
         return None
     if not isinstance(prompts.get(name), str):
         raise ModelLoadError(
-            f"{path / 'config_sentence_transformers.json'} names the prompt {name!r} by default and has none of it."
+            f"{path / 'config_sentence_transformers.json'} has the default prompt {name!r} but no prompt of that name."
         )
     return str(prompts[name])
 
 
 class PairPrompts:
-    """A tokenizer that keeps a query and the template whole, and as much of a document as there is room for."""
+    """A tokenizer that keeps a query and the template whole, and as much of a document as fits."""
 
     def __init__(self, path: Path, template: PairTemplate, *, vocab_size: int, max_tokens: int) -> None:
         self._template = template
@@ -84,10 +84,10 @@ class PairPrompts:
         whole = self._tokenizer.encode("".join(self._texts("a", "b")), add_special_tokens=False).ids
         self._tokenizer.encode_special_tokens = True
         if self._ids("a", "b") != whole:
-            raise UnsupportedModelError(f"{path}: its tokenizer reads a text behind a special token unlike one alone.")
+            raise UnsupportedModelError(f"{path}: its tokenizer reads a text after a special token differently.")
 
     def __call__(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
-        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        """Tokenize the query with every document. Raises InvalidRequestError for an invalid text."""
         read = read_documents(query, documents)
         num_around = len(self._ids("", ""))
         check_query(len(self._ids(query, "")) - num_around, allowed=self._max_tokens - num_around - 1)
@@ -99,7 +99,7 @@ class PairPrompts:
         if is_truncated:
             ends = [end for _, end in self._tokenizer.encode(document, add_special_tokens=False).offsets]
             num_kept = len(ends)
-            while len(ids) > self._max_tokens:  # a text's end may read otherwise where it is cut
+            while len(ids) > self._max_tokens:  # a shortened text may tokenize differently at its end
                 num_kept -= len(ids) - self._max_tokens
                 ids = self._ids(query, document[: ends[num_kept - 1]] if num_kept > 0 else "")
         types = torch.zeros(len(ids), dtype=torch.int64)
@@ -122,5 +122,5 @@ class PairPrompts:
         return ids
 
     def _read(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return found
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids

@@ -1,4 +1,4 @@
-"""Cut pairs of a query and a document into tokens, and say which documents were too long. Knows no weights."""
+"""Tokenize pairs of a query and a document, and report which documents were too long."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class QueryTooLongError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedPair(TokenizedText):
-    """A pair's token ids and token types, both [length] int64; with `is_truncated` the document's end is not there."""
+    """A pair's token ids and token types, both [length] int64; with `is_truncated` the document's end is missing."""
 
     types: Tensor
 
 
 def read_documents(query: object, documents: object) -> list[str]:
-    """Return the documents for a query. Raises InvalidRequestError, with its name, for what no tokenizer takes."""
+    """Return the documents for a query. Raises InvalidRequestError, with the field's name, for an invalid text."""
     check_text(query, "query")
     return list_of(documents, "documents")
 
 
 def check_query(num_tokens: int, *, allowed: int) -> None:
-    """Raise QueryTooLongError where a query has more tokens than a document leaves it."""
+    """Raise QueryTooLongError if a query has more tokens than are allowed beside a document."""
     if num_tokens > allowed:
         raise QueryTooLongError(
             f"query has {num_tokens} tokens; beside a document it may have {max(0, allowed)} in this model. Shorten it."
@@ -39,29 +39,29 @@ def check_query(num_tokens: int, *, allowed: int) -> None:
 
 
 class PairTokens:
-    """A tokenizer that keeps a query whole, and as much of a document as there is room for."""
+    """A tokenizer that keeps a query whole, and as much of a document as fits."""
 
     def __init__(self, path: Path, *, vocab_size: int, max_tokens: int) -> None:
         self._tokenizer = load_tokenizer(path)
         check_tokenizer(self._tokenizer, path, vocab_size=vocab_size, max_tokens=max_tokens, is_pair=True)
         self._num_special = self._tokenizer.num_special_tokens_to_add(is_pair=True)
         self._max_tokens = max_tokens
-        # What the file says of both was its maker's last call, and is not what the model allows.
+        # The file has the settings of its maker's last call, which are not the model's limits.
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens, strategy="only_second")
 
     def __call__(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
-        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        """Tokenize the query with every document. Raises InvalidRequestError for an invalid text."""
         read = read_documents(query, documents)
         check_query(self._length(query), allowed=self._max_tokens - self._num_special - 1)
-        found = self._tokenizer.encode_batch([(query, document) for document in read])
+        encodings = self._tokenizer.encode_batch([(query, document) for document in read])
         return [
             TokenizedPair(
                 token_ids=torch.tensor(each.ids),
                 types=torch.tensor(each.type_ids),
                 is_truncated=bool(each.overflowing),
             )
-            for each in found
+            for each in encodings
         ]
 
     def _length(self, query: str) -> int:

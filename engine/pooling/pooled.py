@@ -1,4 +1,4 @@
-"""Make one vector of each text's hidden rows: pool, cut, normalize. Knows no model."""
+"""Turn each text's hidden rows into one vector: pool, cut, normalize."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def pool(rows: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
 
 
 def finish(vectors: Tensor, *, dimensions: int | None, is_normalized: bool) -> Tensor:
-    """Keep the first `dimensions` numbers of each vector, and give it length 1 again."""
+    """Keep the first `dimensions` numbers of each vector, and normalize it to length 1 again."""
     kept = vectors if dimensions is None else vectors[:, :dimensions]
     return F.normalize(kept, dim=-1) if is_normalized else kept
 
 
 def are_numbers(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Tell of each row, a vector or a score, whether it has neither NaN nor an infinity."""
+    """Tell for each row, a vector or a score, whether it has neither NaN nor an infinity."""
     return np.asarray(np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
 
 
 def require_numbers(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the rows. Raises BrokenRowError, with the index of the first that is no numbers."""
+    """Return the rows. Raises BrokenRowError, with the index of the first that has NaN or an infinity."""
     is_number = are_numbers(rows)
     if not is_number.all():
         raise BrokenRowError(
-            f"What the model made of text {int(is_number.argmin())} is NaN or infinite: its weights or this machine "
-            "are broken. Read the model anew, or take it from where it comes."
+            f"The model's result for text {int(is_number.argmin())} is NaN or infinite: its weights or this machine "
+            "are broken. Load the model again, or fetch it again from its source."
         )
     return rows

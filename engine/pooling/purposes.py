@@ -1,4 +1,4 @@
-"""Tell what a folder's model is for, other than generating, by its JSON files. Loads neither torch nor weights."""
+"""Tell from a directory's JSON files what its model is for, other than generating. Loads no torch and no weights."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from engine.pooling.json_files import read_object
 from engine.pooling.modules import LOGIT_SCORE, POOLING, read_modules
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", modern_config.MODEL_TYPE)
-"""The types of models whose tokens see those before and after them."""
+"""Model types whose tokens see those before and after them."""
 
 _SCORING_ARCHITECTURE = "ForSequenceClassification"
 
 
 class Purpose(StrEnum):
-    """What a model makes of texts."""
+    """A model's kind of result for texts."""
 
-    EMBED = "embed"  # a vector of each
-    RERANK = "rerank"  # a score of each pair of a query and a document
+    EMBED = "embed"  # a vector for each
+    RERANK = "rerank"  # a score for each pair of a query and a document
 
 
 def purpose_of(path: Path) -> Purpose | None:
-    """Return what a folder's model is for, None where it generates, as in every GGUF file. Raises ModelLoadError."""
-    said = read_object(path / "config.json")
+    """Return the purpose of a directory's model, None if it generates, like every GGUF file. Raises ModelLoadError."""
+    raw = read_object(path / "config.json")
     modules = read_modules(path) or {}
-    if LOGIT_SCORE in modules or any(name.endswith(_SCORING_ARCHITECTURE) for name in said.get("architectures") or ()):
+    if LOGIT_SCORE in modules or any(name.endswith(_SCORING_ARCHITECTURE) for name in raw.get("architectures") or ()):
         return Purpose.RERANK
-    if POOLING in modules or (said.get("model_type") in ENCODERS and not said.get("is_decoder")):
+    if POOLING in modules or (raw.get("model_type") in ENCODERS and not raw.get("is_decoder")):
         return Purpose.EMBED
     return None

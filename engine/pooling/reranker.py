@@ -1,6 +1,6 @@
-"""`Reranker`: a query and documents in, one score a document out, in order; a model in this process, on the CPU.
+"""`Reranker`: a query and documents in, one score per document out, in order; a model in this process, on the CPU.
 
-Knows neither requests nor HTTP, and sorts nothing.
+The scores are not sorted.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from engine.pooling.score_head import read_score_head
 from engine.pooling.side_by_side import compute_each
 
 _MAX_BATCH_TOKENS = 1024
-"""What `Embedder` was measured to do best with; a cross-encoder's layers are the same."""
+"""The best value measured for `Embedder`; a cross-encoder's layers are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """How well documents answer a query, in their order."""
+    """How well documents answer a query, in order."""
 
     scores: npt.NDArray[np.float32]
-    """[documents]: the head's logit, any number; the sigmoid of it lies in 0..1 and orders alike."""
+    """[documents]: the head's logit, any number; its sigmoid is in 0..1 and has the same order."""
     num_tokens: tuple[int, ...]
-    """How many tokens were computed with each document: the query's, its own and special ones."""
+    """Tokens computed with each document: the query's, its own and special ones."""
     truncated: tuple[bool, ...]
-    """Whether a document had no room beside the query, so that its score knows nothing of its end."""
+    """Whether a document did not fit beside the query, so that its score ignores its end."""
 
 
 class Reranker:
-    """Load a cross-encoder, or a language model that was trained for it, and score documents. Not thread-safe."""
+    """Load a cross-encoder, or a language model trained for reranking, and score documents. Not thread-safe."""
 
     def __init__(self, path: str | Path, *, max_batch_tokens: int = _MAX_BATCH_TOKENS) -> None:
-        """Load a folder as transformers writes it, or a hub id.
+        """Load a directory in transformers' layout, or a hub id.
 
         A batch has at most `max_batch_tokens`, unless one pair alone has more. Raises ModelLoadError,
         UnsupportedModelError or InvalidConfigError.
@@ -65,29 +65,29 @@ class Reranker:
         self._encoder = load_encoder(config)
 
     def reload(self) -> None:
-        """Read the weights again, while nothing is computed: those in memory are not to be trusted."""
+        """Read the weights again while nothing is computed, because those in memory may be corrupt."""
         del self._encoder  # first: there may be no room for both
         self._head = read_score_head(self._config)
         self._encoder = load_encoder(self._config)
 
     def score(self, query: str, documents: Iterable[str]) -> Scores:
-        """Score every document for the query; a score depends on its pair alone, but for the rounding of fp32.
+        """Score every document for the query; a score depends on its pair alone, except for fp32 rounding.
 
-        Raises InvalidRequestError, and BrokenRowError where a score is NaN or infinite.
+        Raises InvalidRequestError, and BrokenRowError if a score is NaN or infinite.
         """
-        found = self.tokenize(query, documents)
+        pairs = self.tokenize(query, documents)
         return Scores(
-            scores=require_numbers(self.score_tokens(found)),
-            num_tokens=tuple(len(pair.token_ids) for pair in found),
-            truncated=tuple(pair.is_truncated for pair in found),
+            scores=require_numbers(self.score_tokens(pairs)),
+            num_tokens=tuple(len(pair.token_ids) for pair in pairs),
+            truncated=tuple(pair.is_truncated for pair in pairs),
         )
 
     def tokenize(self, query: str, documents: Iterable[str]) -> list[TokenizedPair]:
-        """Tokenize the query with every document. Raises InvalidRequestError for what cannot be."""
+        """Tokenize the query with every document. Raises InvalidRequestError for an invalid text."""
         return self._tokens(query, documents)
 
     def score_tokens(self, pairs: Sequence[TokenizedPair]) -> npt.NDArray[np.float32]:
-        """Return the score [pairs] of each pair, of any queries, as `score` does; one that is no number as it is."""
+        """Return the scores [pairs] like `score`, for any queries; NaN and infinite ones are returned as they are."""
         scores = np.empty(len(pairs), np.float32)
         lengths = [len(pair.token_ids) for pair in pairs]
 
@@ -97,7 +97,7 @@ class Reranker:
         compute_each(compute, list(batches(lengths, max_tokens=self._max_batch_tokens)))
         return scores
 
-    @torch.inference_mode()  # a matter of each thread
+    @torch.inference_mode()  # set per thread
     def _scores(self, batch: list[TokenizedPair]) -> npt.NDArray[np.float32]:
         token_ids = [pair.token_ids for pair in batch]
         rows = self._encoder.hidden_rows(token_ids, [pair.types for pair in batch])
@@ -106,13 +106,13 @@ class Reranker:
 
 
 def _tokens_of(config: AnyConfig, *, max_tokens: int) -> PairTokens | PairPrompts:
-    """Return what writes pairs as the model was trained on them. Raises ModelLoadError or UnsupportedModelError."""
+    """Return a tokenizer for pairs in the model's training format. Raises ModelLoadError or UnsupportedModelError."""
     template = read_pair_template(config.path) if isinstance(config, CausalConfig) else None
     if template is not None:
         return PairPrompts(config.path, template, vocab_size=config.vocab_size, max_tokens=max_tokens)
     if LOGIT_SCORE in (read_modules(config.path) or {}):
         raise UnsupportedModelError(
-            f"{config.path}: its chat template does not show messages of the roles query and document as they are; "
+            f"{config.path}: its chat template does not contain messages of the roles query and document unchanged; "
             "put the chat_template.jinja of the reranker there."
         )
     refuse_default_prompt(config.path)

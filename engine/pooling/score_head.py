@@ -1,4 +1,4 @@
-"""The head of a reranker: a pair's hidden rows become one number. Knows neither texts nor tokens."""
+"""A reranker's head, which turns a pair's hidden rows into one number."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreHead:
-    """What turns the rows of packed pairs into their scores."""
+    """Turns the rows of packed pairs into their scores."""
 
     pooling: Pooling
     layers: Sequence[Layer]
 
     def __call__(self, rows: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return the logit [pairs] of each pair, whose rows [tokens, hidden] lie end to end."""
-        found = pool(rows, lengths, self.pooling)
+        pooled = pool(rows, lengths, self.pooling)
         for layer in self.layers:
-            found = layer(found)
-        return found.squeeze(-1)
+            pooled = layer(pooled)
+        return pooled.squeeze(-1)
 
 
 def read_score_head(config: AnyConfig) -> ScoreHead:
-    """Read the weights: of a …ForSequenceClassification with one label, or what LogitScore takes of a language model.
+    """Read the weights: of a …ForSequenceClassification with one label, or LogitScore's of a language model.
 
     Raises ModelLoadError, and UnsupportedModelError for a head that gives no score.
     """
@@ -76,10 +76,10 @@ def read_score_head(config: AnyConfig) -> ScoreHead:
 
 def _reasons_against(raw: dict[str, Any], *, is_language_model: bool) -> Iterator[str]:
     architecture = next(iter(raw.get("architectures") or ()), None)
-    wanted = "ForCausalLM" if is_language_model else "ForSequenceClassification"
-    if not str(architecture).endswith(wanted):
-        yield f"its architecture is {architecture}; scores are given by a …{wanted}{' here' * is_language_model}."
-    num_labels = len(raw.get("id2label") or (0, 1))  # two are what transformers takes where none are named
+    suffix = "ForCausalLM" if is_language_model else "ForSequenceClassification"
+    if not str(architecture).endswith(suffix):
+        yield f"its architecture is {architecture}; scores are given by a …{suffix}{' here' * is_language_model}."
+    num_labels = len(raw.get("id2label") or (0, 1))  # transformers' default is two
     if num_labels != 1 and not is_language_model:
         yield f"it has {num_labels} labels (id2label); a reranker has one, its score."
 
@@ -109,12 +109,12 @@ def _modern_head(config: ModernConfig, checkpoint: Checkpoint) -> ScoreHead:
 
 def _language_head(config: CausalConfig, checkpoint: Checkpoint, file: Path) -> ScoreHead:
     """Return how much more likely one token is than another, as logits: the difference of two rows of the head."""
-    said = read_object(file)
+    settings = read_object(file)
     matrix = _matrix(config, checkpoint)
-    yes = _token(said, "true_token_id", config, file)
-    row = matrix[yes].to(torch.float32, copy=True)  # not held where the file lies
-    if said.get("false_token_id") is not None:
-        row = row - matrix[_token(said, "false_token_id", config, file)].float()
+    yes = _token(settings, "true_token_id", config, file)
+    row = matrix[yes].to(torch.float32, copy=True)  # a copy, so that the file need not stay mapped
+    if settings.get("false_token_id") is not None:
+        row = row - matrix[_token(settings, "false_token_id", config, file)].float()
     return ScoreHead(pooling=Pooling.LAST_TOKEN, layers=[Linear(weight=row[None], bias=None)])
 
 
@@ -125,8 +125,8 @@ def _matrix(config: CausalConfig, checkpoint: Checkpoint) -> Tensor:
     return checkpoint.whole(name)
 
 
-def _token(said: dict[str, Any], name: str, config: CausalConfig, file: Path) -> int:
-    token_id = said.get(name)
+def _token(settings: dict[str, Any], name: str, config: CausalConfig, file: Path) -> int:
+    token_id = settings.get(name)
     if type(token_id) is not int or not 0 <= token_id < config.vocab_size:
         raise ModelLoadError(f"{file}: {name} is {token_id!r}; it must be a token from 0 to {config.vocab_size - 1}.")
     return token_id

@@ -1,7 +1,7 @@
-"""Compute batches beside one another, each on a thread of its own. Knows nothing of what is computed.
+"""Compute batches in parallel, each on a thread of its own.
 
-Batches need nothing of one another, so threads that share one batch would only wait for each other, at every product of
-every layer, all the more where other work keeps a core.
+Batches are independent, but threads that share one batch would wait for each other at every product of every layer, all
+the more if other work occupies a core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def compute_each(compute: Callable[[Batch], None], batches: Sequence[Batch]) -> 
 
 @contextmanager
 def _one_thread_each(num_threads: int) -> Iterator[None]:
-    """Let products take one thread: part of what torch sets is each thread's own, part is the process's."""
+    """Limit products to one thread: part of torch's setting is per thread, part per process."""
     torch.set_num_threads(1)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Cut texts into an encoder's tokens with its tokenizer.json, and say which were too long. Knows no weights."""
+"""Tokenize texts with an encoder's tokenizer.json, and report which were too long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.errors import InvalidRequestError, ModelLoadError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedText:
-    """A text's token ids [length] int64, special ones too; with `is_truncated` its end is not among them."""
+    """A text's token ids [length] int64, including special ones; with `is_truncated` its end is missing."""
 
     token_ids: Tensor
     is_truncated: bool
@@ -28,37 +28,37 @@ class TextTokens:
         self._tokenizer = load_tokenizer(path)
         self._is_lower_cased = is_lower_cased
         check_tokenizer(self._tokenizer, path, vocab_size=vocab_size, max_tokens=max_tokens)
-        # What the file says of both was its maker's last call, and is not what the model allows.
+        # The file has the settings of its maker's last call, which are not the model's limits.
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
 
     def __call__(self, texts: Iterable[str]) -> list[TokenizedText]:
-        """Tokenize every text. Raises InvalidRequestError, with its index, for one that cannot be."""
+        """Tokenize every text. Raises InvalidRequestError, with the index, for an invalid one."""
         read = list_of(texts, "texts")
         if self._is_lower_cased:
             read = [text.lower() for text in read]
-        found = [_tokenized(encoding) for encoding in self._tokenizer.encode_batch_fast(read)]
-        for index, one in enumerate(found):
+        tokenized = [_tokenized(encoding) for encoding in self._tokenizer.encode_batch_fast(read)]
+        for index, one in enumerate(tokenized):
             if not len(one.token_ids):
                 raise InvalidRequestError(f"texts[{index}] has no tokens; leave it out, or give it a text.")
-        return found
+        return tokenized
 
     @property
     def whole(self) -> Any:
-        """Return a tokenizer that reads texts as this one does, and all of them."""
+        """Return a tokenizer like this one without truncation."""
         from tokenizers import Tokenizer, normalizers  # noqa: PLC0415 - as below
 
-        found = Tokenizer.from_str(self._tokenizer.to_str())
-        found.no_truncation()
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.no_truncation()
         if self._is_lower_cased:
-            own = [] if found.normalizer is None else [found.normalizer]
-            found.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
-        return found
+            own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        return tokenizer
 
 
 def load_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a model's folder. Raises ModelLoadError."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 - untyped, and of no use to those who only read configurations
+    """Return the tokenizer of a model's directory. Raises ModelLoadError."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - untyped, and not needed to read configurations
 
     file = path / "tokenizer.json"
     if not file.is_file():
@@ -88,17 +88,17 @@ def _tokenized(encoding: Any) -> TokenizedText:
 
 
 def list_of(texts: object, name: str) -> list[str]:
-    """Return texts that every tokenizer takes. Raises InvalidRequestError, with this name."""
+    """Return the texts as a list. Raises InvalidRequestError, with this name, for invalid ones."""
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
         raise InvalidRequestError(f"{name} is of type {type(texts).__name__}; give a list of str.")
-    found = list(texts)
-    for index, text in enumerate(found):
+    items = list(texts)
+    for index, text in enumerate(items):
         check_text(text, f"{name}[{index}]")
-    return found
+    return items
 
 
 def check_text(text: object, name: str) -> None:
-    """Raise InvalidRequestError, with this name, for what no tokenizer takes."""
+    """Raise InvalidRequestError, with this name, for a text that no tokenizer accepts."""
     if not isinstance(text, str):
         raise InvalidRequestError(f"{name} is of type {type(text).__name__}; give a str.")
     try:

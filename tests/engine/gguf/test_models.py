@@ -219,7 +219,7 @@ def test_a_tensor_that_would_never_be_read_is_refused_by_name(model: str, name: 
     path = save(written, tmp_path)
     with pytest.raises(UnsupportedModelError) as caught:
         weights(path)
-    assert f"{path} has a tensor {name}, which our engine's decoder has no place for" in str(caught.value)
+    assert f"{path} has a tensor {name}, which our engine's decoder does not have" in str(caught.value)
     assert "in the layers blk.0 to blk.1, weights of attn_norm, attn_q" in str(caught.value)
 
 
@@ -232,7 +232,7 @@ def test_a_tensor_that_would_never_be_read_is_refused_by_name(model: str, name: 
         (metadata(llama__attention__layer_norm_rms_epsilon=-1.0), "has -1.0 for llama.attention.layer_norm_rms_eps"),
         (
             metadata(tokenizer__ggml__eos_token_id="x"),
-            "has tokenizer.ggml.eos_token_id 'x'; it must be a token's number",
+            "has tokenizer.ggml.eos_token_id 'x'; it must be a token id",
         ),
         (lambda w: w.tensors.pop("token_embd.weight"), "has no tensor token_embd.weight"),
     ],

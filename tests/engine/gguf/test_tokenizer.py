@@ -214,7 +214,7 @@ def test_a_file_without_a_tokenizer_has_none(metadata: dict[str, Any], tmp_path:
     ("metadata", "said"),
     [
         (key("model", "t5"), "has the tokenizer 't5'; of GGUF files gpt2 and llama are read"),
-        ({**byte_level(), **key("pre", "bloom")}, "has tokenizer.ggml.pre 'bloom'; the engine knows gpt-2"),
+        ({**byte_level(), **key("pre", "bloom")}, "has tokenizer.ggml.pre 'bloom'; the engine supports gpt-2"),
         ({**byte_level(), **key("pre", "default")}, "has tokenizer.ggml.pre 'default'"),
     ],
 )

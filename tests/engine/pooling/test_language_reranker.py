@@ -99,7 +99,7 @@ def test_the_prompt_that_a_folder_has_by_default_is_shown(tmp_path: Path) -> Non
     made.folder.write("config_sentence_transformers.json", prompts)
     assert abs(float(Reranker(tmp_path).score(QUERY, ["the sea"]).scores[0] - before[0])) > 1e-4
     made.folder.change("config_sentence_transformers.json", default_prompt_name="other")
-    with pytest.raises(ModelLoadError, match="names the prompt 'other' by default and has none of it"):
+    with pytest.raises(ModelLoadError, match="default prompt 'other'"):
         Reranker(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_a_query_that_leaves_no_room_for_a_document_is_refused(tmp_path: Path) -
 def test_a_template_that_does_not_show_the_pair_as_it_is_is_refused(tmp_path: Path, template: str) -> None:
     make_language_reranker(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(template)
-    with pytest.raises(UnsupportedModelError, match="does not show messages of the roles query and document as they"):
+    with pytest.raises(UnsupportedModelError, match=r"chat template .* roles query and document"):
         Reranker(tmp_path)
 
 

@@ -154,7 +154,7 @@ def test_modules_that_give_no_score_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_prompt_that_is_written_before_texts_is_refused(tmp_path: Path) -> None:
     folder = make_cross_encoder(tmp_path, "bert")
     folder.write("config_sentence_transformers.json", {"default_prompt_name": "query"})
-    with pytest.raises(UnsupportedModelError, match="writes its prompt 'query' before every text"):
+    with pytest.raises(UnsupportedModelError, match="prompt 'query' for every text"):
         Reranker(tmp_path)
 
 
