@@ -62,7 +62,8 @@ class TokenDelta:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     """If requested, sent once for all children, with the first tokens of child 0: one entry for each prompt token from
-    the second on."""
+    the second on.
+    """
     finish_reason: FinishReason | None = None
     """Set on the child's last delta."""
     stop_reason: int | None = None

@@ -33,7 +33,7 @@ TENANT_THREADS = NUM_THREADS - 1
 """Maximum of threads for the grammars of one tenant, overdue ones included: one is always left for the others."""
 
 SLOW_SECONDS = 0.5
-"""Processor time from which a grammar is slow: it gets no thread that tenants without a slow last one could use."""
+"""Processor time from which a grammar is slow: it takes no thread from tenants whose last grammar was not slow."""
 
 MAX_SLOW_TENANTS = 1000
 """Maximum of tenants remembered for a slow last grammar."""

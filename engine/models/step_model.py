@@ -1,4 +1,4 @@
-"""The runner's interface to a model, whoever's code computes it: shapes, no weights and no layers."""
+"""The runner's interface to a model of any modelling code: shapes, no weights and no layers."""
 
 from __future__ import annotations
 

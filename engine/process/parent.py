@@ -51,8 +51,7 @@ class EngineProcess:
     ) -> None:
         """Set the time limits for becoming ready, and for waiting on the other end in the middle of a message.
 
-        A process that has read nothing for that long has stopped reading: while it works, it empties its pipe during
-        steps.
+        A process that has read nothing for that long is stuck: a thread of it empties the pipe even during steps.
         """
         self.config = config
         self._start_timeout_seconds = start_timeout_seconds

@@ -34,7 +34,7 @@ class Followers:
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a follower that ends before it has started; it must be one."""
-        assert sequence.leader is not None, "the sequence follows nobody"
+        assert sequence.leader is not None, "the sequence has no leader"
         self._of[sequence.leader].remove(sequence)
 
     def release(self, leader: Sequence) -> list[Sequence]:

@@ -32,7 +32,8 @@ class PriorityPolicy(Policy):
     Within a deadline, sequences that share a prefix follow each other if there is a prefix cache; else by arrival. A
     sequence of a strictly lower number takes the seat of one with a higher one; within a number, a tenant takes single
     seats of one that holds far more. The running sequence with the highest number, then the latest arrival, is
-    preempted first."""
+    preempted first.
+    """
 
     def __init__(self) -> None:
         self._shares = SeatShares()

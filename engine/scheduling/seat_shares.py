@@ -8,7 +8,8 @@ from engine.scheduling.request import Request, Sequence
 
 _FAR_MORE = 2
 """How many times the seats, by weight, that another would hold with one more: a seat changes hands only if shares
-become more even, and never goes back. Of two tenants of one weight, the later one gets a third."""
+become more even, and never goes back. Of two tenants of one weight, the later one gets a third.
+"""
 
 
 class SeatShares:
