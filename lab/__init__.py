@@ -1,4 +1,4 @@
 """Studies that developers run from a checkout: chaos, simulations, comparisons with other engines, whole stacks.
 
-The wheel has none of it; what measures an installation is in `benchmarks`.
+Not part of the wheel; measurements of an installation are in `benchmarks`.
 """

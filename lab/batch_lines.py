@@ -1,6 +1,6 @@
-"""Turn the lines of an OpenAI batch file into a workload: real text, in one model's tokens. Runs no model.
+"""Turn the lines of an OpenAI batch file into a workload: real text, tokenized for one model. Runs no model.
 
-Outputs end where the model ends them, and an answer's JSON schema goes along.
+Outputs end where the model ends them, and an answer's JSON schema is kept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from engine.tokenizer import load_tokenizer
 
 
 class BatchLineError(ValueError):
-    """A batch file is missing, or a line of it cannot be part of a workload."""
+    """A batch file is missing, or one of its lines cannot be part of a workload."""
 
 
 def requests_of_lines(path: Path, model: str) -> Iterator[dict[str, Any]]:
-    """Yield the requests of a workload, one a line; all are there at the start.
+    """Yield the requests of a workload, one per line; all arrive at the start.
 
-    Raises BatchLineError, or ModelLoadError where the model or its tokenizer cannot be read.
+    Raises BatchLineError, or ModelLoadError if the model or its tokenizer cannot be read.
     """
     if not path.is_file():
         raise BatchLineError(f"There is no batch file at {path}.")
@@ -35,13 +35,13 @@ def requests_of_lines(path: Path, model: str) -> Iterator[dict[str, Any]]:
                     yield _request(json.loads(line)["body"], tokenizer)
                 except (ValueError, TypeError, KeyError) as error:
                     raise BatchLineError(
-                        f"{path} line {number} is no chat completion to measure: {error!r}."
+                        f"{path} line {number} is not a chat completion that can be measured: {error!r}."
                     ) from error
 
 
 def _request(body: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     if "tools" in body:
-        raise ValueError("it has tools; take a line without, or with a response_format of type json_schema")
+        raise ValueError("it has tools; use a line without tools, or with a response_format of type json_schema")
     prompt = tokenizer.apply_chat_template(
         body["messages"], add_generation_prompt=True, tokenize=True, return_dict=False
     )
@@ -55,5 +55,5 @@ def _request(body: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     if form["type"] == "json_schema":
         return {**request, "json_schema": json.dumps(form["json_schema"]["schema"])}
     if form["type"] != "text":
-        raise ValueError(f"its response_format is {form['type']!r}; text and json_schema are known")
+        raise ValueError(f"its response_format is {form['type']!r}; text and json_schema are supported")
     return request

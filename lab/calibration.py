@@ -1,4 +1,4 @@
-"""Measure an engine's steps, fit a cost model to them, and compare what it predicts with a measured run. CPU or GPU.
+"""Measure an engine's steps, fit a cost model to them, and compare its predictions with a measured run. CPU or GPU.
 
 Speculation is off here: the simulator computes no tokens, so it cannot know which drafts would be right.
 """
@@ -27,7 +27,7 @@ from lab.simulation.simulator import SimulationResult, Simulator
 
 @dataclass(slots=True)
 class MeasuredRun:
-    """What a run took: its steps' sizes and durations, and the whole of it."""
+    """The sizes and durations of a run's steps, and the run's total time."""
 
     scheduler: SchedulerConfig
     num_kv_blocks: int
@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Return by how much the predicted throughput is too high, as a share of the measured one."""
+        """Return the error of the predicted throughput as a share of the measured one; positive is too high."""
         return self.predicted_tokens_per_second / self.measured_tokens_per_second - 1.0
 
 
@@ -71,8 +71,8 @@ def measure_steps(
 ) -> MeasuredRun:
     """Load the model, replay workloads one after another in real time and record each step, with speculation off.
 
-    With `time.process_time` as the clock and one thread, a run on a busy machine takes about what it would on a quiet
-    one; arrivals must all be 0 then.
+    With `time.process_time` as the clock and one thread, a busy machine gives about the same times as an idle one; all
+    arrivals must be 0 then.
     """
     engine = build_engine(config)
     run = MeasuredRun(
@@ -99,9 +99,11 @@ def _replay(
     while num_added < len(requests) or engine.has_work:
         now = clock() - began
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
-            asked = requests[num_added]
-            params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos)
-            engine.add(NewRequest(request_id=next(request_ids), prompt_token_ids=asked.prompt_token_ids, params=params))
+            request = requests[num_added]
+            params = SamplingParams(temperature=0.0, max_tokens=request.max_tokens, ignore_eos=request.ignore_eos)
+            engine.add(
+                NewRequest(request_id=next(request_ids), prompt_token_ids=request.prompt_token_ids, params=params)
+            )
             num_added += 1
         if engine.has_work:
             _measure_step(engine, run, clock)
@@ -119,22 +121,22 @@ def calibrate(
 
 
 _FEW_PROMPTS = ((1, 12), (1, 120), (1, 600), (2, 50), (3, 20), (4, 100), (5, 150), (8, 24), (12, 48), (48, 12))
-"""Requests at a time and the tokens of each prompt: steps that the prompts do not fill."""
+"""Number of simultaneous requests and tokens of each prompt: steps that the prompts do not fill."""
 
 _LENGTHS = (((8, 24), (8, 192), 1), ((300, 500), (8, 192), 0.5), ((900, 1000), (8, 192), 0.25), ((8, 96), (2, 64), 2))
-"""Tokens of prompts and of outputs, and how many requests of them, as a multiple."""
+"""Ranges of prompt and output tokens, and the number of requests as a multiple."""
 
 _PREFIXES = ((700, 0.5), (250, 1))
-"""Prompt tokens that all requests of a phase have in common, and how many requests, as a multiple."""
+"""Prompt tokens that all requests of a phase share, and the number of requests as a multiple."""
 
 
 def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int = 99) -> list[list[WorkloadRequest]]:
-    """Return phases of requests whose steps are of many sizes, each phase all there at its start.
+    """Return phases of requests whose steps have many sizes; all requests of a phase arrive at its start.
 
-    Short, long and very long prompts with heavy-tailed outputs, whose batch is full of prompts first, then of single
-    tokens, and empties slowly; more requests than seats; prompts with long prefixes in common; and a few prompts alone.
-    What does not vary apart a fit cannot tell apart: were every step with prompts a full one, a token would seem to
-    cost nothing and a step everything. The model's context must hold 1,200 tokens.
+    Short, long and very long prompts with heavy-tailed outputs, whose batch first is full of prompts, then of single
+    tokens, and empties slowly; more requests than seats; prompts with long shared prefixes; and a few prompts alone. A
+    fit can only separate what varies independently: if every step with prompts were full, a token would seem to cost
+    nothing and a step everything. The model's context must hold 1,200 tokens.
     """
     generator = random.Random(seed)
 
@@ -164,7 +166,7 @@ def calibration_workload(vocab_size: int, *, num_requests: int = 128, seed: int 
 
 
 def predict(cost: CostModel, requests: Sequence[WorkloadRequest], run: MeasuredRun) -> SimulationResult:
-    """Simulate a workload on an engine with the sizes of the measured run."""
+    """Simulate a workload on an engine of the same size as in the measured run."""
     simulator = Simulator(cost, run.scheduler, num_kv_blocks=run.num_kv_blocks, block_size=run.block_size)
     return simulator.run(as_simulated(requests, block_size=run.block_size))
 
@@ -176,7 +178,7 @@ def validate(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[MeasuredCost, Prediction]:
-    """Calibrate on some workloads, predict another, measure that one too, and return both figures."""
+    """Calibrate on some workloads, predict another, measure it too, and return the fitted cost and both figures."""
     cost, calibrated = calibrate(config, phases, clock)
     fitted = sum(cost.seconds(load) for load in calibrated.loads)
     run = measure_steps(config, [requests], clock)
@@ -195,9 +197,9 @@ def validate(
 
 
 def as_simulated(requests: Sequence[WorkloadRequest], *, block_size: int) -> list[SimulatedRequest]:
-    """Return a workload as counts; requests whose first block is the same share what all of them have in common.
+    """Return a workload as counts; requests whose first block is the same share their longest common prefix.
 
-    Outputs are taken to have max_tokens tokens, which is true of requests that ignore the end of the sequence.
+    Outputs are assumed to have max_tokens tokens, which holds for requests that ignore the end of the sequence.
     """
     groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for request in requests:
@@ -238,6 +240,6 @@ def _measure_step(engine: Engine, run: MeasuredRun, clock: Callable[[], float]) 
 def _num_in_common(prompts: list[list[int]]) -> int:
     if len(prompts) == 1:
         return 0
-    shortest, longest = min(prompts), max(prompts)  # in lexical order, these two differ the earliest
+    shortest, longest = min(prompts), max(prompts)  # in lexical order, these two differ earliest
     pairs = zip(shortest, longest, strict=False)
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(shortest), len(longest)))

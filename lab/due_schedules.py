@@ -1,8 +1,8 @@
-"""Measure how long the runs of schedules take that are due in one minute, and how they delay those of another tenant.
+"""Measure runs of schedules that are due in the same minute, and how they delay another tenant's schedules.
 
-Run as `python -m lab.due_schedules --database-url postgresql://… [--schedules 10000] [--tenants 1]` against a
-migrated database that is thrown away afterwards. Each of `--dispatchers` is a thread that does what a dispatcher does
-for schedules. About twice a second a schedule of one more tenant becomes due; its delay ends when its run can be seen.
+Run as `python -m lab.due_schedules --database-url postgresql://… [--schedules 10000] [--tenants 1]` against a migrated,
+disposable database. Each of `--dispatchers` is a thread that handles schedules as a dispatcher does. About twice a
+second a schedule of one more tenant becomes due; its delay ends when its run is visible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs.accounts import tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
 
-_LOOK_EVERY_SECONDS = 2.0  # as a dispatcher
+_LOOK_EVERY_SECONDS = 2.0  # interval of a dispatcher
 _EVERY_SECONDS = 0.5
 _POLL_SECONDS = 0.02
 
@@ -40,7 +40,7 @@ def make_pipeline(session: Session) -> Pipeline:
 
 
 def schedules_of(pipeline: Pipeline, number: int, *, due_at: datetime) -> list[dict[str, Any]]:
-    """Return rows of daily schedules that are due at a moment, of the strictest kind."""
+    """Return rows of daily schedules that are due at `due_at` and apply every check."""
     common = {"tenant_id": pipeline.tenant_id, "pipeline_id": pipeline.id, "time_zone": "UTC", "catch_up": "none"}
     when = {"cron": f"{due_at.minute} {due_at.hour} * * *", "next_at": due_at, "due_at": due_at, "catch_up_seconds": 0}
     names = (new_id("schedule") for _ in range(number))
@@ -48,7 +48,7 @@ def schedules_of(pipeline: Pipeline, number: int, *, due_at: datetime) -> list[d
 
 
 def make_schedules(maker: sessionmaker[Session], number: int, *, num_tenants: int) -> None:
-    """Insert so many schedules that are due since this minute began, evenly of so many tenants."""
+    """Insert `number` schedules that are due since this minute began, spread evenly over `num_tenants`."""
     with maker.begin() as session:
         due_at = session.scalar(text("SELECT date_trunc('minute', now())"))
         for index in range(num_tenants):
@@ -59,7 +59,7 @@ def make_schedules(maker: sessionmaker[Session], number: int, *, num_tenants: in
 
 
 def dispatch(maker: sessionmaker[Session], is_over: threading.Event) -> None:
-    """Do what a dispatcher does for schedules."""
+    """Handle schedules as a dispatcher does, until `is_over` is set."""
     turns = DueTurns(maker)
     turns.make_due_runs()
     while not is_over.wait(_LOOK_EVERY_SECONDS):
@@ -67,7 +67,7 @@ def dispatch(maker: sessionmaker[Session], is_over: threading.Event) -> None:
 
 
 def delays(maker: sessionmaker[Session], pipeline: Pipeline) -> Iterator[float]:
-    """Yield for how many seconds each of the schedules of another tenant waited, as long as others are due then."""
+    """Yield the delay in seconds of each schedule of another tenant, as long as other schedules are due."""
     while True:
         with maker.begin() as session:
             due_at = session.scalar(text("SELECT clock_timestamp()"))
@@ -76,10 +76,10 @@ def delays(maker: sessionmaker[Session], pipeline: Pipeline) -> Iterator[float]:
         began = time.perf_counter()
         while not is_made(maker, row["id"]):
             time.sleep(_POLL_SECONDS)
-        waited = time.perf_counter() - began
+        delay = time.perf_counter() - began
         if not is_any_due(maker):
             return
-        yield waited
+        yield delay
         time.sleep(_EVERY_SECONDS)
 
 
@@ -95,7 +95,7 @@ def is_made(maker: sessionmaker[Session], schedule_id: str) -> bool:
 
 
 def measure(database_url: str, number: int, *, num_tenants: int, num_dispatchers: int) -> None:
-    """Make the runs of so many schedules in this process, and print what that took."""
+    """Make the runs of `number` schedules in this process, and print the times."""
     engine = connect(database_url, connections=num_dispatchers + 1)
     maker = sessions(engine)
     make_schedules(maker, number, num_tenants=num_tenants)
@@ -106,7 +106,7 @@ def measure(database_url: str, number: int, *, num_tenants: int, num_dispatchers
         began, cpu = time.perf_counter(), time.process_time()
         making = [pool.submit(dispatch, maker, is_over) for _ in range(num_dispatchers)]
         try:
-            waited = list(delays(maker, other))
+            waits = list(delays(maker, other))
         finally:
             is_over.set()
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
@@ -117,8 +117,8 @@ def measure(database_url: str, number: int, *, num_tenants: int, num_dispatchers
     engine.dispose()
     print(
         f"{number} schedules of {num_tenants} tenants, {num_dispatchers} dispatchers: {made} runs and {skipped} "
-        f"skipped in {seconds:.1f} s ({cpu_seconds:.1f} s CPU); delay of another tenant {max(waited, default=0):.2f} s "
-        f"at most, {len(waited)} times measured",
+        f"skipped in {seconds:.1f} s ({cpu_seconds:.1f} s CPU); delay of another tenant {max(waits, default=0):.2f} s "
+        f"at most, {len(waits)} times measured",
         flush=True,
     )
 

@@ -1,6 +1,6 @@
-"""How true forecasts of a batch's end are: batches in the simulator beside other tenants, forecast by the real code.
+"""Accuracy of forecasts of a batch's end: simulated batches beside other tenants, forecast by the production code.
 
-Times are the cost model's; what is tested is the forecast and not the device. Knows no SQL.
+Times are the cost model's: this tests the forecast, not a device.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lab.traces import TraceRow
 LOOK_SECONDS = 5.0
 NUM_WORKERS = 2
 STAGES = (0.1, 0.5, 0.9)
-"""Parts of a batch's lines: the first forecast at or after each is compared with the batch's end."""
+"""Fractions of a batch's lines: the first forecast at or after each is compared with the batch's end."""
 _WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 1.0}
 _CLASSES = {Priority.URGENT: 0.1, Priority.NORMAL: 0.7, Priority.BULK: 0.2}
 _WINDOW = 0.3
-"""Of a trace without tenants, ordered by output length, that a batch's lines are drawn from: those of a batch are
-alike. Where there are tenants, they are one tenant's."""
+"""Fraction of a trace without tenants, ordered by output length, from which a batch's lines are drawn: the lines of one
+batch are similar. With tenants, they are all of one tenant."""
 _LEAST_ROWS = 100
-"""Of a tenant that a batch's lines are drawn from."""
+"""Fewest rows of a tenant from which a batch's lines are drawn."""
 _BESIDE_SECONDS = 60.0
-"""What comes of one tenant of the trace in so long is one batch of the load beside."""
+"""The requests of one tenant within this time form one batch of the background load."""
 _STRIDE = 16
-"""So many tokens of the trace are one simulated token: a line's length is as exact as that, and a run takes minutes."""
+"""Tokens of the trace per simulated token: line lengths are rounded to it, and a run takes minutes."""
 COST = replace(
     study.H200_LLAMA_8B,
     weight_bytes=65.6e9,
@@ -49,19 +49,20 @@ COST = replace(
 )
 """An H200 with a model of 33 billion parameters in bf16."""
 _KV_BLOCKS = 14_000
-"""Of 16 tokens: the 59 GB that its weights and a step's buffers leave of 90 % of 141 GB."""
+"""Blocks of 16 tokens: the 59 GB that weights and a step's buffers leave of 90 % of 141 GB."""
 _MAX_SEQS = 512
 _MAX_BATCHED_TOKENS = 2048
-"""A step, so that the longest simulated one, which stands for `_STRIDE` of them, takes less time than a look."""
+"""Of a step, so that the longest simulated one, which stands for `_STRIDE` steps, takes less than a forecast
+interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What comes in one run."""
+    """The batches that arrive in one run."""
 
     measured: Sequence[SimulatedBatch]
     beside: Sequence[SimulatedBatch]
-    """Of other tenants, which are not measured."""
+    """Batches of other tenants, which are not measured."""
 
     @property
     def batches(self) -> list[SimulatedBatch]:
@@ -69,7 +70,7 @@ class Load:
 
 
 class Answer(NamedTuple):
-    """What was told of a batch at a moment, in seconds from then on, and what came."""
+    """The forecast of a batch at some moment, in seconds from then, and its true end."""
 
     seconds: float
     earliest: float
@@ -83,14 +84,14 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What was told of each measured batch at each stage, and how busy the workers were."""
+    """The forecasts of each measured batch at each stage, and how busy the workers were."""
 
     load: Load
     told: dict[tuple[int, float], tuple[float, Outcome]] = field(default_factory=dict)
     busy: float = 0.0
 
     def answers(self, stage: float) -> Iterator[Answer]:
-        """Yield what was told at a stage, of batches of which something was."""
+        """Yield the forecasts at a stage, of batches that had one."""
         for batch in self.load.measured:
             moment, outcome = self.told.get((batch.number, stage), (math.inf, None))
             if outcome is None or outcome.seconds is None or batch.end_seconds <= moment:
@@ -109,10 +110,10 @@ def make_load(
     speed_up: float,
     seed: int = 0,
 ) -> Load:
-    """Make batches that come over so many seconds, and beside them the trace itself, `speed_up` times as dense.
+    """Make batches that arrive within `seconds`, beside the trace itself, compressed in time by `speed_up`.
 
-    Lines are the trace's; `max_tokens` is the next power of two from the longest of the batch. Their number is
-    log-uniform between those of `lines`. Past its end the trace begins again.
+    Lines are the trace's; `max_tokens` is the next power of two from the longest of the batch. The number of lines is
+    log-uniform in the range `lines`. The trace is repeated when it ends.
     """
     generator = random.Random(seed)
     coarse = [_coarse(row) for row in rows]
@@ -138,7 +139,7 @@ def _coarse(row: TraceRow) -> TraceRow:
 
 
 def _pools(rows: Sequence[TraceRow], generator: random.Random) -> Iterator[Sequence[TraceRow]]:
-    """Yield rows that a batch's lines are drawn from, without end."""
+    """Yield the rows from which a batch's lines are drawn, endlessly."""
     by_tenant: dict[str, list[TraceRow]] = defaultdict(list)
     for row in rows:
         by_tenant[row.tenant].append(row)
@@ -157,15 +158,15 @@ def _class_of(generator: random.Random) -> Priority:
 def _beside(
     rows: Sequence[TraceRow], first_number: int, seconds: float, speed_up: float, generator: random.Random
 ) -> list[SimulatedBatch]:
-    """Return the trace as batches: what comes of a tenant in a minute is one."""
+    """Return the trace as batches: the requests of a tenant within a minute form one."""
     period = rows[-1].arrival_seconds + 1.0
-    found: dict[tuple[str, int], list[TraceRow]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[TraceRow]] = defaultdict(list)
     for number in range(math.ceil(seconds * speed_up / period) * len(rows)):
         row = rows[number % len(rows)]
         at = (number // len(rows) * period + row.arrival_seconds) / speed_up
         if at < seconds:
-            found[row.tenant, int(at // _BESIDE_SECONDS)].append(row)
-    classes = {tenant: _class_of(generator) if tenant else Priority.NORMAL for tenant, _ in found}
+            groups[row.tenant, int(at // _BESIDE_SECONDS)].append(row)
+    classes = {tenant: _class_of(generator) if tenant else Priority.NORMAL for tenant, _ in groups}
     return [
         _batch(
             number,
@@ -174,7 +175,7 @@ def _beside(
             lines=own,
             priority=classes[tenant],
         )
-        for number, ((tenant, minute), own) in enumerate(found.items(), start=first_number)
+        for number, ((tenant, minute), own) in enumerate(groups.items(), start=first_number)
     ]
 
 
@@ -209,7 +210,7 @@ def forecast_all(load: Load) -> Run:
 
 
 class _Watcher:
-    """What `jobs.forecasts.snapshot` is to a database."""
+    """Takes the place of the database behind `jobs.forecasts.snapshot`."""
 
     def __init__(self, simulator: BatchSimulator, run: Run) -> None:
         self._simulator = simulator
@@ -277,9 +278,9 @@ class _Watcher:
 
 
 def table(run: Run) -> str:
-    """Return how often intervals held, how wide they were and how far off the expected ends, in Markdown."""
+    """Return how often intervals held, how wide they were and the error of the expected ends, in Markdown."""
     lines = [
-        "| told at | batches | left, median s | end in the interval | before it | after it | "
+        "| forecast at | batches | left, median s | end in the interval | before it | after it | "
         "width ÷ time left, median | error of `eta`, median | nine in ten within |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

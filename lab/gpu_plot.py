@@ -28,7 +28,7 @@ class Bar:
 
 
 def bars_of(reports: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return the figures that have an ideal, in the order measured. Raises ValueError where there are none."""
+    """Return the figures that have an ideal, in the order measured. Raises ValueError if there are none."""
     rows = [row for report in reports for section in report["sections"] for row in section["rows"]]
     bars = [Bar(name=row["what"], share=row["share"]) for row in rows if row["share"] is not None]
     if not bars:
@@ -56,7 +56,7 @@ def draw(bars: Sequence[Bar], *, device: str) -> Figure:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Read the files, write the picture; return 1 where there is nothing to draw."""
+    """Read the files and write the picture; return 1 if there is nothing to draw."""
     parser = argparse.ArgumentParser(prog="python -m lab.gpu_plot", description=__doc__)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.json")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.png")

@@ -2,8 +2,8 @@
 
 python -m lab.long_lines [--tokenmill OTHER/.venv/bin/tokenmill]
 
-Starts a stack of its own, of any revision: the demo model, said to have such a context. Its engine takes hours for one
-of the lines, so that the worker soon has as many as it may: K of bulk work, and one each of normal and of urgent work.
+Starts its own stack, of any revision, with the demo model configured for such a context. One line keeps its engine busy
+for hours, so the worker soon holds its maximum: K bulk lines and one each of normal and urgent priority.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLASSES = {"bulk": 6, "normal": 1, "urgent": 1}
 
 
 def make_model(folder: Path) -> Path:
-    """Copy the demo model and let it have a context of a million tokens; return its folder."""
+    """Copy the demo model and configure a context of a million tokens; return its folder."""
     shutil.copytree(_MODEL, folder, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": _CONTEXT}))
@@ -34,13 +34,13 @@ def make_model(folder: Path) -> Path:
 
 
 def peak_mib(pid: int) -> float:
-    """Return the largest resident size that a process has had, in MiB."""
+    """Return the peak resident size of a process in MiB."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1024
 
 
 def measure(stack: OwnStack, size_bytes: int) -> None:
-    """Print the worker's peak before the lines and once it holds as many as it may."""
+    """Print the worker's peak before the lines and when it holds its maximum."""
     batches, worker = stack.batches(), stack.role("worker")
     before = peak_mib(worker.pid)
     text, num_tokens = _WORD * (size_bytes // len(_WORD)), 0
@@ -55,8 +55,10 @@ def measure(stack: OwnStack, size_bytes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.long_lines", description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
-    parser.add_argument("--line-bytes", type=natural, default=4_000_000, help="of a line's text, 4 for a token")
+    parser.add_argument("--tokenmill", default="tokenmill", help="tokenmill executable of the revision to measure")
+    parser.add_argument(
+        "--line-bytes", type=natural, default=4_000_000, help="size of a line's text, 4 bytes per token"
+    )
     arguments = parser.parse_args()
     environment = {"TOKENMILL_DRAIN_SECONDS": "0"}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""Write a model directory for measurements: with random weights of a shape and a seed, or with those of a GGUF file.
+"""Write a model directory for measurements, with random weights of a shape and a seed or with those of a GGUF file.
 
-python -m lab.make_model OUT --shape S --seed 0     (it says nothing sensible)
+python -m lab.make_model OUT --shape S --seed 0     (its output is noise)
 python -m lab.make_model OUT --weights FILE.gguf    (in bf16, with the file's tokenizer)
 python -m lab.make_model OUT --shape llama-8b --config-only   (for an engine with load_format "random")
 """
@@ -40,7 +40,7 @@ class Shape:
     tie_word_embeddings: bool
     max_position_embeddings: int = 8192
     head_dim: int | None = None
-    """None is hidden_size ÷ heads."""
+    """None means hidden_size ÷ heads."""
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     model_type: str = "llama"
@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptShape:
-    """The sizes of an OPT, under the names of its config.json; its weights are only made by an engine."""
+    """The sizes of an OPT, under the names of its config.json; only an engine makes its weights."""
 
     hidden_size: int
     word_embed_proj_dim: int
@@ -70,7 +70,7 @@ SHAPES = {
         vocab_size=49152,
         tie_word_embeddings=True,
     ),
-    # 7M parameters: the scheduler and the Python time per step decide
+    # 7M parameters: the scheduler and the Python time per step dominate
     "T": Shape(
         hidden_size=256,
         num_hidden_layers=6,
@@ -90,7 +90,7 @@ SHAPES = {
         vocab_size=49152,
         tie_word_embeddings=True,
     ),
-    # 491M parameters: the layers of Qwen3-0.6B, heads of 128 with norms of their own, and the vocabulary of S
+    # 491M parameters: the layers of Qwen3-0.6B, heads of 128 with their own norms, and the vocabulary of S
     "Q": Shape(
         hidden_size=1024,
         num_hidden_layers=28,
@@ -104,7 +104,7 @@ SHAPES = {
         rope_theta=1000000.0,
         model_type="qwen3",
     ),
-    # 8.0B parameters, the sizes of Llama-3.1-8B (its scaled rotary embedding is left out: it costs no time in a step)
+    # 8.0B parameters, the sizes of Llama-3.1-8B (without its scaled rotary embedding, which costs no time in a step)
     "llama-8b": Shape(
         hidden_size=4096,
         num_hidden_layers=32,
@@ -155,7 +155,7 @@ def make_model(path: Path, shape: Shape, *, seed: int, dtype: str = "bfloat16") 
 
 
 def copy_model(path: Path, file: Path) -> Path:
-    """Write the model of a GGUF file as a directory that every engine reads, in bf16; return it.
+    """Write the model of a GGUF file as a directory that every engine reads, in bf16; return the directory.
 
     Raises ModelLoadError or UnsupportedModelError.
     """
@@ -171,7 +171,7 @@ def copy_model(path: Path, file: Path) -> Path:
 
 
 def write_config(path: Path, shape: Shape | OptShape, *, dtype: str = "bfloat16") -> Path:
-    """Write config.json alone and return the directory."""
+    """Write only config.json and return the directory."""
     path.mkdir(parents=True, exist_ok=True)
     config = _llama_config(shape) if isinstance(shape, Shape) else _opt_config(shape)
     (path / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2) + "\n")
@@ -246,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=sorted(_DTYPES), default="bfloat16")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--config-only", action="store_true", help="write config.json and no weights")
-    what.add_argument("--weights", type=Path, metavar="FILE.gguf", help="in place of random ones of a shape")
+    what.add_argument("--weights", type=Path, metavar="FILE.gguf", help="use these weights instead of random ones")
     arguments = parser.parse_args(argv)
     try:
         print(_write(arguments))

@@ -1,4 +1,4 @@
-"""Write a workload, for measurements: random prompts (named, of lengths of your own, or as in a trace), or real text.
+"""Write a workload for measurements: random prompts (named, of given lengths, or as in a trace), or real text.
 
 python -m lab.make_workload OUT.jsonl --like W1 --seed 0
 python -m lab.make_workload OUT.jsonl --requests 128 --shared-prefix 512 --prefixes 4
@@ -26,20 +26,20 @@ from lab.traces import TraceError, TraceRow, read_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """How many requests there are, and how long."""
+    """The number of requests and their lengths."""
 
     num_requests: int = 128
     prompt_tokens: tuple[int, int] = (16, 64)
-    """The least and the most, without the prefix."""
+    """Minimum and maximum, without the prefix."""
     prompt_tail: float | None = None
-    """None: every length alike; else Pareto as outputs."""
+    """None: uniform; otherwise Pareto, as for outputs."""
     output_tokens: tuple[int, int] = (16, 1024)
     tail: float = 1.0
-    """P(output > n) = (low / n)^tail; draws above the high end are drawn again. The smaller, the heavier."""
+    """P(output > n) = (low / n)^tail; draws above the high end are repeated. A smaller value is a heavier tail."""
     prefix_tokens: int = 0
-    """At the beginning of each prompt, in common with others."""
+    """Length of the prefix that a prompt shares with others."""
     num_prefixes: int = 1
-    """How many such beginnings there are; each prompt draws one."""
+    """Number of prefixes; each prompt draws one."""
 
 
 LIKE = {
@@ -50,7 +50,7 @@ LIKE = {
     "prefixes": Lengths(prompt_tokens=(16, 64), output_tokens=(32, 32), prefix_tokens=384, num_prefixes=8),
     "long-outputs": Lengths(num_requests=32, prompt_tokens=(16, 64), output_tokens=(512, 1024), tail=2.0),
 }
-"""The workloads of docs/performance.md, and more of the kinds that batches have."""
+"""The workloads of docs/performance.md, and more that resemble batches."""
 
 
 def random_requests(lengths: Lengths, *, vocab_size: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -82,7 +82,7 @@ def _pareto(generator: random.Random, limits: tuple[int, int], tail: float) -> i
 
 
 def traced_requests(rows: list[TraceRow], count: int, *, vocab_size: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield requests as long as a trace's, which begins again at its end; they are all there at the start."""
+    """Yield requests of a trace's lengths, repeating the trace at its end; all arrive at the start."""
     generator = random.Random(seed)
     for row in islice(cycle(rows), count):
         yield _request(
@@ -104,64 +104,72 @@ def _request(
 def main(argv: list[str] | None = None) -> int:
     """Write the file named on the command line; return the exit code."""
     parser = _parser()
-    given = parser.parse_args(argv)
-    if given.like is not None and given.trace is not None:
-        parser.error("--like and --trace both say how long the requests are; give one.")
-    if (given.lines is None) != (given.tokenizer is None):
-        parser.error("--lines and --tokenizer go together: the lines of a batch file, and whose tokens they become.")
-    if given.lines is not None and (given.like is not None or given.trace is not None):
-        parser.error("--lines says what is asked and how long it is; leave --like and --trace out.")
-    if given.prefixes > 1 and not given.shared_prefix:
-        parser.error(f"--prefixes {given.prefixes}: give their length with --shared-prefix.")
+    arguments = parser.parse_args(argv)
+    if arguments.like is not None and arguments.trace is not None:
+        parser.error("--like and --trace both set the lengths of requests; give one.")
+    if (arguments.lines is None) != (arguments.tokenizer is None):
+        parser.error("--lines and --tokenizer go together: a batch file, and the model whose tokenizer is used.")
+    if arguments.lines is not None and (arguments.like is not None or arguments.trace is not None):
+        parser.error("--lines sets the prompts and their lengths; leave --like and --trace out.")
+    if arguments.prefixes > 1 and not arguments.shared_prefix:
+        parser.error(f"--prefixes {arguments.prefixes}: give their length with --shared-prefix.")
     for name in ("prompt_tokens", "output_tokens"):
-        low, high = getattr(given, name)
+        low, high = getattr(arguments, name)
         if low > high:
             parser.error(
-                f"--{name.replace('_', '-')} {low} {high}: the first is the least number and the second the most."
+                f"--{name.replace('_', '-')} {low} {high}: the first number is the minimum and the second the maximum."
             )
     try:
-        lines = [json.dumps(request) + "\n" for request in _requests(given)]
+        lines = [json.dumps(request) + "\n" for request in _requests(arguments)]
     except (TraceError, BatchLineError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    given.out.write_text("".join(lines))
-    print(f"{len(lines)} requests written to {given.out}")
+    arguments.out.write_text("".join(lines))
+    print(f"{len(lines)} requests written to {arguments.out}")
     return 0
 
 
-def _requests(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    if given.lines is not None:
-        return requests_of_lines(given.lines, given.tokenizer)
-    if given.trace is not None:
-        return traced_requests(read_trace(given.trace), given.requests, vocab_size=given.vocab_size, seed=given.seed)
+def _requests(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if arguments.lines is not None:
+        return requests_of_lines(arguments.lines, arguments.tokenizer)
+    if arguments.trace is not None:
+        return traced_requests(
+            read_trace(arguments.trace), arguments.requests, vocab_size=arguments.vocab_size, seed=arguments.seed
+        )
     lengths = Lengths(
-        num_requests=given.requests,
-        prompt_tokens=tuple(given.prompt_tokens),
-        prompt_tail=given.prompt_tail,
-        output_tokens=tuple(given.output_tokens),
-        tail=given.tail,
-        prefix_tokens=given.shared_prefix,
-        num_prefixes=given.prefixes,
+        num_requests=arguments.requests,
+        prompt_tokens=tuple(arguments.prompt_tokens),
+        prompt_tail=arguments.prompt_tail,
+        output_tokens=tuple(arguments.output_tokens),
+        tail=arguments.tail,
+        prefix_tokens=arguments.shared_prefix,
+        num_prefixes=arguments.prefixes,
     )
-    return random_requests(LIKE[given.like] if given.like else lengths, vocab_size=given.vocab_size, seed=given.seed)
+    return random_requests(
+        LIKE[arguments.like] if arguments.like else lengths, vocab_size=arguments.vocab_size, seed=arguments.seed
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--like", choices=list(LIKE), help="a named workload in place of the lengths below")
+    parser.add_argument("--like", choices=list(LIKE), help="a named workload instead of the lengths below")
     parser.add_argument("--requests", type=natural, default=128)
     parser.add_argument("--vocab-size", type=natural, default=49152)
     parser.add_argument("--prompt-tokens", type=natural, nargs=2, default=(16, 64), metavar=("LOW", "HIGH"))
     parser.add_argument("--output-tokens", type=natural, nargs=2, default=(16, 1024), metavar=("LOW", "HIGH"))
     parser.add_argument("--tail", type=positive, default=1.0)
-    parser.add_argument("--prompt-tail", type=positive, help="prompts heavy-tailed, too")
-    parser.add_argument("--shared-prefix", type=natural, default=0, metavar="TOKENS", help="in common at the start")
-    parser.add_argument("--prefixes", type=natural, default=1, help="how many such beginnings; each prompt draws one")
+    parser.add_argument("--prompt-tail", type=positive, help="tail of prompt lengths; default: uniform")
+    parser.add_argument(
+        "--shared-prefix", type=natural, default=0, metavar="TOKENS", help="length of the shared prefix"
+    )
+    parser.add_argument("--prefixes", type=natural, default=1, help="number of shared prefixes; each prompt draws one")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--trace", type=Path, help="CSV of lengths to take in place of the ranges above")
-    parser.add_argument("--lines", type=Path, help="an OpenAI batch file of chat completions in place of all these")
-    parser.add_argument("--tokenizer", metavar="MODEL", help="whose tokenizer and chat template write the --lines")
+    parser.add_argument("--trace", type=Path, help="CSV of lengths to use instead of the ranges above")
+    parser.add_argument("--lines", type=Path, help="an OpenAI batch file of chat completions instead of random prompts")
+    parser.add_argument(
+        "--tokenizer", metavar="MODEL", help="model whose tokenizer and chat template are used for --lines"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""A stack of a benchmark's own: `tokenmill up` of any revision in a folder that is thrown away."""
+"""A benchmark's own stack: `tokenmill up` of any revision in a temporary folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OwnStack:
     api_key: str
     database_url: str
     connection: psycopg.Connection[Any]
-    """For questions to its Postgres: a new one for each would have Postgres start a process for it."""
+    """For queries to its Postgres: with a new connection for each, Postgres would start a process for each."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -46,7 +46,7 @@ class OwnStack:
         return Batches(self.client(), "demo")
 
     def query(self, sql: str, *values: object) -> Any:
-        """Return the first value of the first row."""
+        """Return the first column of the first row."""
         return self.connection.execute(sql, values).fetchall()[0][0]
 
     def role(self, name: str) -> psutil.Process:
@@ -57,7 +57,7 @@ class OwnStack:
 
 @contextmanager
 def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -> Iterator[OwnStack]:
-    """Start `tokenmill up` with further arguments and variables, and stop it. Ends the program if it does not start."""
+    """Start `tokenmill up` with further arguments and variables, and stop it. Exits if it does not start."""
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         process = subprocess.Popen(
             [tokenmill, "up", "--data-dir", folder, "--port", str(free_port()), "--served-name", "demo", *arguments],
@@ -68,15 +68,15 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
         with process:
             try:
                 assert process.stdout is not None
-                found = _EXPORT.match(process.stdout.readline())
-                if found is None:
+                match = _EXPORT.match(process.stdout.readline())
+                if match is None:
                     raise SystemExit("the stack did not start; its messages are above")
                 database_url = (Path(folder) / "run" / "database_url").read_text().strip()
                 with psycopg.connect(database_url, autocommit=True) as connection:
                     yield OwnStack(
                         pid=process.pid,
-                        base_url=found[1],
-                        api_key=found[2],
+                        base_url=match[1],
+                        api_key=match[2],
                         database_url=database_url,
                         connection=connection,
                     )
@@ -86,7 +86,7 @@ def own_stack(tokenmill: str, *arguments: str, environment: Mapping[str, str]) -
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

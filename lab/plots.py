@@ -1,4 +1,4 @@
-"""Draw the study's plots as PNG files. The one file that needs matplotlib, which is no dependency of the product."""
+"""Draw the study's plots as PNG files. Only this file needs matplotlib, which is not a dependency of the product."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOTE = "Simulated: real scheduler and blocks, step times from the rooflines of 
 def draw(azure: list[Run], tenants: list[Run], folder: Path) -> list[Path]:
     """Write every plot into the folder and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Without tenants and shared prefixes these two are first come, first served, and would hide its line.
+    # Without tenants and shared prefixes these two equal first come, first served, and would hide its line.
     distinct = [run for run in azure if run.policy not in (PolicyName.FAIR, PolicyName.PREFIX)]
     figures = {
         "scheduling-latency.png": latency_figure(distinct),
@@ -55,7 +55,7 @@ def draw(azure: list[Run], tenants: list[Run], folder: Path) -> list[Path]:
 
 
 def latency_figure(runs: list[Run]) -> Figure:
-    """Draw how many requests have their first token, and all of them, within how long, for each policy."""
+    """Draw the cumulative share of requests over the time to the first and to the last token, for each policy."""
     figure, axes = _axes("Azure conversation trace: how long requests wait", num_columns=2)
     for axis, title in zip(axes, ("Arrival to first token", "Arrival to last token"), strict=True):
         for run in runs:
@@ -99,8 +99,8 @@ def urgency_figure(runs: list[Run]) -> Figure:
 def tenant_figure(runs: list[Run]) -> Figure:
     """Draw each tenant's 95th percentile of queue time, first come first served against fair."""
     figure, (axis,) = _axes("Tenant trace: queue time of each tenant, 95th percentile", num_columns=1)
-    chosen = {run.policy: run for run in runs if run.policy in (PolicyName.FCFS, PolicyName.FAIR)}
-    queues = {policy: run.by_tenant(run.queue_seconds) for policy, run in chosen.items()}
+    runs_by_policy = {run.policy: run for run in runs if run.policy in (PolicyName.FCFS, PolicyName.FAIR)}
+    queues = {policy: run.by_tenant(run.queue_seconds) for policy, run in runs_by_policy.items()}
     totals: dict[str, int] = {}
     for request in runs[0].requests:
         size = request.num_prompt_tokens + request.num_output_tokens
@@ -109,7 +109,7 @@ def tenant_figure(runs: list[Run]) -> Figure:
     positions = np.arange(len(order))
     ends = {policy: [np.quantile(own[tenant], 0.95) for tenant in order] for policy, own in queues.items()}
     axis.vlines(positions, ends[PolicyName.FCFS], ends[PolicyName.FAIR], color="#d1d5db", linewidth=3, zorder=1)
-    for policy in chosen:
+    for policy in runs_by_policy:
         axis.scatter(positions, ends[policy], s=52, color=COLORS[policy], label=policy, zorder=2)
     shares = {tenant: total / sum(totals.values()) for tenant, total in totals.items()}
     names = [f"{tenant}\n{shares[tenant]:.1%}" if shares[tenant] >= 5e-4 else tenant for tenant in order]

@@ -32,12 +32,12 @@ from lab.traces import TraceError, read_trace, requests_of
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Read the command line, replay or measure, print; return the exit code."""
+    """Read the command line, replay or measure, and print; return the exit code."""
     arguments = _parser().parse_args(argv)
     commands = {
         "trace": _trace,
         "study": _study,
-        "day": lambda given: command.run(given, cost=None if given.cost is None else _read_cost(given.cost)),
+        "day": lambda options: command.run(options, cost=None if options.cost is None else _read_cost(options.cost)),
         "eta": _eta,
         "order": _order,
         "fleet": _fleet,
@@ -55,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
 def _trace(arguments: argparse.Namespace) -> None:
     rows = read_trace(arguments.trace)
     cost = study.H200_LLAMA_8B if arguments.cost is None else _read_cost(arguments.cost)
-    asked = list(requests_of(rows, speed_up=arguments.speed_up, count=arguments.requests))
+    requests = list(requests_of(rows, speed_up=arguments.speed_up, count=arguments.requests))
     began, cpu = time.perf_counter(), time.process_time()
     run = study.replay(
-        asked,
+        requests,
         PolicyName(arguments.policy),
         cost=cost,
         num_kv_blocks=arguments.num_kv_blocks,
@@ -79,7 +79,7 @@ def _read_cost(path: Path) -> MeasuredCost:
         body = json.loads(path.read_text())
         return MeasuredCost(decode=LinearCost(**body["decode"]), mixed=LinearCost(**body["mixed"]))
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise TraceError(f"{path} is not a cost model that calibrate printed: {error!r}.") from error
+        raise TraceError(f"{path} is not a cost model printed by calibrate: {error!r}.") from error
 
 
 def _study(arguments: argparse.Namespace) -> None:
@@ -122,8 +122,8 @@ def _order(arguments: argparse.Namespace) -> None:
 
 def _fleet(arguments: argparse.Namespace) -> None:
     workers = fleet.Fleet(num_workers=arguments.workers, num_tenants=arguments.tenants, seed=arguments.seed)
-    found = workers.run(seconds=arguments.seconds, window_seconds=fleet.WINDOW_SECONDS)
-    print(fleet.report(found, window_seconds=fleet.WINDOW_SECONDS))
+    result = workers.run(seconds=arguments.seconds, window_seconds=fleet.WINDOW_SECONDS)
+    print(fleet.report(result, window_seconds=fleet.WINDOW_SECONDS))
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     trace = commands.add_parser("trace", help="replay one trace under one policy in the simulator")
     trace.add_argument("--policy", choices=list(PolicyName), default=PolicyName.PRIORITY)
-    trace.add_argument("--cost", type=Path, help="JSON that calibrate printed; without it an H200 with an 8B model")
+    trace.add_argument("--cost", type=Path, help="JSON printed by calibrate; default: an H200 with an 8B model")
     trace.add_argument("--no-prefix-caching", action="store_true")
     add_limits(
         trace,
@@ -178,29 +178,31 @@ def _parser() -> argparse.ArgumentParser:
     both.add_argument("--tenants-speed-up", type=positive, default=study.TENANTS_SPEED_UP)
     both.add_argument("--plots", type=Path, help="folder for the plots")
     command.add_options(commands.add_parser("day", help="replay a recorded day of a service with other settings"))
-    ends = commands.add_parser("eta", help="measure in the simulator how wrong forecasts of batches' ends are")
+    ends = commands.add_parser("eta", help="measure the error of forecasts of batches' ends in the simulator")
     ends.add_argument("--trace", type=Path, required=True)
     ends.add_argument("--batches", type=natural, default=100)
     ends.add_argument(
-        "--lines", type=natural, nargs=2, default=(1000, 8000), metavar=("LEAST", "MOST"), help="of a batch"
+        "--lines", type=natural, nargs=2, default=(1000, 8000), metavar=("LEAST", "MOST"), help="lines of a batch"
     )
-    ends.add_argument("--seconds", type=positive, default=100_000.0, help="over which they come")
-    ends.add_argument("--speed-up", type=positive, default=0.5, help="how many times as dense the trace comes beside")
+    ends.add_argument("--seconds", type=positive, default=100_000.0, help="time over which the batches arrive")
+    ends.add_argument("--speed-up", type=positive, default=0.5, help="time compression of the trace as background load")
     ends.add_argument("--seed", type=int, default=0)
     lines = commands.add_parser("order", help="compare orders of a batch's waiting lines in the simulator")
-    lines.add_argument("--trace", type=Path, help="whose lengths are drawn from, for the longest first")
+    lines.add_argument("--trace", type=Path, help="trace from which lengths are drawn, for longest first")
     many = commands.add_parser("fleet", help="hand out chunks of thousands of tenants to a thousand workers")
     many.add_argument("--workers", type=natural, default=1000)
     many.add_argument("--tenants", type=natural, default=10_000)
-    many.add_argument("--seconds", type=positive, default=600.0, help="of virtual time")
+    many.add_argument("--seconds", type=positive, default=600.0, help="duration in virtual time")
     many.add_argument("--seed", type=int, default=0)
     for replayed, speed_up in ((trace, 1.0), (both, study.SPEED_UP)):
         replayed.add_argument("--trace", type=Path, required=True)
-        replayed.add_argument("--speed-up", type=positive, default=speed_up, help="how many times as dense it arrives")
-        replayed.add_argument("--requests", type=natural, help="of each trace, repeated if it has fewer; else all")
+        replayed.add_argument("--speed-up", type=positive, default=speed_up, help="time compression of arrivals")
+        replayed.add_argument(
+            "--requests", type=natural, help="requests of each trace, which is repeated if shorter; default: all"
+        )
     calibrate = commands.add_parser("calibrate", help="measure an engine's steps and print the fitted cost model")
     validate = commands.add_parser("validate", help="predict a workload's throughput and measure it")
-    validate.add_argument("--calibration", type=Path, help="workload to learn from; without it a made-up one")
+    validate.add_argument("--calibration", type=Path, help="workload to fit to; default: a generated one")
     validate.add_argument(
         "--cpu-time", action="store_true", help="count CPU seconds instead of wall seconds, with --num-threads 1"
     )

@@ -1,6 +1,6 @@
-"""An S3 that answers, refuses or hangs as it is told: moto's server behind a proxy, both in threads of this process.
+"""An S3 server that can answer, refuse or hang: moto behind a proxy, both in threads of this process.
 
-For tests and studies; needs what `pip install tokenmill[dev]` brings. Signatures are not checked.
+For tests and studies; needs `pip install tokenmill[dev]`. Signatures are not checked.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _bucket_numbers = itertools.count()
 
 
 class Mood(StrEnum):
-    """What a request meets instead of its answer."""
+    """How a request fails."""
 
     REFUSE = "refuse"  # 503 SlowDown, at once
-    FORBID = "forbid"  # 403, which no client tries again
+    FORBID = "forbid"  # 403, which no client retries
     NO_BUCKET = "no bucket"  # 404 NoSuchBucket
-    NO_ROUTE = "no route"  # 404 with a page, as an ingress answers that has nothing behind it
-    OTHER_SITE = "other site"  # 200 with a page, whatever was asked for
-    HANG = "hang"  # no answer until it recovers; then the connection breaks
+    NO_ROUTE = "no route"  # 404 with an HTML page, as from an ingress without a backend
+    OTHER_SITE = "other site"  # 200 with an HTML page, for any request
+    HANG = "hang"  # no answer until `recover`; then the connection breaks
     BREAK_OFF = "break off"  # half of the body, then silence as under HANG
 
 
@@ -53,7 +53,7 @@ _PAGE = b"<html><body>Welcome</body></html>"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trouble:
-    """A mood for some of the requests; two of the same kind are not the same trouble."""
+    """A mood for some of the requests; compared by identity."""
 
     mood: Mood
     methods: frozenset[str]
@@ -62,7 +62,7 @@ class Trouble:
 
 @dataclass(slots=True, eq=False)
 class S3Server:
-    """One bucket. Set troubles at any time; `requests` counts (method, key) as they arrive, before any trouble."""
+    """One bucket. Troubles can be set at any time; `requests` counts (method, key) on arrival, before any trouble."""
 
     backend_port: int
     bucket: str = field(default_factory=lambda: f"bucket-{next(_bucket_numbers)}")
@@ -74,12 +74,12 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        """Return what goes into TOKENMILL_STORAGE_URL."""
+        """Return the value for TOKENMILL_STORAGE_URL."""
         return f"s3://{self.bucket}/objects"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables with which a process finds this server under `url`."""
+        """Return the environment variables with which a process finds this server under `url`."""
         return {
             "AWS_ENDPOINT_URL": f"http://{_HOST}:{self.port}",
             "AWS_ALLOW_HTTP": "true",
@@ -93,7 +93,7 @@ class S3Server:
         return re.findall(r"<Key>(.*?)</Key>", self._ask("?list-type=2"))
 
     def unfinished_uploads(self) -> list[str]:
-        """Return the keys of multipart uploads that were begun and neither completed nor aborted."""
+        """Return the keys of multipart uploads that were started and neither completed nor aborted."""
         return re.findall(r"<Key>(.*?)</Key>", self._ask("?uploads"))
 
     def _ask(self, query: str) -> str:
@@ -105,7 +105,7 @@ class S3Server:
     def forward(
         self, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Return what the real server answers: status, headers, body."""
+        """Return the real server's answer: status, headers, body."""
         connection = http.client.HTTPConnection(_HOST, self.backend_port, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body=body, headers=headers)
@@ -115,23 +115,23 @@ class S3Server:
             connection.close()
 
     def trouble(self, mood: Mood, *, methods: str = "GET HEAD PUT POST DELETE", key_prefix: str = "") -> None:
-        """Let requests of these methods for keys that begin so meet `mood`, until `recover`; the last one counts."""
+        """Apply `mood` to requests of these methods for keys with this prefix, until `recover`; the latest wins."""
         with self.changed:
             self._troubles.append(Trouble(mood=mood, methods=frozenset(methods.split()), key_prefix=key_prefix))
 
     def recover(self) -> None:
-        """Answer everything again; what hangs breaks."""
+        """Answer all requests again; hanging connections break."""
         with self.changed:
             self._troubles.clear()
             self.changed.notify_all()
 
     def wait_for_hanging(self, num_requests: int = 1) -> None:
-        """Wait until so many requests hang at once."""
+        """Wait until `num_requests` hang at once."""
         with self.changed:
             assert self.changed.wait_for(lambda: self._num_hanging >= num_requests, timeout=60), "nothing hangs"
 
     def wait_for_request(self, method: str, key: str = "", *, num_requests: int = 1) -> None:
-        """Wait until so many requests of `method` for keys that end so have arrived since the start."""
+        """Wait until `num_requests` of `method` for keys with this suffix have arrived since the start."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.num_requests(method, key) >= num_requests, timeout=60)
 
@@ -139,7 +139,7 @@ class S3Server:
         return sum(number for (one, name), number in self.requests.items() if one == method and name.endswith(key))
 
     def hang(self, trouble: Trouble) -> None:
-        """Keep a request without an answer until the trouble that it met is over."""
+        """Leave a request unanswered until its trouble is over."""
         with self.changed:
             self._num_hanging += 1
             self.changed.notify_all()
@@ -147,7 +147,7 @@ class S3Server:
             self._num_hanging -= 1
 
     def meet(self, method: str, key: str) -> Trouble | None:
-        """Note the request and return the trouble that it meets."""
+        """Count the request and return the trouble that applies to it."""
         with self.changed:
             self.requests[method, key] += 1
             self.changed.notify_all()
@@ -178,10 +178,10 @@ def s3_server() -> Iterator[S3Server]:
 
 @functools.cache
 def _backend_port() -> int:
-    """Start the real server, once a process: it takes seconds to import."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - only whoever wants a server needs it
+    """Start the real server once per process: its import takes seconds."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - loaded only where a server is needed
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise a line for each request
     server = ThreadedMotoServer(ip_address=_HOST, port=0, verbose=False)
     server.start()
     port: int = server.get_host_and_port()[1]
@@ -205,16 +205,16 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def close_connections(self) -> None:
-        """Break what clients keep open: a server that has ended serves none of them any more."""
+        """Break open connections of clients: a server that has ended serves none of them."""
         for connection in list(self._open):
-            with suppress(OSError):  # its client was quicker
+            with suppress(OSError):  # the client closed it first
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
     s3: S3Server
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or each answer waits 40 ms for the acknowledgement of its headers
+    disable_nagle_algorithm = True  # otherwise each answer waits 40 ms for the ACK of its headers
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except OSError:
-            return  # the client has given up
+            return  # the client has gone
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -246,17 +246,17 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
 
     def _delete_many(self, body: bytes) -> None:
-        """Have deleted what a `?delete` names; each key meets the mood that its own DELETE would meet."""
+        """Delete the keys of a `?delete` request; each key meets the mood that its own DELETE would meet."""
         objects = re.findall(rb"<Object>.*?</Object>", body, re.DOTALL)
         keys = [re.findall(rb"<Key>(.*?)</Key>", one)[0].decode() for one in objects]
-        kept = [key for key in keys if self.s3.meet("DELETE", key) is not None]
+        failed = [key for key in keys if self.s3.meet("DELETE", key) is not None]
         for key, one in zip(keys, objects, strict=True):
-            if key in kept:
+            if key in failed:
                 body = body.replace(one, b"")
         errors = "".join(
-            f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error>" for key in kept
+            f"<Error><Key>{key}</Key><Code>AccessDenied</Code><Message>no</Message></Error>" for key in failed
         )
-        if len(kept) == len(keys):
+        if len(failed) == len(keys):
             self._answer(HTTPStatus.OK, {}, f"<DeleteResult>{errors}</DeleteResult>".encode())
         else:
             self._relay(body, errors=errors.encode())

@@ -1,7 +1,7 @@
-"""How many JSON schemas of a folder are kept, why others are refused, and whether what is written is ever wrong.
+"""Measure how many JSON schemas of a folder compile, why others do not, and whether generated texts are valid.
 
-Every schema is compiled as a line's would be; random walks over its token masks then write texts, which jsonschema_rs
-checks against the schema as it was given, with the formats that are kept. No model and no server: only a tokenizer.
+Every schema is compiled as for a line; random walks over its token masks then write texts, which jsonschema_rs checks
+against the original schema, with the supported formats. Uses no model and no server, only a tokenizer.
 
 python -m lab.schemas FOLDER --count 300 --seed 0
 """
@@ -35,21 +35,21 @@ _UNCHECKED = (
     *("idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex", "relative-json-pointer"),
     *("uri-reference", "uri-template"),
 )
-"""Formats that jsonschema_rs knows and llguidance does not: annotations."""
+"""Formats that jsonschema_rs checks and llguidance does not: annotations."""
 _SECONDS = 10.0
 _MAX_TOKENS = 1_000
 _END_RATE = 0.35
-"""How often a walk takes a token with which something ends, if it may: strings would have no end otherwise."""
+"""Probability that a walk takes a token that ends something, if it may: strings would never end otherwise."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What became of the schemas."""
+    """The results for all schemas."""
 
     num_schemas: int = 0
     num_kept: int = 0
     num_unchecked: int = 0
-    """Kept, and refused by the validator that was to check their texts."""
+    """Compiled, but rejected by the validator that was to check their texts."""
     num_texts: int = 0
     num_unfinished: int = 0
     invalid: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Measurement:
         self.report = Report()
 
     def add(self, path: Path, *, num_walks: int, choose: random.Random) -> None:
-        """Compile one schema; write texts, and check them."""
+        """Compile one schema; write texts and check them."""
         self.report.num_schemas += 1
         schema = json.loads(path.read_text())
         try:
@@ -110,14 +110,14 @@ class Measurement:
                 self.report.invalid.append(f"{path}: {text[:300]}")
 
     def _walk(self, matcher: GrammarMatcher, choose: random.Random) -> str | None:
-        written: list[int] = []
+        token_ids: list[int] = []
         for _ in range(_MAX_TOKENS):
             token_id = self._next(matcher, choose)
             if token_id == self._eos_token_id:
-                return str(self._tokenizer.decode(written))
+                return str(self._tokenizer.decode(token_ids))
             if not matcher.accept(token_id):
                 return None
-            written.append(token_id)
+            token_ids.append(token_id)
         return None
 
     def _next(self, matcher: GrammarMatcher, choose: random.Random) -> int:
@@ -130,7 +130,7 @@ class Measurement:
 
 
 def _finite(text: str) -> float:
-    """Read a number as JSON allows it; Python would make 1e999 infinite, which is none."""
+    """Parse a number as JSON defines it; Python would turn 1e999 into infinity, which is not valid."""
     return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
 
 
@@ -144,17 +144,17 @@ def _validator(schema: Any) -> Callable[[Any], bool] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print; return 1 if a text was invalid."""
+    """Measure and print; return 1 if any text was invalid."""
     parser = argparse.ArgumentParser(prog="python -m lab.schemas", description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="JSON schemas, one a file, in any depth of folders")
-    parser.add_argument("--count", type=natural, help="so many of them, drawn by --seed; all by default")
+    parser.add_argument("folder", type=Path, help="JSON schemas, one per file, searched recursively")
+    parser.add_argument("--count", type=natural, help="number of schemas, drawn by --seed; default: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--walks", type=natural, default=8, help="texts to write for each")
+    parser.add_argument("--walks", type=natural, default=8, help="texts to write per schema")
     parser.add_argument("--model", type=Path, default=_DEMO, help="a folder with tokenizer.json and config.json")
     options = parser.parse_args(arguments)
     paths = sorted(options.folder.rglob("*.json"))
     if not paths:
-        parser.error(f"{options.folder} holds no .json file")
+        parser.error(f"{options.folder} contains no .json file")
     choose = random.Random(options.seed)
     if options.count is not None:
         paths = choose.sample(paths, min(options.count, len(paths)))

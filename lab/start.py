@@ -1,10 +1,10 @@
-"""How long a start takes, in fresh processes: `LLM(model)` without and with compiled kernels, and `tokenmill up`.
+"""Measure startup in fresh processes: `LLM(model)` with and without compiled kernels, and `tokenmill up`.
 
     python -m lab.start --repeats 3
-    python -m lab.start --idle-seconds 60    # instead: what each role of a stack at rest takes of a core
+    python -m lab.start --idle-seconds 60    # instead: CPU share of each role of an idle stack
 
-Wall seconds from the start of the process, and CPU seconds of it and all that it starts. Nothing is left behind: the
-kernels that it compiles, and the stack's data, lie in a folder of its own.
+Wall seconds from the start of the process, and CPU seconds of it and its children. Leaves nothing behind: compiled
+kernels and the stack's data lie in a temporary folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ print(json.dumps(times))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start: seconds until it was ready, those of its phases, and CPU seconds."""
+    """One start: seconds until it was ready, seconds of its phases, and CPU seconds."""
 
     wall_seconds: float
     phases: Mapping[str, float]
@@ -55,7 +55,7 @@ class Start:
 
 
 def start_llm(model: str, environment: Mapping[str, str]) -> Start:
-    """Make an `LLM` in a fresh process and generate a little."""
+    """Create an `LLM` in a fresh process and generate a little."""
     before, begun = _cpu_of_children(), time.time()
     command = [sys.executable, "-c", _PROBE, model]
     run = subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.PIPE, text=True)
@@ -70,7 +70,7 @@ def start_llm(model: str, environment: Mapping[str, str]) -> Start:
 
 
 def start_stack(model: str, data_dir: Path, environment: Mapping[str, str]) -> Start:
-    """Run `tokenmill up` until it says that it is ready, and stop it."""
+    """Run `tokenmill up` until it reports that it is ready, and stop it."""
     options = ["--data-dir", str(data_dir), "--port", str(free_port()), "--model", model]
     begun, phases, last = time.time(), {}, "interpreter"
     with subprocess.Popen(
@@ -83,9 +83,9 @@ def start_stack(model: str, data_dir: Path, environment: Mapping[str, str]) -> S
         assert process.stderr is not None
         since = begun
         for line in process.stderr:
-            said, now = line.strip().removeprefix("tokenmill: ").partition(" for ")[0], time.time()
-            phases[last], since, last = now - since, now, said
-            if said.startswith("ready"):
+            phase, now = line.strip().removeprefix("tokenmill: ").partition(" for ")[0], time.time()
+            phases[last], since, last = now - since, now, phase
+            if phase.startswith("ready"):
                 break
         else:
             raise SystemExit("the stack did not start")
@@ -123,16 +123,16 @@ def _report(what: str, start: Callable[[], Start], repeats: int) -> None:
 
 
 def report_idle(model: str, seconds: float) -> None:
-    """Print what each role of a stack that has nothing to do takes of one core, in percent."""
+    """Print the CPU use of each role of an idle stack, in percent of one core."""
     ours = str(Path(sys.executable).with_name("tokenmill"))
     with own_stack(ours, "--model", model, environment={}) as stack:
         time.sleep(_SETTLE_SECONDS)
         before, begun = _spent(stack), time.monotonic()
         time.sleep(seconds)
         after, took = _spent(stack), time.monotonic() - begun
-    found = {role: (total - before.get(role, 0.0)) / took * 100 for role, total in sorted(after.items())}
-    each = ", ".join(f"{role} {percent:.2f}" for role, percent in found.items())
-    print(f"idle for {took:.0f} s, percent of a core: {each}; together {sum(found.values()):.2f}", flush=True)
+    shares = {role: (total - before.get(role, 0.0)) / took * 100 for role, total in sorted(after.items())}
+    each = ", ".join(f"{role} {percent:.2f}" for role, percent in shares.items())
+    print(f"idle for {took:.0f} s, percent of a core: {each}; together {sum(shares.values()):.2f}", flush=True)
 
 
 def _spent(stack: OwnStack) -> dict[str, float]:
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.start", description=__doc__)
     parser.add_argument("--model", default=str(_DEMO), help="model folder [default: the demo model]")
     parser.add_argument("--repeats", type=natural, default=3)
-    parser.add_argument("--idle-seconds", type=natural, help="let a stack be idle for so long, and measure no start")
+    parser.add_argument("--idle-seconds", type=natural, help="measure an idle stack for this long instead of startup")
     arguments = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs", flush=True)
     if arguments.idle_seconds:

@@ -1,6 +1,6 @@
-"""Replay a trace under every policy on one simulated GPU and put the latencies side by side.
+"""Replay a trace under every policy on one simulated GPU and compare the latencies.
 
-All figures are the cost model's; nothing here is measured on a device. Draws nothing (plots.py does).
+All figures are the cost model's; nothing here is measured on a device. plots.py draws them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ H200_LLAMA_8B = RooflineCost(
 )
 """An H200 with a Llama of 8 billion parameters (32 layers, 32/8 heads of 128, vocabulary 128,256) in bf16.
 
-The efficiency is an assumption: the share that engines with Triton attention were seen to reach at 256 requests of
-1,024 tokens in and out.
+The efficiency is an assumption: what engines with Triton attention reached at 256 requests of 1,024 tokens in and out.
 """
 NUM_KV_BLOCKS = 52_000
-"""Of 16 tokens, 128 KiB a token: the 109 GB that 90 % of 141 GB leave beside 16 GB of weights and a step's buffers."""
+"""Blocks of 16 tokens, 128 KiB per token: the 109 GB that 16 GB of weights and a step's buffers leave of 90 % of 141
+GB."""
 MAX_NUM_SEQS = 1024
 MAX_NUM_BATCHED_TOKENS = 8192
 MAX_MODEL_LEN = 32_768
@@ -46,7 +46,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One replay: the policy, what was asked, in order of arrival, and what came out."""
+    """One replay: the policy, the requests in order of arrival, and the result."""
 
     policy: PolicyName
     requests: list[SimulatedRequest]
@@ -95,7 +95,7 @@ def replay(
     enable_prefix_caching: bool = True,
 ) -> Run:
     """Replay requests under one policy."""
-    asked = list(requests)
+    all_requests = list(requests)
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -103,8 +103,8 @@ def replay(
         enable_prefix_caching=enable_prefix_caching,
         policy=policy,
     )
-    result = Simulator(cost, config, num_kv_blocks=num_kv_blocks).run(asked)
-    return Run(policy=policy, requests=asked, result=result)
+    result = Simulator(cost, config, num_kv_blocks=num_kv_blocks).run(all_requests)
+    return Run(policy=policy, requests=all_requests, result=result)
 
 
 def replay_all(rows: list[TraceRow], *, speed_up: float, count: int | None = None) -> list[Run]:

@@ -1,7 +1,6 @@
-"""Read request traces (CSV: arrival_s, prompt_tokens, output_tokens and, where there are tenants, client) for replays.
+"""Read request traces (CSV: arrival_s, prompt_tokens, output_tokens and, if there are tenants, client) for replays.
 
-A trace has no texts, limits, priorities or deadlines; what is made up for them is here, seeded, and the same for every
-policy. Knows no engine but the simulator's request.
+A trace has no texts, limits, priorities or deadlines; they are generated here from a seed, the same for every policy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class TraceError(ValueError):
-    """A trace is missing or a row of it is not a request."""
+    """A trace is missing, or one of its rows is not a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class TraceRow:
     num_prompt_tokens: int
     num_output_tokens: int
     tenant: str
-    """Empty where the trace names none."""
+    """Empty if the trace has no tenants."""
 
 
 def read_trace(path: Path) -> list[TraceRow]:
@@ -54,10 +53,10 @@ def read_trace(path: Path) -> list[TraceRow]:
 def requests_of(
     rows: list[TraceRow], *, speed_up: float, count: int | None = None, seed: int = 0
 ) -> Iterator[SimulatedRequest]:
-    """Yield the trace's requests with arrivals `speed_up` times as dense; past its end it begins again.
+    """Yield the trace's requests, compressed in time by `speed_up`; the trace is repeated at its end.
 
-    Made up: max_tokens is the next power of two from the true output length, at least 16; priorities and deadlines are
-    drawn by the shares above; every tenant's requests begin with the same text, half as long as its median prompt.
+    Generated: max_tokens is the next power of two from the true output length, at least 16; priorities and deadlines
+    are drawn by the shares above; every tenant's prompts share a prefix half as long as its median prompt.
     """
     generator = random.Random(seed)
     prefixes = _prefix_lengths(rows)

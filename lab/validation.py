@@ -1,8 +1,8 @@
 """Measure the validation of a large batch: lines per second and the peak memory of the process.
 
-Run as `python -m lab.validation --database-url postgresql://… [--lines 1000000]` against a migrated database
-that is thrown away afterwards, or by `tokenmill bench queue` on one of its own. Only the validation itself is timed;
-the peak is of the whole process.
+Run as `python -m lab.validation --database-url postgresql://… [--lines 1000000]` against a migrated, disposable
+database, or by `tokenmill bench queue` on its own. Only the validation itself is timed; the peak is of the whole
+process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LINES_A_PART = 10_000
 
 
 def input_parts(num_lines: int, *, model: str = "bench") -> Iterator[bytes]:
-    """Yield a file of good chat lines of about 500 bytes in parts."""
+    """Yield, in parts, a file of valid chat lines of about 500 bytes."""
     body = {"model": model, "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": 64}
     for start in range(0, num_lines, _LINES_A_PART):
         lines = (
@@ -71,7 +71,7 @@ def make_batch(session: Session, storage: Storage, num_lines: int) -> str:
 
 
 def measure(database_url: str, num_lines: int) -> None:
-    """Validate a batch of so many lines in this process, and print what that took."""
+    """Validate a batch of `num_lines` in this process, and print the measurements."""
     engine = connect(database_url)
     settings = Settings(max_batch_lines=num_lines)
     maker = sessions(engine)
