@@ -1,4 +1,4 @@
-"""`tokenmill bench chaos`: the real roles under faults, with an engine that costs nothing and whose answers are known.
+"""`tokenmill bench chaos`: the real roles under faults, with an engine that computes nothing and has known answers.
 
-Needs what `pip install tokenmill[dev]` brings. Nothing of the product knows of it.
+Needs `pip install tokenmill[dev]`. Nothing in the product imports it.
 """

@@ -1,8 +1,8 @@
-"""Run the real roles under faults and say whether anything was lost or repeated.
+"""Run the real roles under faults and check that nothing was lost or repeated.
 
-The engine is one that costs nothing, or that of the demo model. API, control worker, dispatcher and workers are
-processes, over an embedded Postgres and Valkey and an S3. Batches come all the time; some are cancelled, run out of
-time or are deleted. Every fault comes at a time drawn from the seed.
+The engine computes nothing, or is that of the demo model. API, control worker, dispatcher and workers are processes,
+over an embedded Postgres and Valkey and an S3. Batches arrive all the time; some are cancelled, expire or are deleted.
+The time of every fault is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -52,20 +52,22 @@ _NUM_BATCHES = "SELECT count(*) FROM batch"
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line's options."""
     parser = argparse.ArgumentParser(prog="tokenmill bench chaos", description=__doc__)
-    parser.add_argument("--lines", type=natural, default=20_000, help="at least; more come while faults go on")
-    parser.add_argument("--minutes", type=positive, default=3.0, help="over which the faults are spread")
+    parser.add_argument(
+        "--lines", type=natural, default=20_000, help="minimum number of lines; more are submitted while faults go on"
+    )
+    parser.add_argument("--minutes", type=positive, default=3.0, help="time over which the faults are spread")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=natural, default=3)
     parser.add_argument(
         "--seats",
         type=natural,
         default=no_compute.SEATS,
-        help="lines at once in an engine; few for a run beside others",
+        help="concurrent lines per engine; use few beside other work",
     )
     parser.add_argument(
         "--demo-model",
         action="store_true",
-        help="workers run the demo model; its answers are held to those of the bare engine",
+        help="workers run the demo model; its answers are compared with the bare engine's",
     )
     for kind, (option, default) in _COUNTS.items():
         parser.add_argument(option, type=_count, default=default, metavar="N", help=str(kind))
@@ -73,10 +75,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--store-minutes",
         type=_minutes,
         default=1.0,
-        help="of an object store that answers 503, 404 or 200 with a page, or hangs, in pieces",
+        help="total time, in parts, in which the object store answers 503, 404 or 200 with a page, or hangs",
     )
-    parser.add_argument("--data-dir", metavar="FOLDER", help="a new one, where data and logs stay")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="with every fault where it ends in .json")
+    parser.add_argument("--data-dir", metavar="FOLDER", help="new folder in which data and logs are kept")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the report here; a .json file lists every fault"
+    )
     return parser.parse_args(arguments)
 
 
@@ -93,21 +97,21 @@ def _minutes(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace, make_launcher: Callable[[Path], Launcher], *, lease_seconds: float) -> int:
-    """Do it in a folder of its own, which is kept where something was found; return the exit status."""
+    """Run in a new folder, which is kept if there are findings; return the exit status."""
     _require_checkout()
     folder = _new_folder(arguments.data_dir)
     logs = folder / "logs"
     logs.mkdir()
     with (logs / "faults.log").open("w", encoding="utf-8") as log:
-        found = _carry_out(arguments, make_launcher(folder), lease_seconds=lease_seconds, log=log)
-    if found.findings:
-        print(f"data and logs are kept in {folder}", file=sys.stderr)
+        result = _carry_out(arguments, make_launcher(folder), lease_seconds=lease_seconds, log=log)
+    if result.findings:
+        print(f"data and logs are in {folder}", file=sys.stderr)
     elif arguments.data_dir is None:
         shutil.rmtree(folder, ignore_errors=True)
     if arguments.report is not None:
-        report.write(found, arguments.report)
-    print(report.as_markdown(found), end="", flush=True)
-    return 1 if found.findings else 0
+        report.write(result, arguments.report)
+    print(report.as_markdown(result), end="", flush=True)
+    return 1 if result.findings else 0
 
 
 def _require_checkout() -> None:
@@ -115,11 +119,11 @@ def _require_checkout() -> None:
         raise SystemExit("this needs moto and the demo model: run it in a checkout, after `bash scripts/setup`")
 
 
-def _new_folder(given: str | None) -> Path:
-    folder = Path(given or tempfile.mkdtemp(prefix="tm-chaos-"))
+def _new_folder(data_dir: str | None) -> Path:
+    folder = Path(data_dir or tempfile.mkdtemp(prefix="tm-chaos-"))
     folder.mkdir(exist_ok=True)
     if any(folder.iterdir()):
-        raise SystemExit(f"--data-dir {folder} holds something. Give a folder that is new or empty.")
+        raise SystemExit(f"--data-dir {folder} is not empty. Give a new or empty folder.")
     folder.chmod(0o755)  # as root, Postgres runs as another user
     return folder
 
@@ -165,10 +169,10 @@ def _answers_of_demo_model() -> Callable[[Sequence[str]], Mapping[str, Answer]]:
 
 @contextmanager
 def _stopped_by_signals(chaos: Chaos, traffic: Traffic) -> Iterator[None]:
-    """At the first SIGINT or SIGTERM let what was begun come to its end: the report tells of that much."""
+    """On the first SIGINT or SIGTERM let the started work finish: the report covers that much."""
 
     def stop(number: int, _: object) -> None:
-        print("no more faults and batches; waiting for those that were begun", file=sys.stderr, flush=True)
+        print("starting no more faults and batches; waiting for the running ones", file=sys.stderr, flush=True)
         chaos.stop()
         traffic.stop()
         signal.signal(number, before[signal.Signals(number)])
@@ -182,7 +186,7 @@ def _stopped_by_signals(chaos: Chaos, traffic: Traffic) -> Iterator[None]:
 
 
 class _Watch:
-    """Tells whether all is over, has no more batches submitted once no fault is left, and says now and then how far."""
+    """Reports whether the run is over, stops submission once no fault is pending, and prints progress now and then."""
 
     def __init__(self, chaos: Chaos, traffic: Traffic) -> None:
         self._chaos = chaos
@@ -210,7 +214,7 @@ def _findings(stack: Stack, traffic: Traffic, received: Received) -> Iterator[st
     yield from _untold(traffic.outcomes, received)
     [(num_batches,)] = stack.query(_NUM_BATCHES)
     if num_batches != len(traffic.outcomes):
-        yield f"{len(traffic.outcomes)} batches were asked for, and there are {num_batches}"
+        yield f"{len(traffic.outcomes)} batches were submitted, but there are {num_batches}"
     audit = subprocess.run(
         [sys.executable, "-m", "cli.main", "audit"],
         env={**os.environ, **stack.environment},
@@ -223,11 +227,11 @@ def _findings(stack: Stack, traffic: Traffic, received: Received) -> Iterator[st
 
 
 def _untold(outcomes: Sequence[Outcome], received: Received) -> Iterator[str]:
-    """Yield the batches whose end was not told, or as two events."""
+    """Yield the batches whose end was not reported, or was reported by two events."""
     deadline = time.monotonic() + _WEBHOOK_SECONDS
     for outcome in outcomes:
-        wanted = [f"batch.{outcome.status}"]
+        expected = [f"batch.{outcome.status}"]
         while not (came := received.of(outcome.batch_id)) and time.monotonic() < deadline:
             time.sleep(0.2)
-        if came != wanted:
+        if came != expected:
             yield f"webhooks of batch {outcome.batch_id}, {outcome.status}: {came}"

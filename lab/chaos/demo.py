@@ -1,4 +1,4 @@
-"""What the demo model answers, from the bare engine: through the stack the same prompts must have the same answers."""
+"""The demo model's answers from the bare engine: through the stack the same prompts must give the same answers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lab.chaos.expected import MAX_TOKENS, Answer
 
 
 class DemoAnswers:
-    """The bare engine in this process. Calls from several threads come one after the other."""
+    """The bare engine in this process. Calls from several threads are serialized."""
 
     def __init__(self, model_folder: str) -> None:
         self._llm = LLM(model_folder)
 
     def of(self, prompts: Sequence[str]) -> dict[str, Answer]:
-        """Return the answers to prompts, the likeliest token at each place."""
+        """Return the answers to prompts, greedily decoded."""
         outputs = self._llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS))
-        found = [output.outputs[0] for output in outputs]
+        completions = [output.outputs[0] for output in outputs]
         return {
             prompt: Answer(text=each.text, num_tokens=len(each.token_ids))
-            for prompt, each in zip(prompts, found, strict=True)
+            for prompt, each in zip(prompts, completions, strict=True)
         }

@@ -1,4 +1,4 @@
-"""What a batch's files must hold: every line once, with the answer that its prompt has, or with why it was not run."""
+"""The expected content of a batch's files: every line once, with its answer or the reason it was not run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_LISTED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of one batch: a prompt of each is its number's and no other line's."""
+    """The lines of one batch; each line's prompt is unique."""
 
     name: str
     num: int
@@ -38,20 +38,20 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an engine says to a prompt, always."""
+    """An engine's answer to a prompt, always the same."""
 
     text: str
     num_tokens: int
-    """With the end, where it came to one."""
+    """With the end token, if it was reached."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What the files of a batch hold."""
+    """The content of a batch's files."""
 
     num_answers: int = 0
     num_tokens: tuple[int, int] = (0, 0)
-    """Of prompts and answers, as the answers say themselves."""
+    """Of prompts and answers, as reported in the answers."""
     num_not_run: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -65,20 +65,20 @@ def check_files(
     count_tokens: Callable[[str], int],
     answers: Mapping[str, Answer] | None = None,
 ) -> Found:
-    """Compare both files with what they must hold; `not_run` is the code of lines that an early end left out, if any.
+    """Compare both files with what is expected; `not_run` is the code of lines that an early end left out, if any.
 
-    Without `answers`, by their prompts, the answer to a prompt is the prompt and the end: it has one token more than
-    the prompt's `count_tokens`.
+    Without `answers`, by their prompts, the answer to a prompt is the prompt and the end token: it has one token more
+    than the prompt's `count_tokens`.
     """
     found = Found()
     problems: list[str] = []
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     numbers = {lines.custom_id(number): number for number in range(lines.num)}
     for row in _rows(output):
-        seen[row["custom_id"]] += 1
+        counts[row["custom_id"]] += 1
         number = numbers.get(row["custom_id"])
         if number is None:
-            problems.append(f"{row['custom_id']} was never asked")
+            problems.append(f"{row['custom_id']} was never submitted")
             continue
         body = row["response"]["body"]
         prompt = lines.prompt(number)
@@ -86,19 +86,19 @@ def check_files(
         num_tokens = count_tokens(prompt)
         answer = Answer(text=prompt, num_tokens=num_tokens + 1) if answers is None else answers[prompt]
         if body["choices"][0]["text"] != answer.text:
-            problems.append(f"{row['custom_id']} is answered {body['choices'][0]['text']!r}")
+            problems.append(f"{row['custom_id']} has the answer {body['choices'][0]['text']!r}")
         if usage != (num_tokens, answer.num_tokens):
-            problems.append(f"{row['custom_id']} is said to have taken {usage} tokens")
+            problems.append(f"{row['custom_id']} reports {usage} tokens")
         found.num_answers += 1
         found.num_tokens = (found.num_tokens[0] + usage[0], found.num_tokens[1] + usage[1])
     for row in _rows(errors):
-        seen[row["custom_id"]] += 1
+        counts[row["custom_id"]] += 1
         code = row["error"]["code"] if row["error"] else f"status {row['response']['status_code']}"
         found.num_not_run += 1
         if code != not_run:
             problems.append(f"{row['custom_id']} failed: {code}")
-    problems += [f"{custom_id} is there {num} times" for custom_id, num in seen.items() if num > 1]
-    problems += [f"{custom_id} is lost" for custom_id in numbers if custom_id not in seen]
+    problems += [f"{custom_id} is present {num} times" for custom_id, num in counts.items() if num > 1]
+    problems += [f"{custom_id} is lost" for custom_id in numbers if custom_id not in counts]
     found.problems = problems[:_MOST_LISTED]
     if len(problems) > _MOST_LISTED:
         found.problems.append(f"and {len(problems) - _MOST_LISTED} more")

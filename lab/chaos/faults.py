@@ -1,4 +1,4 @@
-"""Does faults to a running stack and undoes those that last; notes what was done when, and to which work."""
+"""Injects faults into a running stack and ends those that last; records each fault, its time and the work it hit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lab.s3_server import Mood
 _LOOK_SECONDS = 0.05
 _AGAIN_SECONDS = 1.0
 _LATE_SECONDS = 60.0
-"""After the last planned fault, what could not be done until then is left out."""
+"""After the last planned fault; faults that could not be injected by then are dropped."""
 _PAST_LEASE_SECONDS = 3.0
 _METHODS = ("GET HEAD PUT POST DELETE", "GET HEAD", "PUT POST DELETE")
 _MOODS = (Mood.REFUSE, Mood.HANG, Mood.NO_BUCKET, Mood.NO_ROUTE, Mood.OTHER_SITE)
@@ -38,7 +38,7 @@ _HELD = """
 
 @dataclass(frozen=True, slots=True)
 class HeldChunk:
-    """A chunk that a worker had when something was done to it."""
+    """A chunk that a worker held when a fault hit the worker."""
 
     chunk_id: int
     batch_id: str
@@ -49,38 +49,38 @@ class HeldChunk:
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What was done. Times are Unix seconds."""
+    """An injected fault. Times are Unix seconds."""
 
     kind: Kind
     at: float
     what: str
     held: Sequence[HeldChunk] = ()
-    """What the worker had, or its engine's had."""
+    """The chunks of the worker, or of the engine's worker."""
     until: float | None = None
-    """When it ended, where it lasts; of an engine: when the next one was there."""
+    """End of a fault that lasts; for an engine, when the next one was running."""
 
 
 @dataclass(slots=True, eq=False)
 class Chaos:
-    """Carries a plan out. To be used from the thread that started the stack."""
+    """Carries out a plan. Must be used from the thread that started the stack."""
 
     stack: Stack
     plan: Sequence[PlannedFault]
     lease_seconds: float
     seed: int
     log: TextIO
-    """A line for every fault, at once."""
+    """One line per fault, written at once."""
     done: list[Fault] = field(default_factory=list)
     _planned: deque[tuple[float, PlannedFault]] = field(default_factory=deque)
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    """Ends of what lasts, and faults that could not be done yet."""
+    """Pending ends of faults, and faults that could not be injected yet."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _stopped: set[str] = field(default_factory=set)
     _without_engine: dict[str, tuple[Fault, int]] = field(default_factory=dict)
     _gives_up_at: float = math.inf
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Do what is planned, and keep the stack running until `is_over()`."""
+        """Carry out the plan, and keep the stack running until `is_over()`."""
         started_at = time.monotonic()
         rng = random.Random(self.seed)
         self._planned.extend((started_at + fault.at_seconds, fault) for fault in self.plan)
@@ -95,13 +95,13 @@ class Chaos:
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Begin no more faults; what lasts is still ended."""
+        """Start no more faults; lasting ones are still ended."""
         self._planned.clear()
         self._gives_up_at = -math.inf
 
     @property
     def num_due(self) -> int:
-        """Return how many faults, and ends of faults, are to come."""
+        """Return the number of pending faults and ends of faults."""
         return len(self._planned) + len(self._due)
 
     def _at(self, monotonic: float, do: Callable[[], None]) -> None:
@@ -133,7 +133,7 @@ class Chaos:
         return fault
 
     def _held(self, worker: Kept) -> list[HeldChunk]:
-        """Return what a worker has; nothing while Postgres does not say."""
+        """Return a worker's chunks; none while Postgres is down."""
         with suppress(psycopg.Error):
             return [HeldChunk(*row) for row in self.stack.query(_HELD, worker.process.pid)]
         return []
@@ -144,21 +144,21 @@ class Chaos:
         rng: random.Random,
         strike: Callable[[Kept, psutil.Process, Sequence[HeldChunk]], None],
     ) -> bool:
-        """Do something to a worker that has work, or to its engine; False while none has any."""
+        """Inject a fault into a worker that has work, or into its engine; return False if none has any."""
         running = [kept for kept in self.stack.workers if kept.process.is_running and kept.name not in self._stopped]
         for worker in rng.sample(running, len(running)):
-            engine, held = self.stack.engine_of(worker), self._held(worker)
-            if engine is not None and held and worker.name not in self._without_engine:
-                strike(worker, engine, held)
+            engine, chunks = self.stack.engine_of(worker), self._held(worker)
+            if engine is not None and chunks and worker.name not in self._without_engine:
+                strike(worker, engine, chunks)
                 return True
         return False
 
-    def _kill_worker(self, worker: Kept, _: psutil.Process, held: Sequence[HeldChunk]) -> None:
-        self._note(Kind.WORKER_KILL, worker.name, held)
+    def _kill_worker(self, worker: Kept, _: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+        self._note(Kind.WORKER_KILL, worker.name, chunks)
         worker.process.kill()
 
-    def _stop_worker(self, worker: Kept, _: psutil.Process, held: Sequence[HeldChunk]) -> None:
-        fault = self._note(Kind.WORKER_STOP, worker.name, held)
+    def _stop_worker(self, worker: Kept, _: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+        fault = self._note(Kind.WORKER_STOP, worker.name, chunks)
         worker.process.send(signal.SIGSTOP)
         self._stopped.add(worker.name)
 
@@ -169,11 +169,11 @@ class Chaos:
 
         self._after(self.lease_seconds + _PAST_LEASE_SECONDS, go_on)
 
-    def _kill_engine(self, worker: Kept, engine: psutil.Process, held: Sequence[HeldChunk]) -> None:
-        self._lose_engine(self._note(Kind.ENGINE_KILL, worker.name, held), engine, signal.SIGKILL)
+    def _kill_engine(self, worker: Kept, engine: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+        self._lose_engine(self._note(Kind.ENGINE_KILL, worker.name, chunks), engine, signal.SIGKILL)
 
-    def _freeze_engine(self, worker: Kept, engine: psutil.Process, held: Sequence[HeldChunk]) -> None:
-        self._lose_engine(self._note(Kind.ENGINE_FREEZE, worker.name, held), engine, signal.SIGSTOP)
+    def _freeze_engine(self, worker: Kept, engine: psutil.Process, chunks: Sequence[HeldChunk]) -> None:
+        self._lose_engine(self._note(Kind.ENGINE_FREEZE, worker.name, chunks), engine, signal.SIGSTOP)
 
     def _lose_engine(self, fault: Fault, engine: psutil.Process, how: signal.Signals) -> None:
         with suppress(psutil.NoSuchProcess):
@@ -181,7 +181,7 @@ class Chaos:
         self._without_engine[fault.what] = fault, engine.pid
 
     def _look_for_engines(self) -> None:
-        """Note when a worker whose engine was lost has another."""
+        """Record when a worker whose engine was lost has a new one."""
         for worker in self.stack.workers:
             if worker.name not in self._without_engine:
                 continue
@@ -208,7 +208,7 @@ class Chaos:
         return True
 
     def _crash_postgres(self, planned: PlannedFault, rng: random.Random) -> bool:
-        """Kill a server process, after which the others restart by themselves, or stop all of them at once."""
+        """Kill a server process, after which the others restart by themselves, or stop all at once."""
         postgres = self.stack.postgres.process
         if not postgres.is_running:
             return False

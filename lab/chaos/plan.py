@@ -1,4 +1,4 @@
-"""Which faults come when: drawn from a seed, each kind spread over the whole time."""
+"""The times of faults: drawn from a seed, each kind spread over the whole run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 TROUBLE_SECONDS = 20.0
-"""Of one trouble of the object store."""
+"""Duration of one trouble of the object store."""
 OUTAGE_SECONDS = 60.0
-"""Of one outage of Valkey."""
+"""Duration of one outage of Valkey."""
 BLOCK_SECONDS = 4.0
-"""For which connections that are not cut pass nothing on."""
+"""How long connections pass nothing on before they are cut."""
 
 
 class Kind(StrEnum):
-    """What is done to the stack."""
+    """The kinds of faults."""
 
     WORKER_KILL = "worker killed"
     WORKER_STOP = "worker stopped past its lease"
@@ -32,16 +32,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlannedFault:
-    """A fault, so many seconds after the start."""
+    """A fault at a time in seconds from the start."""
 
     at_seconds: float
     kind: Kind
     number: int
-    """Among those of its kind: how it is done follows from it."""
+    """Index among the faults of its kind; determines its variant."""
 
 
 def plan_faults(counts: Mapping[Kind, int], *, seconds: float, seed: int) -> list[PlannedFault]:
-    """Return the faults in their order: each of n of a kind in its own nth of the time."""
+    """Return the faults in order: each of the n faults of a kind lies in its own nth of the time."""
     rng = random.Random(seed)
     return sorted(fault for kind in Kind for fault in _of_kind(kind, counts.get(kind, 0), seconds, rng))
 

@@ -1,6 +1,6 @@
-"""A way to a server that can be cut or blocked: every connection of the roles to Postgres and Valkey runs through one.
+"""A proxy that can be cut or blocked: the roles' connections to Postgres and Valkey each pass through one.
 
-Bytes only. An event loop in a thread of its own.
+Forwards bytes only, in an event loop in its own thread.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Proxy:
         self._loop, self.port = started.result()
 
     def cut(self) -> int:
-        """Break every connection off; return how many there were."""
+        """Break every connection; return their number."""
         return self._call(self._cut())
 
     def block(self) -> None:
-        """Pass nothing on, in neither direction, and keep every connection, until `unblock`."""
+        """Forward nothing in either direction, but keep every connection, until `unblock`."""
         self._call(self._set_open(is_open=False))
 
     def unblock(self) -> None:
-        """Go on where `block` stopped."""
+        """Resume after `block`."""
         self._call(self._set_open(is_open=True))
 
     def close(self) -> None:
-        """Break everything off and end the thread."""
+        """Break every connection and end the thread."""
         self._loop.call_soon_threadsafe(self._is_closing.set)
         self._thread.join()
 

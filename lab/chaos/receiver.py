@@ -1,4 +1,4 @@
-"""Receives the webhooks of the batches: which events came for which batch, each by its id."""
+"""Receives the batches' webhooks and records the events of each batch by their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(slots=True, eq=False)
 class Received:
-    """Every event that came, with how often."""
+    """Every received event, with the number of its deliveries."""
 
     url: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -26,13 +26,13 @@ class Received:
             events[event_type, event_id] = events.get((event_type, event_id), 0) + 1
 
     def of(self, batch_id: str) -> list[str]:
-        """Return the types of a batch's events, each once for each id."""
+        """Return the types of a batch's events, once per event id."""
         with self._lock:
             return sorted(event_type for event_type, _ in self._events[batch_id])
 
     @property
     def num_repeats(self) -> int:
-        """Return how many requests brought an event that was there already, as they may."""
+        """Return the number of requests that repeated an event; repeats are allowed."""
         with self._lock:
             return sum(num - 1 for events in self._events.values() for num in events.values())
 

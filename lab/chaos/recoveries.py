@@ -1,4 +1,4 @@
-"""How long what a fault had hit brought no result: from the times of the ledger's entries, once all is over."""
+"""Recovery times: how long the work that a fault hit had no result, from the ledger's entries after the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lab.chaos.stack import Stack
 OF_A_WORKER = (Kind.WORKER_KILL, Kind.WORKER_STOP)
 OF_AN_ENGINE = (Kind.ENGINE_KILL, Kind.ENGINE_FREEZE)
 _OF_ALL = (Kind.STORE_TROUBLE, Kind.POSTGRES_CRASH, Kind.CONNECTIONS)
-"""Faults that everybody feels: what another one costs meanwhile is theirs, too."""
+"""Faults that affect all work: a concurrent fault's recovery may be theirs, too."""
 _FELT_SECONDS = 10.0
-"""For which a fault that has ended is looked at."""
+"""How long a fault is considered to affect others after its end."""
 _ENTRIES = """
     SELECT extract(epoch FROM ledger.created_at)::float8, chunk.id, ledger.fence, chunk.batch_id, chunk.first_line
     FROM ledger JOIN chunk ON chunk.id = ledger.chunk_id WHERE ledger.num_results > 0 ORDER BY 1
@@ -38,21 +38,21 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What one fault cost in seconds: until the next result of what it hit, or the longest pause of all results."""
+    """Recovery of one fault in seconds: until the next result of the work it hit, or the longest pause overall."""
 
     kind: Kind
     seconds: float
     is_alone: bool
-    """Whether nothing that everybody feels went on meanwhile."""
+    """Whether no fault that affects all work was active meanwhile."""
 
 
 def measure(stack: Stack, faults: Sequence[Fault]) -> list[Recovery]:
-    """Return the recovery of every fault that hit something that went on."""
+    """Return the recovery of every fault that hit work which went on."""
     return list(recoveries([Entry(*row) for row in stack.query(_ENTRIES)], faults))
 
 
 def recoveries(entries: Sequence[Entry], faults: Sequence[Fault]) -> Iterator[Recovery]:
-    """Yield the recovery of each fault; `entries` are in the order of their times."""
+    """Yield the recovery of each fault; `entries` are ordered by time."""
     of_batch: Mapping[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         of_batch[entry.batch_id].append(entry)
@@ -68,23 +68,23 @@ def recoveries(entries: Sequence[Entry], faults: Sequence[Fault]) -> Iterator[Re
 
 
 def _next_results(fault: Fault, of_batch: Mapping[str, Sequence[Entry]]) -> Iterator[float]:
-    """Yield, of each chunk that was held, when its next result came that did not come from what was hit."""
-    for held in fault.held:
-        for entry in of_batch.get(held.batch_id, ()):
-            if _is_of(entry, held) and _is_later(entry, held, fault):
+    """Yield, for each held chunk, the time of its next result that did not come from the faulty process."""
+    for chunk in fault.held:
+        for entry in of_batch.get(chunk.batch_id, ()):
+            if _is_of(entry, chunk) and _is_later(entry, chunk, fault):
                 yield entry.at
                 break
 
 
-def _is_of(entry: Entry, held: HeldChunk) -> bool:
-    """Tell whether an entry is of a chunk, or of one that it was split into."""
-    return held.first_line <= entry.first_line < held.first_line + held.num_lines
+def _is_of(entry: Entry, chunk: HeldChunk) -> bool:
+    """Return whether an entry is of a chunk, or of a part of it after a split."""
+    return chunk.first_line <= entry.first_line < chunk.first_line + chunk.num_lines
 
 
-def _is_later(entry: Entry, held: HeldChunk, fault: Fault) -> bool:
+def _is_later(entry: Entry, chunk: HeldChunk, fault: Fault) -> bool:
     if fault.kind in OF_AN_ENGINE:
         return fault.until is not None and entry.at > fault.until
-    return entry.at > fault.at and (entry.chunk_id, entry.fence) != (held.chunk_id, held.fence)
+    return entry.at > fault.at and (entry.chunk_id, entry.fence) != (chunk.chunk_id, chunk.fence)
 
 
 def _longest_pause(times: Sequence[float], start: float, end: float) -> float | None:
@@ -102,5 +102,5 @@ def _is_alone(fault: Fault, seconds: float, faults: Iterable[Fault]) -> bool:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is at or above `share` of all; there is at least one."""
+    """Return the smallest value that is at or above `share` of all; `values` must not be empty."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -1,4 +1,4 @@
-"""What a run came to, as JSON and as Markdown."""
+"""The report of a run, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.chaos.traffic import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything that is told of a run."""
+    """All data of a run that the report uses."""
 
     seed: int
     started_at: float
@@ -54,25 +54,25 @@ def as_json(run: Run) -> dict[str, Any]:
 
 
 def as_markdown(run: Run) -> str:
-    """Return what a reader wants to know of it, without the list of faults."""
-    told = as_json(run)
-    ends = ", ".join(f"{num} {status}" for status, num in told["batches_by_end"].items())
+    """Return a summary for readers, without the list of faults."""
+    values = as_json(run)
+    ends = ", ".join(f"{num} {status}" for status, num in values["batches_by_end"].items())
     troubled = sum((fault.until or fault.at) - fault.at for fault in run.faults if fault.kind is Kind.STORE_TROUBLE)
     lines = [
-        f"Seed {run.seed}, {told['started_at']}, {run.seconds / 60:.1f} minutes, {run.num_workers} workers.",
+        f"Seed {run.seed}, {values['started_at']}, {run.seconds / 60:.1f} minutes, {run.num_workers} workers.",
         "",
-        f"{told['lines']:,} lines in {told['batches']:,} batches ({ends}; {told['batches_deleted']} deleted "
-        f"afterwards): {told['answers']:,} answers, {told['not_run']:,} not run as their batch ended early.",
+        f"{values['lines']:,} lines in {values['batches']:,} batches ({ends}; {values['batches_deleted']} deleted "
+        f"afterwards): {values['answers']:,} answers, {values['not_run']:,} not run as their batch ended early.",
         "",
         "| fault | times |",
         "|---|---|",
-        *(f"| {kind} | {told['fault_counts'].get(kind.value, 0)}{_minutes(kind, troubled)} |" for kind in Kind),
+        *(f"| {kind} | {values['fault_counts'].get(kind.value, 0)}{_minutes(kind, troubled)} |" for kind in Kind),
         "",
         "| seconds until | faults | p50 | p99 | longest |",
         "|---|---|---|---|---|",
         *(
             f"| {row['until']} | {row['num']} | {row['p50']:.1f} | {row['p99']:.1f} | {row['longest']:.1f} |"
-            for row in told["recoveries"]
+            for row in values["recoveries"]
         ),
         "",
         "Nothing lost, repeated or billed twice." if not run.findings else f"{len(run.findings)} findings:",
@@ -82,7 +82,7 @@ def as_markdown(run: Run) -> str:
 
 
 def write(run: Run, path: Path) -> None:
-    """Write the report: JSON with every fault where the name ends so, else Markdown."""
+    """Write the report: JSON with every fault if the name ends in .json, otherwise Markdown."""
     is_json = path.suffix == ".json"
     path.write_text(json.dumps(as_json(run), indent=1) + "\n" if is_json else as_markdown(run), encoding="utf-8")
 
@@ -91,12 +91,12 @@ def _minutes(kind: Kind, troubled_seconds: float) -> str:
     return f", {troubled_seconds / 60:.1f} minutes" if kind is Kind.STORE_TROUBLE else ""
 
 
-def _recovery_rows(kind: Kind, found: Sequence[Recovery]) -> Iterator[dict[str, Any]]:
+def _recovery_rows(kind: Kind, recoveries: Sequence[Recovery]) -> Iterator[dict[str, Any]]:
     what = {
         **dict.fromkeys(OF_A_WORKER, "next result of what it held"),
         **dict.fromkeys(OF_AN_ENGINE, "next result of what it ran"),
     }.get(kind, "results go on (longest pause)")
-    of_kind = [one for one in found if one.kind is kind]
+    of_kind = [one for one in recoveries if one.kind is kind]
     alone = [one.seconds for one in of_kind if one.is_alone]
     for values, suffix in ((alone, ", nothing else meanwhile"), ([one.seconds for one in of_kind], "")):
         if values and (suffix or len(alone) < len(values)):
@@ -111,10 +111,10 @@ def _recovery_rows(kind: Kind, found: Sequence[Recovery]) -> Iterator[dict[str, 
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
-    told: dict[str, Any] = {"at": _shown(fault.at), "kind": fault.kind.value, "what": fault.what}
+    entry: dict[str, Any] = {"at": _shown(fault.at), "kind": fault.kind.value, "what": fault.what}
     if fault.until is not None:
-        told["seconds"] = round(fault.until - fault.at, 2)
-    return told | {"chunks": len(fault.held)}
+        entry["seconds"] = round(fault.until - fault.at, 2)
+    return entry | {"chunks": len(fault.held)}
 
 
 def _shown(unix_seconds: float) -> str:

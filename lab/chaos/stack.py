@@ -1,4 +1,4 @@
-"""What is under test: the embedded servers behind proxies, and every role as a process, started again when it dies."""
+"""The system under test: embedded servers behind proxies, and every role as a process that is restarted."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from lab.s3_server import S3Server
 MODEL = "echo"
 MODEL_FOLDER = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 _EACH = 2
-"""Control workers and dispatchers, as where one must not be missed."""
+"""Control workers and dispatchers, as in a redundant deployment."""
 _PAUSE_SECONDS = 0.3
 _STEP_SECONDS, _TOKENS_A_STEP = 0.05, 4
-"""Of an engine: a line is answered in a fifth of a second or so, and faults come in the midst of it."""
+"""Of an engine: a line takes about a fifth of a second, so that faults hit lines in progress."""
 _AMPLE_TOKENS = 10**12
-"""A limit that no run reaches: lines of a tenant with one are covered before they run."""
+"""A limit that no run reaches: lines of a tenant with a limit are covered by its budget before they run."""
 
 
 class Process(Protocol):
-    """One that is started so that it dies with us, as `cli.embedded.child.Child`."""
+    """A process that dies with this one, as `cli.embedded.child.Child`."""
 
     @property
     def pid(self) -> int | None: ...
@@ -50,7 +50,7 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server of the embedded stack, that listens on a unix socket."""
+    """A server of the embedded stack that listens on a unix socket."""
 
     process: Process
     socket: Path
@@ -67,7 +67,7 @@ class Launcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """A process that is started again when it has died, unless it is held down."""
+    """A process that is restarted when it has died, unless it is held down."""
 
     name: str
     process: Process
@@ -75,20 +75,20 @@ class Kept:
     is_down: bool = False
 
     def tend(self, now: float) -> None:
-        """Start it again if that is due."""
+        """Restart the process if that is due."""
         if self.process.is_running or self.is_down:
             return
         if self.start_at is None:
             self.start_at = now + _PAUSE_SECONDS
         elif now >= self.start_at:
             self.start_at = None
-            with suppress(ServiceError):  # an old server that has not ended yet: it is tried again
+            with suppress(ServiceError):  # an old server that has not ended yet: retried
                 self.process.start()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stack:
-    """All of it, running. `tend` has to be called all the time, from the thread that started it."""
+    """The running system. The thread that started it must call `tend` continuously."""
 
     postgres: Kept
     valkey: Kept
@@ -98,7 +98,7 @@ class Stack:
     proxies: Mapping[str, Proxy]
     s3: S3Server
     database_url: str
-    """Past the proxy."""
+    """Bypasses the proxy."""
     base_url: str
     keys: Sequence[str] = ()
     """Of its tenants; the second one has a limit."""
@@ -106,7 +106,7 @@ class Stack:
     """Of its roles."""
 
     def tend(self) -> None:
-        """Start again what has died."""
+        """Restart dead processes."""
         now = time.monotonic()
         for kept in (self.postgres, self.valkey, *self.roles.values(), *self.workers):
             kept.tend(now)
@@ -118,7 +118,7 @@ class Stack:
             return [] if cursor.description is None else cursor.fetchall()
 
     def engine_of(self, worker: Kept) -> psutil.Process | None:
-        """Return a worker's engine process, None where it has none now."""
+        """Return a worker's engine process, or None if it has none now."""
         with suppress(psutil.Error):
             for child in children_of(worker.process.pid):
                 if "engine.process.child" in child.cmdline():
@@ -127,19 +127,19 @@ class Stack:
 
 
 def children_of(pid: int | None) -> list[psutil.Process]:
-    """Return a process's children, of whichever of its threads; psutil would look at every process of the machine."""
-    found = []
+    """Return the children of all of a process's threads; psutil would scan every process of the machine."""
+    processes = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError, psutil.Error):  # it has ended meanwhile
-            found += [psutil.Process(int(child)) for child in children.read_text().split()]
-    return found
+            processes += [psutil.Process(int(child)) for child in children.read_text().split()]
+    return processes
 
 
 @contextmanager
 def running_stack(
     launcher: Launcher, s3: S3Server, *, num_workers: int, num_seats: int, computes: bool
 ) -> Iterator[Stack]:
-    """Start everything and wait until it is ready; stop it. Where it `computes`, workers have their own engine."""
+    """Start everything, wait until it is ready, and finally stop it. With `computes`, workers have their own engine."""
     with ExitStack() as closing:
         postgres, valkey = launcher.postgres(), launcher.valkey()
         for server in (postgres, valkey):
@@ -197,7 +197,7 @@ def _no_compute(num_seats: int) -> Mapping[str, str]:
 
 
 def _prepare_database(database_url: str) -> list[str]:
-    """Make the schema, the model and two tenants; return their keys."""
+    """Create the schema, the model and two tenants; return their keys."""
     with psycopg.connect(database_url.replace("/tokenmill?", "/postgres?"), autocommit=True) as connection:
         connection.execute("CREATE DATABASE tokenmill")
     upgrade(database_url)

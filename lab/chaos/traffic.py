@@ -1,4 +1,4 @@
-"""Batches that come all the time, some of them cancelled, expired or deleted; what became of each is looked at."""
+"""A steady load of batches, some of them cancelled, expired or deleted; the outcome of each is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.chaos.receiver import Received
 from lab.chaos.stack import MODEL, MODEL_FOLDER, Stack
 
 NUM_OPEN = 8
-"""Batches at once: workers always find something to do."""
+"""Open batches: enough that workers always have work."""
 _SIZES = (50, 500, 1_000, 3_000)
 _POLL_SECONDS = 0.5
 _PAUSE_SECONDS = 0.5
@@ -32,7 +32,7 @@ _TOO_LATE = 409
 
 
 class Fate(StrEnum):
-    """What is done to a batch."""
+    """What happens to a batch."""
 
     LEFT = "left alone"
     CANCELLED = "cancelled"
@@ -64,17 +64,17 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """Threads that submit batches, wait for their ends and look at what they hold, until there were enough."""
+    """Threads that submit batches, wait for their ends and check their files, until there have been enough."""
 
     stack: Stack
     received: Received
     num_lines: int
     seed: int
     answers_to: Callable[[Sequence[str]], Mapping[str, Answer]] | None = None
-    """Where the model's own are wanted, and not the prompts."""
+    """Set when workers compute with the model; otherwise answers repeat the prompts."""
     outcomes: list[Outcome] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    """What went wrong in here."""
+    """Errors of the traffic itself."""
     _is_enough: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _num_submitted: int = 0
@@ -82,7 +82,7 @@ class Traffic:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin, once every tenant has somebody to tell."""
+        """Start, once every tenant has a webhook."""
         for key in self.stack.keys:
             event_types = [f"batch.{status}" for status in _ENDED]
             endpoint = {"url": self.received.url, "name": "chaos", "event_types": event_types}
@@ -92,7 +92,7 @@ class Traffic:
             thread.start()
 
     def end(self) -> None:
-        """Submit no more than `num_lines`, however long faults go on."""
+        """Submit no more than `num_lines`, even while faults go on."""
         self._is_enough.set()
 
     def stop(self) -> None:
@@ -102,27 +102,27 @@ class Traffic:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether every batch has ended."""
+        """Return whether every batch has ended."""
         return not any(thread.is_alive() for thread in self._threads)
 
     @property
     def num_finished(self) -> int:
-        """Return the lines of the batches that have ended."""
+        """Return the number of lines of ended batches."""
         return sum(outcome.num_lines for outcome in self.outcomes)
 
     def _client(self, key: str) -> PatientClient:
         return PatientClient(f"{self.stack.base_url}/v1", key)
 
     def _run(self) -> None:
-        while (wanted := self._next()) is not None:
-            number, num_lines = wanted
+        while (following := self._next()) is not None:
+            number, num_lines = following
             try:
                 self.outcomes.append(self._carry_out(number, num_lines))
-            except Exception as error:  # noqa: BLE001 - the edge of the thread: it goes into the report
+            except Exception as error:  # noqa: BLE001 - the edge of the thread: the error goes into the report
                 self.faults.append(f"batch {number}: {type(error).__name__}: {error}")
 
     def _next(self) -> tuple[int, int] | None:
-        """Return the number and the size of the next batch; more than were asked for, while faults go on."""
+        """Return the number and the size of the next batch; more than requested while faults go on."""
         with self._lock:
             left = self.num_lines - self._num_submitted
             if left <= 0 and self._is_enough.is_set():
@@ -141,11 +141,11 @@ class Traffic:
         lines = Lines(name=f"s{self.seed}b{number}", num=num_lines, model=MODEL)
         content = {"file": ("in.jsonl", lines.content())}
         file = client.call("POST", "/files", data={"purpose": "batch"}, files=content)
-        wanted = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
-        wanted |= {"priority": rng.choice(("urgent", "normal", "normal", "bulk"))}
-        made = client.call("POST", "/batches", json=wanted, headers={"Idempotency-Key": lines.name})
+        body = {"input_file_id": file["id"], "endpoint": ENDPOINT, "completion_window": "24h"}
+        body |= {"priority": rng.choice(("urgent", "normal", "normal", "bulk"))}
+        created = client.call("POST", "/batches", json=body, headers={"Idempotency-Key": lines.name})
         fate = rng.choice(_FATES)
-        batch = self._wait(client, made["id"], fate, after=rng.random() * num_lines)
+        batch = self._wait(client, created["id"], fate, after=rng.random() * num_lines)
         found = self._look_at(client, batch, lines)
         problems = [*found.problems, *self._compare(batch, lines, found)]
         if fate is Fate.DELETED:
@@ -160,7 +160,7 @@ class Traffic:
         )
 
     def _wait(self, client: PatientClient, batch_id: str, fate: Fate, *, after: float) -> dict[str, Any]:
-        """Return the batch once it has ended, and end it early where that is its fate."""
+        """Return the batch once it has ended; end it early if that is its fate."""
         is_left = fate not in (Fate.CANCELLED, Fate.EXPIRED)
         while (batch := client.call("GET", f"/batches/{batch_id}"))["status"] not in _ENDED:
             if not is_left and batch["status"] == "in_progress" and batch["request_counts"]["completed"] >= after:
@@ -169,7 +169,7 @@ class Traffic:
         return batch
 
     def _end_early(self, client: PatientClient, batch_id: str, fate: Fate) -> bool:
-        """Cancel a batch or let its time run out; return whether that could be asked for."""
+        """Cancel or expire a batch; return whether the request was accepted."""
         if fate is Fate.CANCELLED:
             client.call("POST", f"/batches/{batch_id}/cancel", is_done=(_TOO_LATE,))
             return True
@@ -187,41 +187,43 @@ class Traffic:
         return check_files(lines, output, errors, not_run=not_run, count_tokens=count_tokens, answers=answers)
 
     def _compare(self, batch: dict[str, Any], lines: Lines, found: Found) -> list[str]:
-        """Return what counters and ledger say that the files do not."""
+        """Return where counters and ledger differ from the files."""
         problems = []
         counts, files = batch["request_counts"], (lines.num, found.num_answers, found.num_not_run)
         if (counts["total"], counts["completed"], counts["failed"]) != files:
-            problems.append(f"it counts {counts}, and of {lines.num} lines its files have {files[1]} and {files[2]}")
+            problems.append(
+                f"its counts are {counts}, but of {lines.num} lines its files have {files[1]} and {files[2]}"
+            )
         billed = _patiently(lambda: self.stack.query(_LEDGER, batch["id"])[0])
         answered = (found.num_answers, *found.num_tokens)
         if billed != answered:
-            problems.append(f"billed are {billed} answers and tokens, and its file has {answered}")
+            problems.append(f"billed answers and tokens are {billed}, but its file has {answered}")
         return problems
 
 
 class PatientClient:
-    """Calls the API again until it answers: a user's script would."""
+    """Retries each API call until it is answered, as a user's script would."""
 
     def __init__(self, base_url: str, key: str) -> None:
         headers = {"Authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=_TIMEOUT_SECONDS, trust_env=False)
 
-    def call(self, method: str, path: str, *, is_done: Sequence[int] = (), **given: Any) -> dict[str, Any]:
-        """Return the answer's object; an answer of one of the statuses `is_done` is as good."""
-        return dict(self._answer(method, path, is_done, given).json())
+    def call(self, method: str, path: str, *, is_done: Sequence[int] = (), **options: Any) -> dict[str, Any]:
+        """Return the response body; statuses in `is_done` count as success."""
+        return dict(self._answer(method, path, is_done, options).json())
 
     def content(self, file_id: str) -> bytes:
         """Return a file."""
         return self._answer("GET", f"/files/{file_id}/content", (), {}).content
 
-    def _answer(self, method: str, path: str, is_done: Sequence[int], given: dict[str, Any]) -> httpx.Response:
+    def _answer(self, method: str, path: str, is_done: Sequence[int], options: dict[str, Any]) -> httpx.Response:
         while True:
             with suppress(httpx.TransportError):
-                response = self._http.request(method, path, **given)
+                response = self._http.request(method, path, **options)
                 if response.is_success or response.status_code in is_done:
                     return response
                 if response.status_code < 500 and response.status_code not in (408, 429):
-                    raise RuntimeError(f"{method} {path} is answered {response.status_code}: {response.text[:300]}")
+                    raise RuntimeError(f"{method} {path} returned {response.status_code}: {response.text[:300]}")
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -231,7 +233,7 @@ def _tokenizer() -> Tokenizer:
 
 
 def count_tokens(prompt: str) -> int:
-    """Return how many tokens the model makes of a prompt."""
+    """Return the number of the model's tokens in a prompt."""
     return len(_tokenizer().encode(prompt).ids)
 
 

@@ -1,4 +1,4 @@
-"""`tokenmill bench dashboard`: what the pages cost the database, and fifty open ones all processes.
+"""`tokenmill bench dashboard`: the cost of pages for the database, and of fifty open ones for all processes.
 
-Starts a Postgres and an API of its own, in a folder that is thrown away.
+Starts its own Postgres and API, in a temporary folder.
 """

@@ -1,4 +1,4 @@
-"""Reads the options of `tokenmill bench dashboard` and runs its parts."""
+"""The options of `tokenmill bench dashboard`, and the run of its parts."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ SECTIONS = ("pages", "open")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line's options."""
+    """Parse the command line's options."""
     parser = argparse.ArgumentParser(
         prog="tokenmill bench dashboard",
-        description="Measure what the dashboard's pages cost a Postgres of its own with a month of work in it, and "
-        "what many open ones cost all processes.",
+        description="Measure the cost of the dashboard's pages for a Postgres of its own with a month of work, and "
+        "the cost of many open ones for all processes.",
     )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all")
-    parser.add_argument("--batches", type=natural, default=10_000, help="in all states")
+    parser.add_argument("--batches", type=natural, default=10_000, help="batches in all states")
     parser.add_argument("--workers", type=natural, default=200)
     parser.add_argument("--tenants", type=natural, default=20)
     parser.add_argument(
-        "--lines", type=natural, default=20, help="of most batches; every thousandth has 50 times as many"
+        "--lines", type=natural, default=20, help="lines of most batches; every thousandth has 50 times as many"
     )
     parser.add_argument("--largest", type=natural, default=40_000, help="lines of one batch, half of them done")
-    parser.add_argument("--loads", type=natural, default=20, help="of every page")
-    parser.add_argument("--looks", type=natural, default=10, help="of every stream, about one a second")
-    parser.add_argument("--open", type=natural, default=50, help="pages that are open at once")
-    parser.add_argument("--seconds", type=positive, default=30.0, help="for which they are")
+    parser.add_argument("--loads", type=natural, default=20, help="loads of every page")
+    parser.add_argument("--looks", type=natural, default=10, help="refreshes of every stream, about one a second")
+    parser.add_argument("--open", type=natural, default=50, help="pages open at once")
+    parser.add_argument("--seconds", type=positive, default=30.0, help="how long they are open")
     return parser.parse_args(arguments)
 
 
 def run(arguments: argparse.Namespace, make_launcher: Callable[[Path], Launcher]) -> int:
-    """Fill a database, and print what was found."""
+    """Fill a database, and print the measurements."""
     sizes = Sizes(
         batches=arguments.batches,
         workers=arguments.workers,

@@ -1,4 +1,4 @@
-"""Holds many pages open, as browsers that are looked at, and says what all processes spend on them."""
+"""Keeps many pages open, as visible browser tabs do, and reports what all processes spend on them."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ _OPERATORS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """While pages were open, or none."""
+    """The cost while pages were open, or while none was."""
 
     share: float
-    """Of a core, by the API and Postgres."""
+    """CPU time of the API and Postgres as a share of one core."""
     transactions_a_second: float
-    """A look at all open pages is one transaction; without any there are those of the workers that beat."""
+    """A refresh of all open pages is one transaction; the workers' heartbeats need some without any page."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What a page was sent."""
+    """The messages that a page received."""
 
     messages: list[int] = field(default_factory=list)
-    """Their bytes, the first of them first."""
+    """Their sizes in bytes, in order."""
 
 
 def measure(stack: DashboardStack, filled: Filled, *, num_open: int, seconds: float) -> None:
-    """Print the processors' share that pages take: as many different ones as there are, and all the same."""
+    """Print the CPU share of open pages: as many different ones as there are, and all the same."""
     idle, _ = asyncio.run(_spend(stack, filled, [], seconds=seconds))
     print(f"\nno page open: {idle.share:.1%} of a core, for {seconds:.0f} s", flush=True)
     operators = [(filled.operator_key, "/live/overview")] * num_open
     for what, opened in (("of many viewers", _spread(filled, num_open)), ("the same", operators)):
-        spent, told = asyncio.run(_spend(stack, filled, opened, seconds=seconds))
+        spent, received = asyncio.run(_spend(stack, filled, opened, seconds=seconds))
         share, looks = spent.share - idle.share, spent.transactions_a_second - idle.transactions_a_second
-        firsts = [page.messages[0] for page in told]
-        later = [size for page in told for size in page.messages[1:]]
+        firsts = [page.messages[0] for page in received]
+        later = [size for page in received for size in page.messages[1:]]
         print(
             f"{num_open} open pages, {what} ({len(set(opened))} different): {share:.1%} of a core more, at {looks:.2f} "
             f"looks at all of them a second, {share / max(looks, 0.01) * 1e3:.0f} ms each; first messages of at most "
@@ -75,17 +75,17 @@ def _spread(filled: Filled, num_open: int) -> list[tuple[str, str]]:
 async def _spend(
     stack: DashboardStack, filled: Filled, opened: Sequence[tuple[str, str]], *, seconds: float
 ) -> tuple[Spent, list[Told]]:
-    """Return what was spent while these were open, and what each was told."""
+    """Return what was spent while these pages were open, and what each received."""
     async with AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
         browsers = {key: await closing.enter_async_context(_browser(stack)) for key, _ in opened}
         for key, browser in browsers.items():
             sign_in(await browser.post("/sign-in", data={"key": key}))
-        told = [Told() for _ in opened]
+        received = [Told() for _ in opened]
         listening = [
             tasks.create_task(_listen(browsers[key], path, page))
-            for (key, path), page in zip(opened, told, strict=True)
+            for (key, path), page in zip(opened, received, strict=True)
         ]
-        while not all(page.messages for page in told):
+        while not all(page.messages for page in received):
             await asyncio.sleep(0.1)
         spent, begun, began_at = _processor_seconds(stack), _transactions(stack), time.monotonic()
         while (elapsed := time.monotonic() - began_at) < seconds:
@@ -97,7 +97,7 @@ async def _spend(
         rate = (_transactions(stack) - begun) / elapsed
         for task in listening:
             task.cancel()
-    return Spent(share=share, transactions_a_second=rate), told
+    return Spent(share=share, transactions_a_second=rate), received
 
 
 def _browser(stack: DashboardStack) -> httpx.AsyncClient:
@@ -105,12 +105,12 @@ def _browser(stack: DashboardStack) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=stack.url, timeout=httpx.Timeout(60), limits=limits)
 
 
-async def _listen(browser: httpx.AsyncClient, path: str, told: Told) -> None:
+async def _listen(browser: httpx.AsyncClient, path: str, page: Told) -> None:
     async with browser.stream("GET", path) as answer:
         answer.raise_for_status()
         async for line in answer.aiter_lines():
             if line.startswith("data: "):
-                told.messages.append(len(line.encode()))
+                page.messages.append(len(line.encode()))
 
 
 def _transactions(stack: DashboardStack) -> int:
@@ -122,7 +122,7 @@ _BEGUN = text("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE quer
 
 
 def _processor_seconds(stack: DashboardStack) -> float:
-    """Return what the API and all processes of Postgres have spent so far, those that have ended included."""
+    """Return the CPU time of the API and all processes of Postgres so far, including ended ones."""
     servers = [psutil.Process(stack.postgres.pid), psutil.Process(stack.api.pid)]
     every = [*servers, *children_of(stack.postgres.pid), *children_of(stack.api.pid)]
     times = [process.cpu_times() for process in every]

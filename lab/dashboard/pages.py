@@ -1,4 +1,4 @@
-"""Asks for every page again and again, as its viewers, and says what each costs the database."""
+"""Requests every page repeatedly, as its viewers, and reports what each costs the database."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lab.dashboard.stack import DashboardStack
 from lab.work_queue.percentiles import percentile
 
 _WARM_LOADS = 6
-"""From its sixth use on a statement is planned no more."""
+"""From its sixth execution on a statement is no longer planned."""
 _LOOK_SECONDS = 1.0
-"""So often open pages are looked at."""
+"""Refresh interval of open pages."""
 _MEASURED = (
     "statements",
     *(f"{what} ms, {share}" for what in ("Postgres", "elapsed", "API") for share in ("p50", "p95")),
@@ -28,14 +28,14 @@ _MEASURED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """What the two kinds of viewers may open."""
+    """The pages that the two kinds of viewers may open."""
 
     operator: Sequence[str]
     tenant: Sequence[str]
 
 
 def paths(engine: Engine) -> Paths:
-    """Return every page with something on it."""
+    """Return every page that has content."""
     with engine.connect() as connection:
         ids = connection.execute(_IDS).one()
     lists = ("show=open", "show=ended", "show=failed", f"model={MODELS[2]}", "id=batch_a")
@@ -66,7 +66,7 @@ def paths(engine: Engine) -> Paths:
 
 
 def streams(engine: Engine) -> Paths:
-    """Return what the pages with a stream listen to."""
+    """Return the streams of the pages that have one."""
     with engine.connect() as connection:
         ids = connection.execute(_IDS).one()
     both = ["/live/overview", "/live/batches", "/live/models"]
@@ -77,7 +77,7 @@ def streams(engine: Engine) -> Paths:
 
 
 def measure(stack: DashboardStack, filled: Filled, *, num_loads: int, num_looks: int) -> None:
-    """Print what every page costs, then every stream."""
+    """Print the cost of every page, then of every stream."""
     with stack.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         assert stack.postgres.pid is not None
         assert stack.api.pid is not None
@@ -117,28 +117,28 @@ def _measure_all(
                 beat(stack.engine)
                 for _ in range(num_warm):
                     load(browser, path)
-                found: list[Spent] = []
+                costs: list[Spent] = []
                 for _ in range(number):
                     before = meter.read()
                     size = load(browser, path)
-                    found.append(meter.read() - before)
-                _print_row(f"{who} {path}", found, size)
+                    costs.append(meter.read() - before)
+                _print_row(f"{who} {path}", costs, size)
 
 
 def _measure_open(stack: DashboardStack, filled: Filled, meter: Meter, *, number: int) -> None:
-    """Print what the Overview costs in the seconds for which it is open, while batches get on; a fifth asks more."""
+    """Print the cost of the open Overview per second while batches progress; every fifth second costs more queries."""
     for who, key in (("operator", filled.operator_key), ("tenant", filled.tenant_keys[0])):
         with signed_in(stack.url, key) as browser, browser.stream("GET", "/live/overview") as answer:
-            told = answer.iter_lines()
-            size = next(len(line) for line in told if line.startswith("data: "))
-            found: list[Spent] = []
+            lines = answer.iter_lines()
+            size = next(len(line) for line in lines if line.startswith("data: "))
+            costs: list[Spent] = []
             for _ in range(number):
                 beat(stack.engine)
                 get_on(stack.engine)
                 before = meter.read()
                 time.sleep(_LOOK_SECONDS)
-                found.append(meter.read() - before)
-        _print_row(f"{who} /live/overview", found, size)
+                costs.append(meter.read() - before)
+        _print_row(f"{who} /live/overview", costs, size)
 
 
 def _load(browser: httpx.Client, path: str) -> int:
@@ -148,7 +148,7 @@ def _load(browser: httpx.Client, path: str) -> int:
 
 
 def _look(browser: httpx.Client, path: str) -> int:
-    """Open a stream for as long as its first look takes."""
+    """Open a stream until its first update."""
     with browser.stream("GET", path) as answer:
         answer.raise_for_status()
         return next(len(line) for line in answer.iter_lines() if line.startswith("data: "))
@@ -156,14 +156,14 @@ def _look(browser: httpx.Client, path: str) -> int:
 
 @contextmanager
 def signed_in(url: str, key: str) -> Iterator[httpx.Client]:
-    """Return a browser with a key's cookie."""
+    """Return a browser that is signed in with a key."""
     with httpx.Client(base_url=url, timeout=60) as browser:
         sign_in(browser.post("/sign-in", data={"key": key}))
         yield browser
 
 
 def sign_in(answer: httpx.Response) -> None:
-    """Check that the key was taken."""
+    """Check that the key was accepted."""
     assert answer.status_code == httpx.codes.SEE_OTHER, answer.text
 
 
@@ -172,15 +172,15 @@ def _print_head(what: str, size: str) -> None:
     print(f"\n| {' | '.join(columns)} |\n" + "|---" * len(columns) + "|")
 
 
-def _print_row(name: str, found: Sequence[Spent], size: int) -> None:
-    columns = [name[:70], str(max(spent.statements for spent in found))]
+def _print_row(name: str, costs: Sequence[Spent], size: int) -> None:
+    columns = [name[:70], str(max(spent.statements for spent in costs))]
     for read in (attrgetter("processor_ms"), attrgetter("elapsed_ms"), attrgetter("api_ms")):
-        values = sorted(map(read, found))
+        values = sorted(map(read, costs))
         columns += [f"{percentile(values, share):.1f}" for share in (0.5, 0.95)]
     print(f"| {' | '.join(columns)} | {size:,} |", flush=True)
 
 
-# Of the first tenant what is its own; the largest batch is under way, and has failed lines.
+# Of the first tenant only what it owns; the largest batch is in progress, and has failed lines.
 _IDS = text("""
     SELECT tenant.id AS tenant_id,
         (SELECT id FROM batch ORDER BY num_requests DESC LIMIT 1) AS largest,

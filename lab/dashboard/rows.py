@@ -1,4 +1,4 @@
-"""Fills a database with what a service has after a month: batches of several tenants, and what stands beside them."""
+"""Fills a database with the rows of a service after a month: batches of several tenants, and everything else."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _DAYS = 31
 _RUNS = 30
 """Of each schedule."""
 _EXTRACTIONS = 12
-"""Of each tenant; two of them are under way."""
+"""Of each tenant; two of them are in progress."""
 _INDEXES = 12
-"""Of each tenant; of these, too."""
+"""Of each tenant; two of them are in progress."""
 _DEFINITION = {"steps": [{"name": "ask", "model": MODELS[0], "prompt": "Summarise {{ text }}", "source": "daily"}]}
 _PLAN = StoredPlan(schema='{"type": "object", "properties": {"total": {"type": "number"}}}', model="demo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much there is."""
+    """The amounts of rows."""
 
     batches: int
     workers: int
@@ -40,21 +40,21 @@ class Sizes:
     lines: int
     """Of most batches."""
     largest: int
-    """Lines of one of them that is under way."""
+    """Lines of the one large batch that is in progress."""
     hours: int = 31 * 24
     """Of plots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """Who may look."""
+    """The keys of the viewers."""
 
     operator_key: str
     tenant_keys: Sequence[str]
 
 
 def fill(engine: Engine, sizes: Sizes) -> Filled:
-    """Make the rows, in a database that has none, and have Postgres look at them."""
+    """Insert the rows into an empty database, and run VACUUM ANALYZE."""
     maker = sessions(engine)
     with transaction(maker) as session:
         for model in MODELS:
@@ -62,13 +62,13 @@ def fill(engine: Engine, sizes: Sizes) -> Filled:
         today = datetime.now(UTC).date()
         for days in range(_DAYS):
             partitions.ensure_result_partition(session, today - timedelta(days=days))
-        made = [tenants.create_tenant(session, f"team {number}") for number in range(sizes.tenants)]
-        secrets = [keys.create_key(session, tenant.id)[1] for tenant in made]
+        new_tenants = [tenants.create_tenant(session, f"team {number}") for number in range(sizes.tenants)]
+        secrets = [keys.create_key(session, tenant.id)[1] for tenant in new_tenants]
         operator_key = keys.create_key(session, None)[1]
         monthly = NewBudget(unit=BudgetUnit.TOKENS, window=BudgetWindow.MONTH, limit=10**12)
-        for tenant in made[::2]:
+        for tenant in new_tenants[::2]:
             window_budgets.set_budget(session, tenant.id, monthly)
-        values = _values(sizes, [tenant.id for tenant in made])
+        values = _values(sizes, [tenant.id for tenant in new_tenants])
         for statement in ROWS:
             session.execute(text(statement), values)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -77,14 +77,14 @@ def fill(engine: Engine, sizes: Sizes) -> Filled:
 
 
 def beat(engine: Engine) -> None:
-    """Have every worker that is not lost give a sign of life, as each does every 2 s, and make the forecasts anew."""
+    """Let every worker that is not lost send a heartbeat, as each does every 2 s, and renew the forecasts."""
     with engine.begin() as connection:
         connection.execute(_BEAT)
         connection.execute(_FORECAST_ANEW)
 
 
 def get_on(engine: Engine) -> None:
-    """Answer a line of a tenth of the batches in progress, others at each call within 20 s."""
+    """Answer a line of a tenth of the batches in progress, other ones at each call within 20 s."""
     with engine.begin() as connection:
         connection.execute(_GET_ON)
 
@@ -109,7 +109,7 @@ def _values(sizes: Sizes, tenant_ids: Sequence[str]) -> dict[str, object]:
 
 
 def _heartbeat() -> dict[str, object]:
-    """Return what a worker tells of its engine: all of it, as long as a real one."""
+    """Return a worker's report on its engine, as long as a real one."""
     return {"slot_occupancy": 0.5, "kv_cache_usage_perc": 0.5} | {
         name: {"bounds": value.bounds, "counts": value.counts, "sum": value.sum}
         if isinstance(value, Histogram | SizeHistogram)

@@ -1,6 +1,6 @@
-"""What a page costs: statements, how long they took, and the processor time of Postgres' processes and of the API.
+"""The cost of a page: statements, their duration, and the CPU time of Postgres' processes and of the API.
 
-On a busy machine a statement's time says how long it waited for a core; processor time says what it costs.
+On a busy machine a statement's duration includes waiting for a core; CPU time is the actual cost.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lab.chaos.stack import children_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Since a moment, or by one page."""
+    """The cost since some moment, or of one page."""
 
     statements: int
     elapsed_ms: float
-    """Of the statements, planning included."""
+    """Of the statements, including planning."""
     processor_ms: float
     """Of Postgres."""
     api_ms: float
@@ -35,7 +35,7 @@ class Spent:
 
 
 class Meter:
-    """Looks through a connection of its own, which it does not count."""
+    """Reads through its own connection, which it does not count."""
 
     def __init__(self, connection: Connection, *, postgres_pid: int, api_pid: int) -> None:
         self._connection = connection
@@ -43,11 +43,11 @@ class Meter:
         self._own_pid = connection.scalar(text("SELECT pg_backend_pid()"))
         self._threads = Path(f"/proc/{api_pid}/task")
         self._of_postgres: dict[int, int] = {}
-        """Nanoseconds, also of those that have ended."""
+        """Nanoseconds, including ended processes."""
         self._of_api: dict[int, int] = {}
 
     def read(self) -> Spent:
-        """Return what was spent so far."""
+        """Return the cost so far."""
         row = self._connection.execute(_COUNTED).one()
         for child in children_of(self._postgres_pid):
             if child.pid != self._own_pid:
@@ -64,7 +64,7 @@ class Meter:
 
 
 def _nanoseconds(thread_id: int) -> int:
-    """Return the processor time of a thread so far; a process of Postgres is one."""
+    """Return the CPU time of a thread so far; a process of Postgres is one thread."""
     try:
         return int(Path(f"/proc/{thread_id}/schedstat").read_text().split()[0])
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile

@@ -1,4 +1,4 @@
-"""A Postgres that counts its statements, and one API: nothing else runs, so what they spend is the pages' alone."""
+"""A Postgres that counts its statements, and one API: nothing else runs, so all cost is the pages'."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lab.chaos.stack import Launcher, Process, Server
 from lab.own_stack import free_port
 
 _CONNECTIONS = 2
-"""Of our own: for rows, and for looks at what Postgres has counted."""
+"""Our own connections: for rows, and for reading Postgres' counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardStack:
-    """What runs, and a way to its rows."""
+    """The running servers, and access to their rows."""
 
     postgres: Process
     api: Process
@@ -33,7 +33,7 @@ class DashboardStack:
 
 @contextmanager
 def running_stack(make_launcher: Callable[[Path], Launcher]) -> Iterator[DashboardStack]:
-    """Start both in a folder that is thrown away, on an empty database; stop them."""
+    """Start both in a temporary folder, on an empty database; stop them at the end."""
     folder = Path(tempfile.mkdtemp(prefix="tm-dashboard-"))
     folder.chmod(0o755)  # as root, Postgres runs as another user
     launcher = make_launcher(folder)
@@ -62,12 +62,12 @@ def _environment(folder: Path, database_url: str) -> dict[str, str]:
     return {
         "TOKENMILL_DATABASE_URL": database_url,
         "TOKENMILL_STORAGE_URL": f"file://{folder}/objects",
-        "TOKENMILL_REDIS_URL": f"unix://{folder}/no-valkey.sock",  # pages ask nothing of it
+        "TOKENMILL_REDIS_URL": f"unix://{folder}/no-valkey.sock",  # pages do not use it
     }
 
 
 def _start_counting(server: Server) -> None:
-    """Start Postgres with a database for us, and again with the extension that only a start can load."""
+    """Start Postgres with a new database, and restart it with the extension that only loads at startup."""
     server.process.start()
     server.process.wait_until_ready()
     with psycopg.connect(

@@ -1,4 +1,4 @@
-"""The rows of a service that has been busy for a month, as SQL that makes them of numbers: each run has the same ones.
+"""The rows of a service that has been busy for a month, as SQL that derives them from numbers: the same in each run.
 
 Batch 0 is the newest. Of the newest quarter four in five are open. Every thousandth is large.
 """
@@ -240,4 +240,4 @@ ROWS = (
     RUN_STEPS, COLLECTIONS, EXTRACTIONS, STAGES, INDEXES, INDEX_STAGES, REVIEWS, POINTS, POINTS_TOGETHER, POINTS_OF_ALL,
     PLOT_MARK, ADMIN_LOG,
 )  # fmt: skip
-"""In an order that every reference allows."""
+"""In an order that satisfies every foreign key."""

@@ -1,4 +1,4 @@
-"""`tokenmill bench replay day`: its options, and what it prints. Simulates nothing itself."""
+"""`tokenmill bench replay day`: its options and its output."""
 
 from __future__ import annotations
 
@@ -16,41 +16,48 @@ from lab.simulation.cost import CostModel
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what `run` reads."""
-    parser.add_argument("day", type=Path, metavar="DAY.jsonl", help="what `tokenmill bench record` wrote")
-    parser.add_argument("--model", help="whose queue; needed where the day has several")
-    parser.add_argument("--recorded-workers", type=natural, help="that there were, where the day does not know")
-    parser.add_argument("--workers", type=natural, help="as many instead")
-    parser.add_argument("--policy", choices=list(PolicyName), help="of the engines instead of priority")
+    """Declare the options of `run`."""
+    parser.add_argument("day", type=Path, metavar="DAY.jsonl", help="file written by `tokenmill bench record`")
+    parser.add_argument("--model", help="model to replay; needed if the day has several")
+    parser.add_argument("--recorded-workers", type=natural, help="number of workers of the day, if it was not recorded")
+    parser.add_argument("--workers", type=natural, help="number of workers to simulate instead")
+    parser.add_argument("--policy", choices=list(PolicyName), help="policy of the engines instead of priority")
     parser.add_argument(
-        "--weight", type=_weight, action="append", default=[], metavar="TENANT=NUMBER", help="a tenant's share instead"
+        "--weight",
+        type=_weight,
+        action="append",
+        default=[],
+        metavar="TENANT=NUMBER",
+        help="weight of a tenant instead of its own",
     )
     parser.add_argument(
         "--class", type=_class, action="append", default=[], dest="classes", metavar="TENANT=CLASS",
-        help="of all of a tenant's batches instead of their own",
+        help="class of all of a tenant's batches instead of their own",
     )  # fmt: skip
     parser.add_argument(
         "--budget", type=_budget, action="append", default=[], dest="budgets", metavar="TENANT=TOKENS",
-        help="all that a tenant may use in the day; what has no room waits",
+        help="tokens that a tenant may use in the day; lines beyond wait",
     )  # fmt: skip
-    parser.add_argument("--cost", type=Path, help="JSON that calibrate printed; without it learned from the day")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--cost", type=Path, help="JSON printed by calibrate; default: fitted to the day")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     add_limits(parser, num_kv_blocks=DaySettings(num_workers=1).num_kv_blocks)
 
 
 def run(arguments: argparse.Namespace, *, cost: CostModel | None) -> None:
-    """Replay the day as it was and, where settings are given, with those; print what became of it each time."""
+    """Replay the day as it was and, if settings are given, with those; print the outcomes."""
     day = read_day(arguments.day, model=arguments.model)
     num_workers = arguments.recorded_workers or day.num_workers
     if num_workers is None:
-        raise DayError(f"Nobody knows any more how many workers {day.model} had. Give --recorded-workers.")
+        raise DayError(f"The number of workers of {day.model} was not recorded. Give --recorded-workers.")
     tenants = {batch.tenant for batch in day.batches}
     for option, pairs in (
         ("--weight", arguments.weight), ("--class", arguments.classes), ("--budget", arguments.budgets)
     ):  # fmt: skip
         for tenant, _ in pairs:
             if tenant not in tenants:
-                raise DayError(f"{option} names {tenant!r}, who has no batch; there are {', '.join(sorted(tenants))}.")
+                raise DayError(
+                    f"{option} names {tenant!r}, which has no batch; there are {', '.join(sorted(tenants))}."
+                )
     limits = {name: getattr(arguments, name) for name in ("max_num_seqs", "max_num_batched_tokens", "num_kv_blocks")}
     as_it_was = DaySettings(num_workers=num_workers, **limits)
     changed = DaySettings(
@@ -78,7 +85,7 @@ def _weight(text: str) -> tuple[str, float]:
 def _class(text: str) -> tuple[str, Priority]:
     tenant, name = _pair(text)
     if name not in list(Priority):
-        raise argparse.ArgumentTypeError(f"{name!r} is given; it must be one of {', '.join(Priority)}.")
+        raise argparse.ArgumentTypeError(f"{name!r} is given; it must beone of {', '.join(Priority)}.")
     return tenant, Priority(name)
 
 
@@ -90,5 +97,5 @@ def _budget(text: str) -> tuple[str, int]:
 def _pair(text: str) -> tuple[str, str]:
     tenant, separator, value = text.rpartition("=")
     if not separator or not tenant:
-        raise argparse.ArgumentTypeError(f"{text!r} is given; it must be TENANT=VALUE.")
+        raise argparse.ArgumentTypeError(f"{text!r} is given; it must beTENANT=VALUE.")
     return tenant, value

@@ -1,6 +1,6 @@
-"""A recorded day through the simulator under settings that may be others, and what each group of batches had of it.
+"""Replay a recorded day in the simulator, optionally with other settings, and report each group of batches' outcome.
 
-How long work takes is learned from what the day's batches took of workers' time, unless a measured cost is given.
+The cost of work is fitted to the workers' time that the day's batches took, unless a measured cost is given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lab.simulation.simulated_batches import SimulatedBatch, SimulatedLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaySettings:
-    """What may be turned."""
+    """The settings that can be changed."""
 
     num_workers: int
     policy: PolicyName = PolicyName.PRIORITY
@@ -29,7 +29,7 @@ class DaySettings:
     weights: Mapping[str, float] = field(default_factory=dict)
     """By tenant; others keep theirs."""
     classes: Mapping[str, Priority] = field(default_factory=dict)
-    """By tenant; of others each batch keeps its own."""
+    """By tenant; each batch of other tenants keeps its own."""
     budgets: Mapping[str, int] = field(default_factory=dict)
     """In tokens, by tenant, for the whole day; others have no limit."""
     max_num_seqs: int = 128
@@ -39,11 +39,11 @@ class DaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a batch had, in seconds from its arrival; infinite is never."""
+    """The outcome of a batch, in seconds from its arrival; infinite means never."""
 
     tenant: str
     priority: Priority
-    """As it was recorded, so that groups stay the same."""
+    """As recorded, so that groups stay the same."""
     first_answer: float
     end: float
     is_late: bool
@@ -51,17 +51,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """A day as it went, or as it would have gone."""
+    """The outcome of a day, recorded or simulated."""
 
     batches: list[Outcome]
     makespan: float
     """Seconds from the first arrival to the last end."""
     busy: float
-    """Share of the makespan in which a worker worked, the mean of all."""
+    """Share of the makespan in which a worker worked, averaged over all."""
 
 
 def happened(day: Day, *, num_workers: int) -> Outcomes:
-    """Return what became of the batches in truth."""
+    """Return the recorded outcome of the batches."""
     outcomes = [_outcome(batch, first_answer=batch.first_answer, end=batch.end) for batch in day.batches]
     makespan = max(batch.end for batch in day.batches) - day.batches[0].arrival
     busy = sum(batch.worker_seconds for batch in day.batches)
@@ -69,7 +69,7 @@ def happened(day: Day, *, num_workers: int) -> Outcomes:
 
 
 def replayed(day: Day, settings: DaySettings, cost: CostModel) -> Outcomes:
-    """Return what would become of them. Raises DayError where a line does not fit into the blocks at all."""
+    """Return the simulated outcome of the batches. Raises DayError if a line does not fit into the blocks at all."""
     simulated = [_simulated(number, batch, settings) for number, batch in enumerate(day.batches)]
     longest = max(line.num_prompt_tokens + batch.max_tokens for batch in simulated for line in batch.lines)
     if longest > settings.num_kv_blocks * 16:
@@ -78,7 +78,7 @@ def replayed(day: Day, settings: DaySettings, cost: CostModel) -> Outcomes:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=longest + 1,
-        enable_prefix_caching=False,  # what was found is not computed here either
+        enable_prefix_caching=False,  # cached tokens are not computed here either
         policy=settings.policy,
     )
     simulator = BatchSimulator(
@@ -97,14 +97,14 @@ def replayed(day: Day, settings: DaySettings, cost: CostModel) -> Outcomes:
 
 
 def learned_cost(batches: Sequence[DayBatch]) -> LinearCost:
-    """Return what a computed token of a prompt and one of an answer took of a worker, by least squares over batches.
+    """Fit the worker time per computed prompt token and per answer token, by least squares over batches.
 
-    Where the batches are too alike to tell the two apart, both take the same. Raises DayError where none took any time.
+    If the batches are too similar to separate the two, both cost the same. Raises DayError if none took any time.
     """
     tokens = np.array([_tokens(batch) for batch in batches], dtype=np.float64)
     seconds = np.array([batch.worker_seconds for batch in batches])
     if not seconds.sum() > 0:
-        raise DayError("No batch of the day took any of a worker's time. Give a cost model with --cost.")
+        raise DayError("No batch of the day took any worker time. Give a cost model with --cost.")
     per_token, per_answered = seconds.sum() / tokens[:, 0].sum(), 0.0
     fitted, _, rank, _ = np.linalg.lstsq(tokens, seconds, rcond=None)
     if rank == 2 and min(fitted) >= 0 and fitted[0] > 0:
@@ -121,17 +121,17 @@ def learned_cost(batches: Sequence[DayBatch]) -> LinearCost:
 
 
 def _tokens(batch: DayBatch) -> tuple[int, int]:
-    """Return the tokens that went through the model, and those that it gave: the last of an answer goes in no more."""
+    """Return the tokens that the model processed and generated; an answer's last token is not processed."""
     lines = _lengths(batch)
     answered = sum(line.num_output_tokens for line in lines)
     return sum(line.num_prompt_tokens - 1 for line in lines) + answered, answered
 
 
 def _lengths(batch: DayBatch) -> list[SimulatedLine]:
-    """Return what was computed of each line: one token at least of every prompt, and every answer has one."""
+    """Return the computed tokens of each line: at least one of every prompt, and one of every answer."""
     return [
-        SimulatedLine(max(1, given - cached), max(1, answered), num_cached_tokens=cached)
-        for given, cached, answered in batch.lines
+        SimulatedLine(max(1, prompt - cached), max(1, answered), num_cached_tokens=cached)
+        for prompt, cached, answered in batch.lines
     ]
 
 
@@ -164,12 +164,12 @@ def _share(busy: float, available: float) -> float:
 
 
 def groups(outcomes: Iterable[Outcome]) -> dict[str, list[int]]:
-    """Return the places of the batches of all, of each class and of each tenant."""
-    found: dict[str, list[int]] = {"all": []}
+    """Return the indices of all batches, and those of each class and of each tenant."""
+    all_batches: dict[str, list[int]] = {"all": []}
     by_tenant: dict[str, list[int]] = {}
     by_class: dict[str, list[int]] = {}
     for place, outcome in enumerate(outcomes):
-        found["all"].append(place)
+        all_batches["all"].append(place)
         by_class.setdefault(f"class {outcome.priority}", []).append(place)
         by_tenant.setdefault(f"tenant {outcome.tenant}", []).append(place)
-    return found | dict(sorted(by_class.items())) | dict(sorted(by_tenant.items()))
+    return all_batches | dict(sorted(by_class.items())) | dict(sorted(by_tenant.items()))

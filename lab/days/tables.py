@@ -1,4 +1,4 @@
-"""Several outcomes of one day beside one another: tables for people, and the same as JSON."""
+"""Comparison of several outcomes of one day: as tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tables(runs: Mapping[str, Outcomes]) -> str:
 
 
 def as_json(runs: Mapping[str, Outcomes]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the same figures for programs."""
     return {
         name: {
             "makespan_seconds": run.makespan,
@@ -78,7 +78,7 @@ def _num_unended(batches: Sequence[Outcome]) -> int:
 
 
 def _quantile(batches: Sequence[Outcome], what: str, share: float) -> float:
-    """Return a quantile between its two neighbours; infinite beside one that never came."""
+    """Return a quantile, interpolated between neighbours; infinite next to a batch that never ended."""
     values = sorted(getattr(batch, what) for batch in batches)
     beyond, below = math.modf(share * (len(values) - 1))
     low = values[int(below)]

@@ -76,4 +76,4 @@ def test_a_range_the_wrong_way_round_is_refused(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path / "a"), "--prompt-tokens", "64", "16"])
     assert ended.value.code == 2
-    assert "--prompt-tokens 64 16: the first is the least number" in capsys.readouterr().err
+    assert "--prompt-tokens 64 16: the first number" in capsys.readouterr().err

@@ -51,14 +51,14 @@ def test_every_line_once_with_its_own_answer_is_right() -> None:
     ("output", "errors", "found"),
     [
         ([answer(0), answer(2)], [], "b-1 is lost"),
-        ([answer(0), answer(1), answer(2), answer(1)], [], "b-1 is there 2 times"),
+        ([answer(0), answer(1), answer(2), answer(1)], [], "b-1 is present 2 times"),
         ([answer(0), answer(1)], [not_run(2)], "b-2 failed: batch_cancelled"),
-        ([answer(0), answer(1), answer(2) | {"custom_id": "x"}], [], "x was never asked"),
-        ([answer(0), answer(1), answer(2, choices=[{"text": "line 1 of b"}])], [], "b-2 is answered 'line 1 of b'"),
+        ([answer(0), answer(1), answer(2) | {"custom_id": "x"}], [], "x was never submitted"),
+        ([answer(0), answer(1), answer(2, choices=[{"text": "line 1 of b"}])], [], "b-2 has the answer 'line 1 of b'"),
         (
             [answer(0), answer(1), answer(2, usage={"prompt_tokens": 4, "completion_tokens": 4})],
             [],
-            "b-2 is said to have taken (4, 4) tokens",
+            "b-2 reports (4, 4) tokens",
         ),
     ],
 )
