@@ -1,1 +1,1 @@
-"""Benchmarks of extraction, on documents and texts made from a seed, and the PDFs that they and the tests read."""
+"""Benchmarks of extraction on generated documents and texts, and the writer of PDFs that they and the tests use."""

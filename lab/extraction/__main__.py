@@ -1,4 +1,4 @@
-"""Measure a part of extraction on documents and texts made from a seed.
+"""Measure a part of extraction on generated documents and texts.
 
 python -m lab.extraction alignment [--texts 200] [--seed 0]
 python -m lab.extraction corpus [--documents 50000] [--processes 2] [--seed 0]
@@ -19,11 +19,11 @@ import sys
 from collections.abc import Sequence
 
 _PARTS = ("alignment", "corpus", "documents", "embeddings", "fields", "kills", "long_documents", "retrieval", "wide")
-"""Modules, loaded when they are named: two of them need torch, and the memory of documents is measured without it."""
+"""Modules, loaded on demand: two of them need torch, and the memory of documents is measured without it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the part that is named, with the options that follow; return the exit code."""
+    """Run the selected part with the options that follow; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="tokenmill bench extraction", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""Measure how often quotes are found at their own place in generated texts, as they are and under noise, and how fast.
+"""Measure how often and how fast quotes are located at their own position in generated texts, verbatim and under noise.
 
-A quote is 2 to 8 words of a text of about 5,000 tokens; ten of one text are asked at once, in their order, so that one
-which stands there several times is right at one place only. Noise changes a quote, never the text.
+A quote is 2 to 8 words of a text of about 5,000 tokens; ten quotes of a text are aligned together, in their order, so
+that a quote that occurs several times is right at one position only. Noise changes a quote, never the text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CHARACTERS = 20_000
 """Of a text: about 5,000 tokens."""
 _QUOTES = 10
 _REPEATED_SHARE = 0.05
-"""Of the paragraphs: those that stand in the text before already, word for word.
+"""Share of paragraphs that repeat an earlier one verbatim.
 
-About as many as let the first place of a quote be its own as often as on XQuAD (96.7 %).
+With this share the first occurrence of a quote is its own as often as on XQuAD (96.7 %).
 """
 _SYLLABLES = "ba ko rin tel mar sun ver do lis pen gra hol ti mes fan our el stra be ne cor di val wer"
 _MONTHS = "January March May July August October December"
@@ -31,16 +31,16 @@ _MONTHS = "January March May July August October December"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of all quotes under one noise."""
+    """The outcome of all quotes under one noise."""
 
     noise: str
     num_quotes: int
     exact_share: float
-    """Of quotes whose span is their own, to the character."""
+    """Share of quotes whose span is their own, to the character."""
     first_share: float
-    """Of quotes whose own place is the first that they have in the text: what taking the first would reach."""
+    """Share of quotes whose own position is their first in the text: the accuracy of always taking the first."""
     median_milliseconds: float
-    """Of processor time, for one text and its ten quotes."""
+    """CPU time for one text and its ten quotes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,10 +75,10 @@ def _measure(noise: str, *, num_texts: int, seed: int) -> Outcome:
         spans = quoted_spans(text, rng)
         quotes = [NOISES[noise](text[span.start : span.end], rng) for span in spans]
         started = time.process_time()
-        found = align(quotes, text)
+        alignments = align(quotes, text)
         seconds.append(time.process_time() - started)
         first += sum(text.find(text[span.start : span.end]) == span.start for span in spans)
-        right += sum(each.spans == (span,) for each, span in zip(found, spans, strict=True))
+        right += sum(each.spans == (span,) for each, span in zip(alignments, spans, strict=True))
     return Outcome(
         noise=noise,
         num_quotes=num_texts * _QUOTES,
@@ -89,7 +89,7 @@ def _measure(noise: str, *, num_texts: int, seed: int) -> Outcome:
 
 
 def generated_text(rng: random.Random, characters: int = _CHARACTERS) -> str:
-    """Return prose, records and tables of words that no language has, with paragraphs that come again."""
+    """Return prose, records and tables of invented words, with repeated paragraphs."""
     syllables = _SYLLABLES.split()
     vocabulary = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(900)]
     paragraphs: list[str] = []
@@ -141,7 +141,7 @@ def _amount(rng: random.Random) -> str:
 
 
 def quoted_spans(text: str, rng: random.Random) -> list[Span]:
-    """Return the spans of ten quotes, none over another, in the order of the text."""
+    """Return the spans of ten quotes, without overlaps, in text order."""
     words = _words(text)
     spans: list[Span] = []
     while len(spans) < _QUOTES:
@@ -162,7 +162,7 @@ def _words(text: str) -> list[Span]:
 
 
 def _trimmed(span: Span, text: str) -> Span:
-    """Return a span without punctuation at its ends: under noise nobody could tell that it belongs."""
+    """Return a span without punctuation at its ends: under noise it could not be recognized as part of the quote."""
     start, end = span.start, span.end
     while not text[start].isalnum():
         start += 1
@@ -172,7 +172,7 @@ def _trimmed(span: Span, text: str) -> Span:
 
 
 def _one_wrong(quote: str, rng: random.Random) -> str:
-    """Change a letter of a quote that has three; another digit would make another number, not a noisy one."""
+    """Change a letter of a quote that has three; another digit would be another number, not a noisy one."""
     letters = [index for index, sign in enumerate(quote) if sign.isalpha()]
     if len(letters) < 3:
         return quote
@@ -183,9 +183,11 @@ def _one_wrong(quote: str, rng: random.Random) -> str:
 
 
 def _punctuation(quote: str, rng: random.Random) -> str:
-    """Drop a third of a quote's punctuation outside numbers and put some between its words."""
-    kept = "".join(sign for sign in quote if sign.isalnum() or sign.isspace() or sign in ".&" or rng.random() > 1 / 3)
-    words = [word + rng.choice(",;:-") if rng.random() < 0.25 else word for word in kept.split()]
+    """Drop a third of a quote's punctuation outside numbers and insert some between its words."""
+    letters = "".join(
+        sign for sign in quote if sign.isalnum() or sign.isspace() or sign in ".&" or rng.random() > 1 / 3
+    )
+    words = [word + rng.choice(",;:-") if rng.random() < 0.25 else word for word in letters.split()]
     return " ".join(words)
 
 

@@ -1,8 +1,8 @@
-"""What it takes to read, cut and index many small documents, and what that makes of a million larger ones.
+"""The cost of reading, cutting and indexing many small documents, extrapolated to a million larger ones.
 
-Documents of one page are made from a seed, a fifth as PDFs, the others as texts, HTML and mails; made before anything
-is measured. Each worker process reads its share as `prepare` does, in a confined child, and writes segments of a
-thousand documents; at the end they become one.
+Documents of one page are generated before the measurement, a fifth as PDFs, the others as texts, HTML and mails. Each
+worker process reads its share as `prepare` does, in a confined child, and writes segments of a thousand documents,
+which are merged at the end.
 """
 
 from __future__ import annotations
@@ -47,41 +47,46 @@ _CHARACTERS = 1800
 _SUFFIXES = ("pdf", "txt", "html", "eml", "md")
 _QUESTIONS = 100
 _LARGE = (1_000_000, 40)
-"""Documents, and passages of each: what the unit costs are multiplied to."""
+"""Documents, and passages of each: the corpus to which unit costs are extrapolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of all documents together; seconds are of processor time."""
+    """Costs of all documents together; seconds are CPU time."""
 
     num_documents: int
     num_passages: int
     wall_seconds: float
-    """From the first document to the last segment, by all workers."""
+    """From the first document to the last segment, over all workers."""
     reading_seconds: float
     cutting_seconds: float
     indexing_seconds: float
     merging_seconds: float
     document_bytes: int
-    """As they are stored: texts with their places, compressed."""
+    """Stored size: texts with their positions, compressed."""
     index_bytes: int
     peak_mib: int
     """Of the largest worker."""
     milliseconds_a_question: float
-    """By words, and"""
+    """By words."""
     milliseconds_by_both: float | None
-    """by words and vectors; None: no passage has one."""
+    """By words and vectors; None if no passage has a vector."""
     vector_bytes: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what it took and what it makes of a million documents, or JSON."""
+    """Print the costs and their extrapolation to a million documents, or JSON."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction corpus", description=__doc__)
     parser.add_argument("--documents", type=natural, default=50_000)
     parser.add_argument("--processes", type=natural, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dimensions", type=int, default=0, help="of vectors, which are drawn; 0: none")
-    parser.add_argument("--tokenizer", type=_tokenizer, metavar="FILE", help="that counts; none: two bytes are a token")
+    parser.add_argument("--dimensions", type=int, default=0, help="dimensions of random vectors; 0: none")
+    parser.add_argument(
+        "--tokenizer",
+        type=_tokenizer,
+        metavar="FILE",
+        help="tokenizer that counts tokens; default: two bytes per token",
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tokenizer(file: str) -> bytes:
-    """Return the file of a tokenizer that can be read. Raises ArgumentTypeError."""
+    """Return a tokenizer's file if it can be read. Raises ArgumentTypeError."""
     try:
         content = Path(file).read_bytes()
         TokenCount(content)
@@ -119,16 +124,16 @@ def measure(
     dimensions: int = 0,
     tokenizer: bytes | None = None,
 ) -> Costs:
-    """Make documents below a folder, index them, and search; vectors are drawn and cost nothing but memory."""
+    """Make documents below a folder, index them, and search; vectors are random and cost only memory."""
     shares = [range(first, min(first + _PER_SEGMENT, num_documents)) for first in range(0, num_documents, _PER_SEGMENT)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.starmap(_make, [(folder, share, seed) for share in shares], chunksize=1)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         started = time.perf_counter()
-        taken = pool.starmap(_index, [(folder, share, tokenizer) for share in shares], chunksize=1)
+        costs = pool.starmap(_index, [(folder, share, tokenizer) for share in shares], chunksize=1)
         wall = time.perf_counter() - started
     seconds: Counter[str] = Counter()
-    for one in taken:
+    for one in costs:
         seconds.update(one)
     parts = [Segment.from_bytes(path.read_bytes()) for path in sorted(folder.glob("*.segment"))]
     merging = time.process_time()
@@ -146,7 +151,7 @@ def measure(
         merging_seconds=merging,
         document_bytes=int(seconds["bytes"]),
         index_bytes=size,
-        peak_mib=max(int(one["peak"]) for one in taken) >> 20,
+        peak_mib=max(int(one["peak"]) for one in costs) >> 20,
         milliseconds_a_question=_search(Index([merged]), seed),
         milliseconds_by_both=None if embedded is None else _search(Index([embedded]), seed, dimensions=dimensions),
         vector_bytes=2 * dimensions * merged.num_rows,
@@ -161,7 +166,7 @@ def _make(folder: Path, numbers: range, seed: int) -> None:
 
 
 def make_document(suffix: str, draw: random.Random) -> bytes:
-    """Return a page of text as a file of a format."""
+    """Return a page of text as a file in a format."""
     text = generated_text(draw, _CHARACTERS)
     lines = text.splitlines()
     match suffix:
@@ -178,7 +183,7 @@ def make_document(suffix: str, draw: random.Random) -> bytes:
 
 
 def _index(folder: Path, numbers: range, tokenizer: bytes | None) -> dict[str, float]:
-    """Read, cut and index a share of the documents; return what each took, in seconds and bytes."""
+    """Read, cut and index a share of the documents; return the costs, in seconds and bytes."""
     count = likely_tokens if tokenizer is None else TokenCount(tokenizer)
     cutter = Cutter(count=count, max_tokens=_MAX_TOKENS, overlap_tokens=_OVERLAP)
     counted_by = "two bytes a token" if tokenizer is None else hashlib.sha256(tokenizer).hexdigest()
@@ -198,13 +203,13 @@ def _index(folder: Path, numbers: range, tokenizer: bytes | None) -> dict[str, f
 
 
 def _read(folder: Path, numbers: range) -> list[tuple[str, bytes]]:
-    """Return names and stored forms; a reader per share, so that what its child took is known when it has ended."""
-    found: list[tuple[str, bytes]] = []
+    """Return names and stored forms; one reader per share, so that its child's CPU time is known when it has ended."""
+    documents: list[tuple[str, bytes]] = []
     with DocumentReader() as reader:
         for number in numbers:
             name = f"{number:07}.{_SUFFIXES[number % len(_SUFFIXES)]}"
-            found.append((name, reader.read_stored((folder / name).read_bytes(), name)))
-    return found
+            documents.append((name, reader.read_stored((folder / name).read_bytes(), name)))
+    return documents
 
 
 def _cut(cutter: Cutter, name: str, stored: bytes) -> tuple[str, str, list[Passage]]:
@@ -214,8 +219,8 @@ def _cut(cutter: Cutter, name: str, stored: bytes) -> tuple[str, str, list[Passa
 
 def _timed(work: Callable[[], T]) -> tuple[float, T]:
     started = time.process_time()
-    made = work()
-    return time.process_time() - started, made
+    result = work()
+    return time.process_time() - started, result
 
 
 def _child_seconds() -> float:
@@ -224,25 +229,25 @@ def _child_seconds() -> float:
 
 
 def _embedded(segment: Segment, dimensions: int, seed: int) -> Segment:
-    """Return a segment with vectors of length 1 that are drawn."""
+    """Return a segment with random vectors of length 1."""
     drawn = np.random.default_rng(seed).standard_normal((segment.num_rows, dimensions), np.float32)
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
-    made = EmbeddingSignature(model_sha256="drawn", pooling="none", dimensions=dimensions)
-    signature = replace(segment.signature, embedding=made)
+    embedding = EmbeddingSignature(model_sha256="drawn", pooling="none", dimensions=dimensions)
+    signature = replace(segment.signature, embedding=embedding)
     return replace(segment, signature=signature, vectors=drawn.astype(np.float16))
 
 
 def _search(index: Index, seed: int, *, dimensions: int = 0) -> float:
-    """Return the milliseconds of processor time that a question of eight words takes, one at a time."""
+    """Return the CPU time of a question of eight words in milliseconds, one question at a time."""
     draw = random.Random(f"{seed} questions")
     questions = [" ".join(generated_text(draw, 80).split()[:8]) for _ in range(_QUESTIONS)]
     vectors = np.random.default_rng(seed + 1).standard_normal((_QUESTIONS, 1, dimensions), np.float32)
     started = time.process_time()
     if dimensions:
-        found = sum(bool(index.by_both([one], own, 10)[0]) for one, own in zip(questions, vectors, strict=True))
+        num_hits = sum(bool(index.by_both([one], own, 10)[0]) for one, own in zip(questions, vectors, strict=True))
     else:
-        found = sum(bool(index.by_words(question, 10)) for question in questions)
-    assert found, "questions have words of the documents"
+        num_hits = sum(bool(index.by_words(question, 10)) for question in questions)
+    assert num_hits, "questions use words of the documents"
     return 1000 * (time.process_time() - started) / _QUESTIONS
 
 

@@ -1,7 +1,7 @@
-"""Measure how fast PDFs are read and how much memory many of them leave behind, on pages made from a seed.
+"""Measure the speed of reading PDFs, and the memory that reading many leaves behind, on generated pages.
 
-Rates are of processor time, of one core: text with a box for every word; that with the text for prompts and the stored
-form, which is all that is prepared of a document. Memory is that of the process that forks a reader for each file, and
+Rates are per CPU second, on one core: text with a box for every word; the same plus the text for prompts and the stored
+form, which is all the preparation of a document. Memory is that of the process that forks a reader for each file, and
 of its parent.
 """
 
@@ -25,13 +25,13 @@ from features.documents.extraction.errors import DocumentError
 from lab.extraction.pages import make_pdf
 
 _KINDS = 50
-"""Of small files that are read again and again: every tenth is cut off."""
+"""Number of small files that are read repeatedly: every tenth is truncated."""
 _LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Pages a second of processor time, the median of the turns."""
+    """Pages per CPU second, the median of the turns."""
 
     parsed: float
     prepared: float
@@ -39,7 +39,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """After a number of files, in MiB."""
+    """Memory after a number of files, in MiB."""
 
     num_files: int
     warm: int
@@ -47,11 +47,11 @@ class Memory:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print rates and memory, or JSON."""
+    """Print rates and memory, as text or JSON."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction documents", description=__doc__)
     parser.add_argument("--pages", type=int, default=300)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--files", type=int, default=10_000, help="small ones, each read in a process of its own")
+    parser.add_argument("--files", type=int, default=10_000, help="small files, each read in its own process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     load = os.getloadavg()[0]
     print(f"{arguments.pages} pages, median of {arguments.turns} turns, load {load:.1f}")
-    print(f"text and boxes           {rates.parsed:6.0f} pages/s of processor time")
-    print(f"with layout and storing  {rates.prepared:6.0f} pages/s of processor time")
+    print(f"text and boxes           {rates.parsed:6.0f} pages per CPU second")
+    print(f"with layout and storing  {rates.prepared:6.0f} pages per CPU second")
     print(f"{'files':>7}{'warm MiB':>11}{'parent MiB':>12}")
     for look in memory:
         print(f"{look.num_files:>7}{look.warm:>11}{look.parent:>12}")
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure_rates(*, num_pages: int, turns: int, seed: int) -> Rates:
-    """Read one PDF again and again, both ways in turns."""
+    """Read one PDF repeatedly, alternating between the two ways."""
     content = make_pdf(num_pages, seed)
 
     def parsed() -> None:
@@ -88,7 +88,7 @@ def measure_rates(*, num_pages: int, turns: int, seed: int) -> Rates:
 
 
 def measure_memory(*, num_files: int, seed: int) -> list[Memory]:
-    """Read small files, each in a process that one other forks; return what that one and this one hold."""
+    """Read small files, each in a process that another one forks; return the memory of that one and of this one."""
     files = [make_pdf(1 + kind % 5, seed + kind)[: 900 if kind % 10 == 9 else None] for kind in range(_KINDS)]
     parent, looks = psutil.Process(), []
     with DocumentReader() as reader:
@@ -98,7 +98,7 @@ def measure_memory(*, num_files: int, seed: int) -> list[Memory]:
             try:
                 reader.read_stored(files[number % _KINDS], "made.pdf")
             except DocumentError:
-                assert number % 10 == 9, "only those that are cut off cannot be read"
+                assert number % 10 == 9, "only truncated files cannot be read"
             if number % max(num_files // _LOOKS, 1) == 0:
                 rss = parent.memory_info().rss
                 looks.append(Memory(num_files=number, warm=warm.memory_info().rss >> 20, parent=rss >> 20))

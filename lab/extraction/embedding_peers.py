@@ -1,6 +1,6 @@
-"""What `Embedder` is measured beside: transformers, sentence-transformers and onnxruntime on the same weights.
+"""Peers of `Embedder`: transformers, sentence-transformers and onnxruntime on the same weights.
 
-None but transformers is a dependency: what is not installed is left out with a reason. Knows nothing of time.
+Only transformers is a dependency: packages that are not installed are left out with a reason.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Vectors = npt.NDArray[np.float32]
 Embed = Callable[[list[str]], Vectors]
 
 _PADDED_BATCH = 32
-"""What sentence-transformers' `encode` takes by default, after it has sorted texts by length as is done here."""
+"""Default of sentence-transformers' `encode`, after sorting texts by length as is done here."""
 
 
 def find_peers(path: Path, *, num_threads: int, max_tokens: int) -> dict[str, Embed | str]:
-    """Return by name what makes normalized vectors of a folder's rows, or a reason why it cannot be had."""
+    """Return, by name, a function that makes normalized vectors, or the reason why there is none."""
     onnxruntime: Embed | str = "left out: only encoders are exported"
     if _is_encoder(path):
         onnxruntime = _if_installed(
@@ -67,14 +67,14 @@ def _by_sentence_transformers(path: Path) -> Embed:
     model = importlib.import_module("sentence_transformers").SentenceTransformer(str(path), device="cpu")
 
     def embed(texts: list[str]) -> Vectors:
-        found: Vectors = model.encode(texts, batch_size=_PADDED_BATCH, normalize_embeddings=True)
-        return found
+        vectors: Vectors = model.encode(texts, batch_size=_PADDED_BATCH, normalize_embeddings=True)
+        return vectors
 
     return embed
 
 
 def _by_onnxruntime(path: Path, max_tokens: int, num_threads: int) -> Embed:
-    """Return what runs an export of the model with all of onnxruntime's optimizations, which are its default."""
+    """Return an embedder that runs an export of the model with all of onnxruntime's optimizations, its default."""
     onnxruntime = importlib.import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads
@@ -86,7 +86,7 @@ def _by_onnxruntime(path: Path, max_tokens: int, num_threads: int) -> Embed:
 
 
 class _Rows(torch.nn.Module):
-    """An encoder whose inputs have an order, and whose answer is its last layer's rows alone."""
+    """An encoder with positional inputs, which returns only its last layer's rows."""
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -100,10 +100,10 @@ class _Rows(torch.nn.Module):
 
 def _export(path: Path, file: Path) -> None:
     encoder = AutoModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False).eval()
-    ids, ones, zeros = (torch.full((2, 8), each) for each in (3, 1, 0))  # one tensor given twice would be one input
+    ids, ones, zeros = (torch.full((2, 8), each) for each in (3, 1, 0))  # one tensor used twice would become one input
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own exporter about torch
+        warnings.simplefilter("ignore")  # torch's own exporter warns about torch
         torch.onnx.export(
             _Rows(encoder).eval(),
             (ids, ones, zeros),
@@ -116,7 +116,7 @@ def _export(path: Path, file: Path) -> None:
 
 
 def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, Any]], Any]) -> Embed:
-    """Return what embeds texts by length in padded batches, pooled under a mask, as the models' cards do."""
+    """Return an embedder for padded batches sorted by length, pooled under a mask, as the models' cards do."""
     tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False, padding_side="right")
     pooling, is_encoder = read_recipe(path, None).pooling, _is_encoder(path)
 
@@ -124,8 +124,8 @@ def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, An
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         for start in range(0, len(order), _PADDED_BATCH):
             batch = order[start : start + _PADDED_BATCH]
-            given = [texts[index] for index in batch]
-            inputs = tokenizer(given, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
+            batch_texts = [texts[index] for index in batch]
+            inputs = tokenizer(batch_texts, padding=True, truncation=True, max_length=max_tokens, return_tensors="np")
             types = {"token_type_ids": np.zeros_like(inputs["input_ids"])} if is_encoder else {}
             yield batch, types | dict(inputs)
 
@@ -133,14 +133,14 @@ def _in_padded_batches(path: Path, max_tokens: int, rows: Callable[[dict[str, An
         pooled = [(batch, _pooled(rows(inputs), inputs["attention_mask"], pooling)) for batch, inputs in batches(texts)]
         vectors = np.concatenate([own for _, own in pooled]).astype(np.float32)
         order = np.argsort([index for batch, _ in pooled for index in batch])
-        found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[order]
-        return found
+        ordered: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True))[order]
+        return ordered
 
     return embed
 
 
 def _pooled(rows: Any, mask: Any, pooling: Pooling) -> Any:
-    """Return [texts, hidden] of padded rows [texts, longest, hidden], the padding behind each text."""
+    """Pool padded rows [texts, longest, hidden] to [texts, hidden]; the padding follows each text."""
     match pooling:
         case Pooling.CLS:
             return rows[:, 0]

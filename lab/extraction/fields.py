@@ -1,7 +1,6 @@
-"""Measure `tokenmill extract` on made documents, a part of whose values is inked over, unreadable or contradicted.
+"""Measure `tokenmill extract` on generated documents, some of whose values are inked over, unreadable or contradicted.
 
-The scores are calibrated on documents of another seed. The layouts of the PDFs are none that the demo model was trained
-on.
+The scores are calibrated on documents of another seed. The demo model was not trained on the PDFs' layouts.
 """
 
 from __future__ import annotations
@@ -29,43 +28,43 @@ from features.documents.extraction.scoring.calibration import fit
 from lab.extraction.harmed_papers import KINDS, STATED, Answer, answers_of, judged, rescored
 
 _KNOWN_SEED = 1_000_003
-"""Added to the seed of the documents that are measured: those that scores are learned of."""
+"""Added to the seed of the measured documents: the seed of those for calibration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """Answers about values of one kind of harm, or of none."""
+    """Answers about values with one kind of damage, or without any."""
 
     kind: str
     num_answers: int
     exact: float | None
-    """None of what is contradicted: no answer is right."""
+    """None for contradicted values: no answer is right."""
     null: float
     with_both: float | None
-    """Of what is contradicted: the share whose record has the other value, too."""
+    """For contradicted values: the share whose record has the other value, too."""
     reviewed: float
     """With calibrated scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What an extraction reached."""
+    """The results of an extraction."""
 
     num_documents: int
     num_failed: int
     valid: float
     exact: float
-    """Of all answers but those that are contradicted."""
+    """Of all answers except about contradicted values."""
     rates: Rates
-    """Of all values but those that are contradicted."""
+    """Of all values except contradicted ones."""
     at_place: float
-    """Of the right values that must stand in their document: those that are found where they are stated."""
+    """Of the right values that must be in their document: the share located where they are stated."""
     auroc_before: float | None
     auroc: float | None
     automated: float
-    """The largest share that could go on unseen with 99 % of it right, by the order of the calibrated scores."""
+    """Largest share that could be accepted without review with 99 % of it right, ordered by calibrated scores."""
     unseen: float
-    """The share that does go on unseen by the threshold that was learned."""
+    """Share that is accepted without review at the fitted threshold."""
     unseen_right: float
     kinds: tuple[KindRow, ...]
     seconds: float
@@ -76,28 +75,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     others = "All other options are those of `tokenmill extract`, such as --model, --cover and --second-reading."
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction fields", description=__doc__, epilog=others)
     parser.add_argument("--documents", type=int, default=200)
-    parser.add_argument("--known", type=int, default=400, help="documents that scores are learned of")
-    parser.add_argument("--harmed", type=float, default=0.2, help="share of the stated values")
+    parser.add_argument("--known", type=int, default=400, help="documents for calibrating the scores")
+    parser.add_argument("--harmed", type=float, default=0.2, help="share of the stated values that are damaged")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--show", type=int, default=0, help="print so many wrong answers, the surest first")
+    parser.add_argument(
+        "--show", type=int, default=0, help="number of wrong answers to print, the most confident first"
+    )
     arguments, options = parser.parse_known_args(argv)
     schema = FieldSchema.parse(SCHEMA_PATH.read_bytes())
     known = dict(_named("known", arguments.known, arguments.seed + _KNOWN_SEED, arguments.harmed))
-    asked = dict(_named("asked", arguments.documents, arguments.seed, arguments.harmed))
+    measured_papers = dict(_named("asked", arguments.documents, arguments.seed, arguments.harmed))
     started = time.monotonic()
-    records = _extracted(known | asked, options)
+    records = _extracted(known | measured_papers, options)
     seconds = time.monotonic() - started
-    answers, learned = answers_of(schema, asked, records), fit(judged(answers_of(schema, known, records)))
+    answers, learned = answers_of(schema, measured_papers, records), fit(judged(answers_of(schema, known, records)))
     scored = rescored(answers, learned)
-    own = [record for record in records if record["document"] in asked]
+    own = [record for record in records if record["document"] in measured_papers]
     measured = _measured(schema, own, answers, scored, seconds=seconds)
     if arguments.json:
         print(json.dumps(asdict(measured), indent=2))
         return 0
     print(
-        f"{measured.num_documents} documents of seed {arguments.seed}, scores learned of {arguments.known} others, "
-        f"{arguments.harmed:.0%} of the values harmed, load {os.getloadavg()[0]:.1f}"
+        f"{measured.num_documents} documents of seed {arguments.seed}, scores calibrated on {arguments.known} others, "
+        f"{arguments.harmed:.0%} of the values damaged, load {os.getloadavg()[0]:.1f}"
     )
     _print(measured)
     wrong = sorted(
@@ -114,7 +115,7 @@ def _named(folder: str, count: int, seed: int, harm_share: float) -> list[tuple[
 
 
 def _extracted(papers: Mapping[str, Paper], options: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the records that the command writes of documents."""
+    """Return the records that the command writes for these documents."""
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as name:
         folder = Path(name)
         for path, paper in papers.items():
@@ -135,7 +136,7 @@ def _measured(
     *,
     seconds: float,
 ) -> Measured:
-    done = [record["fields"] for record in records if record["error"] is None]
+    completed = [record["fields"] for record in records if record["error"] is None]
     is_valid = jsonschema_rs.validator_for(schema.output_schema()).is_valid
     right = [each.is_right for each in answers]
     scores = [score for score, _ in scored]
@@ -144,8 +145,8 @@ def _measured(
     reviewed = {id(each): not is_unseen for each, (_, is_unseen) in zip(answers, scored, strict=True)}
     return Measured(
         num_documents=len(records),
-        num_failed=len(records) - len(done),
-        valid=_share([is_valid(fields) for fields in done]),
+        num_failed=len(records) - len(completed),
+        valid=_share([is_valid(fields) for fields in completed]),
         exact=_share([each.is_right for each in answerable]),
         rates=_rates(answerable),
         at_place=_share([each.is_at_place for each in answers if each.is_at_place is not None]),
@@ -173,16 +174,16 @@ def _row(kind: str, answers: Sequence[Answer], reviewed: Mapping[int, bool]) -> 
 
 
 def _rates(answers: Sequence[Answer]) -> Rates:
-    given = [each for each in answers if each.value is not None]
+    answered = [each for each in answers if each.value is not None]
     return Rates(
-        right=sum(each.is_right for each in given),
-        wrong=sum(not each.is_right for each in given),
+        right=sum(each.is_right for each in answered),
+        wrong=sum(not each.is_right for each in answered),
         missed=sum(not each.is_right for each in answers if each.kind == STATED),
     )
 
 
-def _share(told: Sequence[bool]) -> float:
-    return sum(told) / len(told) if told else 0.0
+def _share(outcomes: Sequence[bool]) -> float:
+    return sum(outcomes) / len(outcomes) if outcomes else 0.0
 
 
 def _percent(share: float | None) -> str:
@@ -195,17 +196,17 @@ def _print(measured: Measured) -> None:
         exact = "" if row.exact is None else f"{row.exact:.1%}"
         print(f"{row.kind:16}{row.num_answers:>8}{exact:>8}{row.null:>8.1%}{row.reviewed:>10.1%}")
     rates = measured.rates
-    told = {
+    rows = {
         "schema-valid records": f"{measured.valid:.1%}",
-        "exact, but for what is contradicted": f"{measured.exact:.1%}",
+        "exact, except contradicted values": f"{measured.exact:.1%}",
         "F1 of the same": _percent(rates.f1),
         "its precision and recall": f"{_percent(rates.precision)}, {_percent(rates.recall)}",
         "right values at their place": f"{measured.at_place:.1%}",
         "AUROC before gold": "" if measured.auroc_before is None else f"{measured.auroc_before:.3f}",
         "AUROC, calibrated": "" if measured.auroc is None else f"{measured.auroc:.3f}",
-        "could go on unseen at 99 % right": f"{measured.automated:.1%}",
-        "goes on unseen": f"{measured.unseen:.1%}, of which {measured.unseen_right:.2%} right",
-        "seconds": f"{measured.seconds:.0f}, both sets and all that had to be started",
+        "possible without review at 99 % right": f"{measured.automated:.1%}",
+        "accepted without review": f"{measured.unseen:.1%}, of which {measured.unseen_right:.2%} right",
+        "seconds": f"{measured.seconds:.0f}, both sets, including startup",
     }
-    for name, value in told.items():
+    for name, value in rows.items():
         print(f"{name:38}{value}")

@@ -1,6 +1,6 @@
-"""Documents with harmed values beside what `tokenmill extract` made of them: which answers are right, and where.
+"""Compare records of `tokenmill extract` with documents that have damaged values: right answers and positions.
 
-Of two values that contradict one another none is right: a person must look. Runs no model.
+If two values contradict each other, neither is right: a person must review. Runs no model.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from features.documents.extraction.scoring.score import NOWHERE
 STATED, ABSENT = "stated", "never stated"
 KINDS = (STATED, ABSENT, *(harm.value for harm in Harm))
 _RIGHT_PLACE = 0.5
-"""Of the characters that either span has: those that both have."""
+"""Smallest overlap of two spans, as a share of the characters in either."""
 _COUNT_LABEL = r"(?:Total pieces|Pieces|Quantity)[\s:|=]+"
-"""A count is a plain number, which stands elsewhere, too."""
+"""A count is a plain number, which may also occur elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One field of one document, as it was answered."""
+    """One field of one document, with its answer."""
 
     document: str
     name: str
@@ -42,18 +42,18 @@ class Answer:
     value: Any
     is_right: bool
     is_at_place: bool | None
-    """Whether a right value stands where it is said to; None of what is not right, or need not stand anywhere."""
+    """Whether a right value is at its reported position; None if it is wrong, or need not be in the text."""
     has_both: bool
-    """Whether the value or one beside it is what else the document says, where it contradicts itself."""
+    """Whether the value or an alternative is the contradicting one, where the document contradicts itself."""
     features: Features
     score: float
     review: bool
     is_nowhere: bool
-    """Whether nothing in the document says what was answered: somebody must look, whatever the score."""
+    """Whether nothing in the document states the answer: it needs review, whatever its score."""
 
 
 def answers_of(schema: FieldSchema, papers: Mapping[str, Paper], records: Sequence[Mapping[str, Any]]) -> list[Answer]:
-    """Return the answers of records, whose documents are named as `papers` are; failed ones have none."""
+    """Return the answers in the records of documents that are named as in `papers`; failed ones have none."""
     return [
         answer
         for record in records
@@ -63,12 +63,12 @@ def answers_of(schema: FieldSchema, papers: Mapping[str, Paper], records: Sequen
 
 
 def judged(answers: Sequence[Answer]) -> list[Judged]:
-    """Return what a calibration is fitted to."""
+    """Return the data to which a calibration is fitted."""
     return [Judged(features=each.features, is_right=each.is_right, document=each.document) for each in answers]
 
 
 def rescored(answers: Sequence[Answer], calibration: Calibration) -> list[tuple[float, bool]]:
-    """Return each answer's calibrated score, and whether it goes on unseen."""
+    """Return each answer's calibrated score, and whether it is accepted without review."""
     scores = [calibration.score(each.features) for each in answers]
     return [
         (score, score >= calibration.threshold(each.features) and not (each.features.violations or each.is_nowhere))
@@ -80,41 +80,41 @@ def _of_one(schema: FieldSchema, paper: Paper, record: Mapping[str, Any]) -> Ite
     text = parse(paper.content, paper.name, Limits()).text
     evidence = {each["path"]: each for each in record["evidence"]}
     for leaf in schema.leaves:
-        told, gold, harmed = evidence[leaf.name], paper.gold[leaf.name], paper.harms.get(leaf.name)
+        entry, gold, harmed = evidence[leaf.name], paper.gold[leaf.name], paper.harms.get(leaf.name)
         is_contradicted = harmed is not None and harmed.harm is Harm.CONTRADICTED
-        is_right = not is_contradicted and _is_same(leaf, told["value"], gold and gold[0])
-        values = [told["value"], *(other["value"] for other in told.get("others", ()))]
+        is_right = not is_contradicted and _is_same(leaf, entry["value"], gold and gold[0])
+        values = [entry["value"], *(other["value"] for other in entry.get("others", ()))]
         yield Answer(
             document=record["document"],
             name=leaf.name,
             kind=harmed.harm.value if harmed is not None else ABSENT if gold is None else STATED,
-            value=told["value"],
+            value=entry["value"],
             is_right=is_right,
-            is_at_place=_is_at_place(leaf, told, gold[1], text) if is_right and gold is not None else None,
+            is_at_place=_is_at_place(leaf, entry, gold[1], text) if is_right and gold is not None else None,
             has_both=harmed is not None and any(_is_same(leaf, value, harmed.other) for value in values),
-            features=Features.from_json(told["features"]),
-            score=told["score"],
-            review=told["review"],
-            is_nowhere="answer" in told or NOWHERE in told["reasons"],
+            features=Features.from_json(entry["features"]),
+            score=entry["score"],
+            review=entry["review"],
+            is_nowhere="answer" in entry or NOWHERE in entry["reasons"],
         )
 
 
-def _is_same(leaf: Leaf, given: Any, gold: Any) -> bool:
-    return given is gold if given is None or gold is None else is_same_for(leaf, given, gold)
+def _is_same(leaf: Leaf, value: Any, gold: Any) -> bool:
+    return value is gold if value is None or gold is None else is_same_for(leaf, value, gold)
 
 
-def _is_at_place(leaf: Leaf, told: Mapping[str, Any], quote: str, text: str) -> bool | None:
+def _is_at_place(leaf: Leaf, entry: Mapping[str, Any], quote: str, text: str) -> bool | None:
     if not leaf.ground:
         return None
-    given = [Span(span["start"], span["end"]) for span in told["spans"]]
+    spans = [Span(span["start"], span["end"]) for span in entry["spans"]]
     return any(
-        span_overlap([one], [place]) >= _RIGHT_PLACE for one in given for place in _places(leaf.name, quote, text)
+        span_overlap([one], [place]) >= _RIGHT_PLACE for one in spans for place in _places(leaf.name, quote, text)
     )
 
 
 def _places(name: str, quote: str, text: str) -> list[Span]:
-    """Return where in a document's text a field is stated."""
+    """Return the positions in a document's text that state a field."""
     words = r"\s+".join(map(re.escape, quote.split()))
     label = _COUNT_LABEL if name == "pieces" else ""
-    found = [match.span(1) for match in re.finditer(rf"{label}(?<!\d)({words})(?!\d)", text)]
-    return [Span(*span) for span in found]
+    spans = [match.span(1) for match in re.finditer(rf"{label}(?<!\d)({words})(?!\d)", text)]
+    return [Span(*span) for span in spans]

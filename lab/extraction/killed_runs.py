@@ -1,6 +1,6 @@
-"""Two ways to extract documents that can be killed at any moment and begun again: one command, and a server.
+"""Two ways to extract documents that can be killed at any moment and resumed: one command, and a server.
 
-Each tells how far it has come, and what its database says at the end. Knows not when it is killed.
+Each reports its progress, and the contents of its database at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billed:
-    """What a database says once all batches have ended."""
+    """Contents of the database once all batches have ended."""
 
     input_tokens: int
     output_tokens: int
@@ -46,11 +46,11 @@ class Billed:
 
 
 class KilledRun(ABC):
-    """An extraction of the files in `folder / "in"` that goes on when it is started again."""
+    """An extraction of the files in `folder / "in"` that resumes when it is started again."""
 
     name: str
     units_a_document: int
-    """Of progress."""
+    """Units of progress per document."""
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         self.folder = folder
@@ -59,26 +59,26 @@ class KilledRun(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it, or go on with it."""
+        """Start or resume the extraction."""
 
     @abstractmethod
     def progress(self) -> int:
-        """Return how many units of work are done."""
+        """Return the number of completed units."""
 
     @abstractmethod
     def has_ended(self) -> bool:
-        """Tell whether all is done. Raises RuntimeError where it ended in another way."""
+        """Return whether all work is done. Raises RuntimeError if it ended in another way."""
 
     @abstractmethod
     def billed(self) -> Billed | None:
-        """Return what was billed; None where nobody saw it."""
+        """Return what was billed; None if that could not be read."""
 
     @abstractmethod
     def records(self) -> list[dict[str, Any]]:
-        """Return what came out."""
+        """Return the records."""
 
     def kill(self) -> None:
-        """Kill every process of it at once, its servers too."""
+        """Kill all its processes at once, including its servers."""
         assert self._process is not None, "it was started"
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self._process.pid)
@@ -99,12 +99,12 @@ class EmbeddedRun(KilledRun):
     """`tokenmill extract`, which runs everything itself."""
 
     name = "embedded"
-    units_a_document = 2  # it is read, and answered
+    units_a_document = 2  # reading and answering
     _billed: Billed | None = None
 
     def start(self) -> None:
-        named = ("--schema", str(SCHEMA_PATH), "-o", "fields.jsonl", "--data-dir", "data")
-        self._process = self._spawn("extract", "in", *named, *self.options)
+        arguments = ("--schema", str(SCHEMA_PATH), "-o", "fields.jsonl", "--data-dir", "data")
+        self._process = self._spawn("extract", "in", *arguments, *self.options)
 
     def progress(self) -> int:
         return sum(1 for _ in self.folder.glob("data/documents/*/*/*.doc")) + self._num_results()
@@ -124,13 +124,13 @@ class EmbeddedRun(KilledRun):
         return [json.loads(line) for line in (self.folder / "fields.jsonl").read_text().splitlines()]
 
     def _num_results(self) -> int:
-        """Return the lines that have a result; its database is deleted at the end, so what it says is kept here."""
-        for noted in self.folder.glob("data/runs/*/stack/run/database_url"):
-            with suppress(psycopg.Error, ServiceError, FileNotFoundError):  # not yet, or not any more
-                url = noted.read_text().strip()
+        """Return the number of lines with a result; the database is deleted at the end, so the last values are kept."""
+        for url_file in self.folder.glob("data/runs/*/stack/run/database_url"):
+            with suppress(psycopg.Error, ServiceError, FileNotFoundError):  # not there yet, or already deleted
+                url = url_file.read_text().strip()
                 count, num_open = _counts(url)
                 if count and not num_open:
-                    self._billed = _billed(url, noted.parents[1] / "objects")
+                    self._billed = _billed(url, url_file.parents[1] / "objects")
                 return count
         return 0
 
@@ -139,7 +139,7 @@ class ServedRun(KilledRun):
     """An extraction on a server, `tokenmill up`."""
 
     name = "server"
-    units_a_document = 3  # it is read, answered, and looked for
+    units_a_document = 3  # reading, answering and grounding
     _extraction_id: str | None = None
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
@@ -151,10 +151,10 @@ class ServedRun(KilledRun):
         place = ("--show-key", "--data-dir", "data", "--port", str(self._port), "--served-name", "demo")
         self._process = self._spawn("up", *place, *self.options, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
-        found = _EXPORT.match(self._process.stdout.readline())
-        if found is None:
+        match = _EXPORT.match(self._process.stdout.readline())
+        if match is None:
             raise RuntimeError((self.folder / "log").read_text()[-2000:])
-        self._client = openai.OpenAI(base_url=found[1], api_key=found[2])
+        self._client = openai.OpenAI(base_url=match[1], api_key=match[2])
         if self._extraction_id is None:
             self._extraction_id = self._create()
 
@@ -164,22 +164,22 @@ class ServedRun(KilledRun):
         return 0
 
     def has_ended(self) -> bool:
-        told = self._asked("GET", f"/extractions/{self._extraction_id}").json()
-        if told["status"] in ("failed", "cancelled"):
-            raise RuntimeError(told["reason"])
-        return bool(told["status"] == "completed")
+        extraction = self._request("GET", f"/extractions/{self._extraction_id}").json()
+        if extraction["status"] in ("failed", "cancelled"):
+            raise RuntimeError(extraction["reason"])
+        return bool(extraction["status"] == "completed")
 
     def billed(self) -> Billed | None:
         return _billed(self._database_url(), self.folder / "data" / "objects")
 
     def records(self) -> list[dict[str, Any]]:
-        found, after = [], "0"
+        records, after = [], "0"
         while True:
-            page = self._asked("GET", f"/extractions/{self._extraction_id}/results?after={after}&limit={_PAGE}")
-            found += [json.loads(line) for line in page.text.splitlines()]
+            page = self._request("GET", f"/extractions/{self._extraction_id}/results?after={after}&limit={_PAGE}")
+            records += [json.loads(line) for line in page.text.splitlines()]
             after = page.headers["x-next-after"]
             if page.headers["x-has-more"] == "false":
-                return found
+                return records
 
     def _create(self) -> str:
         assert self._client is not None, "it has started"
@@ -187,15 +187,15 @@ class ServedRun(KilledRun):
             self._client.files.create(file=path, purpose="user_data").id
             for path in sorted((self.folder / "in").iterdir())
         ]
-        collection = self._asked("POST", "/collections", {"name": "kills"}).json()["id"]
+        collection = self._request("POST", "/collections", {"name": "kills"}).json()["id"]
         for first in range(0, len(ids), _PAGE):
-            self._asked("POST", f"/collections/{collection}/documents", {"file_ids": ids[first : first + _PAGE]})
+            self._request("POST", f"/collections/{collection}/documents", {"file_ids": ids[first : first + _PAGE]})
         schema = json.loads(SCHEMA_PATH.read_text())
-        asked = {"collection_id": collection, "schema": schema, "model": "demo"}
-        extraction_id: str = self._asked("POST", "/extractions", asked).json()["id"]
+        body = {"collection_id": collection, "schema": schema, "model": "demo"}
+        extraction_id: str = self._request("POST", "/extractions", body).json()["id"]
         return extraction_id
 
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
         assert self._client is not None, "it has started"
         if method == "GET":
             return self._client.get(path, cast_to=httpx.Response)
@@ -209,14 +209,14 @@ RUNS: tuple[type[KilledRun], ...] = (EmbeddedRun, ServedRun)
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without what points at a service of somebody else."""
+    """Return this environment without variables that point to another service."""
     return {
         name: value for name, value in os.environ.items() if name not in ("TOKENMILL_BASE_URL", "TOKENMILL_API_KEY")
     }
 
 
 def _counts(url: str) -> tuple[int, int]:
-    """Return how many results there are, and how many batches are open."""
+    """Return the numbers of results and of open batches."""
     with psycopg.connect(url, connect_timeout=2) as connection:
         results = connection.execute("SELECT count(*) FROM result").fetchall()[0][0]
         return int(results), int(connection.execute(_OPEN).fetchall()[0][0])
@@ -224,11 +224,11 @@ def _counts(url: str) -> tuple[int, int]:
 
 def _billed(url: str, objects: Path) -> Billed:
     with psycopg.connect(url, connect_timeout=2) as connection:
-        taken, given = connection.execute(_LEDGER).fetchall()[0]
+        input_tokens, output_tokens = connection.execute(_LEDGER).fetchall()[0]
     with ExitStack() as closing:
         engine = connect(url)
         closing.callback(engine.dispose)
         session = closing.enter_context(transaction(sessions(engine)))
-        found = audit(session, storage=Storage(objects.as_uri()))
-    findings = tuple(f"{each.subject}: {each.message}" for each in found)
-    return Billed(input_tokens=int(taken), output_tokens=int(given), findings=findings)
+        report = audit(session, storage=Storage(objects.as_uri()))
+    findings = tuple(f"{each.subject}: {each.message}" for each in report)
+    return Billed(input_tokens=int(input_tokens), output_tokens=int(output_tokens), findings=findings)

@@ -1,7 +1,7 @@
-"""Extract documents, some of them broken, while every process is killed again and again; tell what came of each.
+"""Extract documents, some of them broken, while every process is killed repeatedly; report the outcome of each.
 
-What must come out: a record for each document, in their order; the broken ones with their codes, the others with
-fields; and as many tokens in the records as in the ledger.
+Expected: a record for each document, in order; the broken ones with their codes, the others with fields; and the same
+number of tokens in the records as in the ledger.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a run that was killed."""
+    """The outcome of a run that was killed."""
 
     run: str
     num_documents: int
     num_broken: int
     killed_at: tuple[int, ...]
-    """Units of work that were done at each kill."""
+    """Completed units of work at each kill."""
     num_once: int
     """Documents that have one record, at their place in the order."""
     num_as_expected: int
-    """Of those: with fields, or broken with the code of that."""
+    """Of those: with fields, or broken with the expected code."""
     codes: Mapping[str, int]
     input_tokens: int
     output_tokens: int
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether every document came out once as it should, and was billed once."""
+        """Return whether every document came out once as expected, and was billed once."""
         if self.billed is None or self.billed.findings:
             return False
         is_billed = (self.billed.input_tokens, self.billed.output_tokens) == (self.input_tokens, self.output_tokens)
@@ -62,15 +62,17 @@ class Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what came out, or JSON; return 1 where anything is missing, repeated, or billed otherwise."""
+    """Print the outcome, or JSON; return 1 if anything is missing, repeated, or billed differently."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction kills", description=__doc__)
     parser.add_argument("--documents", type=natural, default=2000)
     parser.add_argument("--broken", type=fraction, default=0.05, help="share of the documents that cannot be read")
     parser.add_argument("--kills", type=natural, default=5)
-    parser.add_argument("--run", choices=[each.name for each in RUNS], action="append", help="else both, in turns")
+    parser.add_argument(
+        "--run", choices=[each.name for each in RUNS], action="append", help="default: both, one after the other"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    arguments, options = parser.parse_known_args(argv)  # the others go to `extract` or `up`, such as --model
+    arguments, options = parser.parse_known_args(argv)  # others are passed to `extract` or `up`, such as --model
     outcomes = []
     for kind in RUNS:
         if arguments.run is None or kind.name in arguments.run:
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_files(folder: Path, count: int, *, broken: float, seed: int) -> dict[str, str | None]:
-    """Write documents into a new folder; return the code that each is expected to fail with, None for fields."""
+    """Write documents into a new folder; return the code with which each is expected to fail, None for fields."""
     folder.mkdir()
     draw = random.Random(f"kills/{seed}")
     places = set(draw.sample(range(count), round(broken * count)))
@@ -109,7 +111,7 @@ def make_files(folder: Path, count: int, *, broken: float, seed: int) -> dict[st
 
 
 def killed(run: KilledRun, expected: Mapping[str, str | None], *, kills: int, seed: int) -> Outcome:
-    """Run it to its end, killed so often on the way, at moments drawn from the seed; return what came out."""
+    """Run to the end with `kills` kills at moments drawn from the seed; return the outcome."""
     draw = random.Random(f"kills/{seed}/{run.name}")
     work = len(expected) * run.units_a_document
     targets = sorted(draw.randrange(1, work) for _ in range(kills))
@@ -127,13 +129,13 @@ def killed(run: KilledRun, expected: Mapping[str, str | None], *, kills: int, se
 
 
 def _until(run: KilledRun, target: int | None) -> int:
-    """Wait until so much is done, or all; return how much that is."""
+    """Wait until `target` units are done, or all; return the number of completed units."""
     while True:
-        done = run.progress()
-        if target is not None and done >= target:
-            return done
+        completed = run.progress()
+        if target is not None and completed >= target:
+            return completed
         if run.has_ended():
-            return done
+            return completed
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -143,8 +145,8 @@ def _outcome(run: KilledRun, expected: Mapping[str, str | None], killed_at: list
     times = Counter(names)
     once = [
         record
-        for name, found, record in zip(expected, names, records, strict=False)
-        if name == found and times[name] == 1
+        for name, actual, record in zip(expected, names, records, strict=False)
+        if name == actual and times[name] == 1
     ]
     codes = [_code(record) for record in once]
     return Outcome(
@@ -168,22 +170,22 @@ def _code(record: Mapping[str, Any]) -> str | None:
     return None if record["error"] is None else str(record["error"]["code"])
 
 
-def _print(found: Outcome) -> None:
-    codes = ", ".join(f"{code} {count}" for code, count in sorted(found.codes.items())) or "none"
-    billed = "nobody saw it"
-    if found.billed is not None:
-        billed = f"{found.billed.input_tokens:,} in, {found.billed.output_tokens:,} out"
-    told = {
-        "documents": f"{found.num_documents:,}, {found.num_broken:,} of them broken",
-        "killed": f"{len(found.killed_at)} times, at {', '.join(map(str, found.killed_at))} units of work",
-        "with one record": f"{found.num_once:,}",
-        "of them as expected": f"{found.num_as_expected:,}",
+def _print(outcome: Outcome) -> None:
+    codes = ", ".join(f"{code} {count}" for code, count in sorted(outcome.codes.items())) or "none"
+    billed = "unknown"
+    if outcome.billed is not None:
+        billed = f"{outcome.billed.input_tokens:,} in, {outcome.billed.output_tokens:,} out"
+    rows = {
+        "documents": f"{outcome.num_documents:,}, {outcome.num_broken:,} of them broken",
+        "killed": f"{len(outcome.killed_at)} times, at {', '.join(map(str, outcome.killed_at))} units of work",
+        "with one record": f"{outcome.num_once:,}",
+        "of them as expected": f"{outcome.num_as_expected:,}",
         "codes": codes,
-        "tokens of the records": f"{found.input_tokens:,} in, {found.output_tokens:,} out",
+        "tokens of the records": f"{outcome.input_tokens:,} in, {outcome.output_tokens:,} out",
         "tokens of the ledger": billed,
-        "the audit finds": "nothing" if found.billed and not found.billed.findings else str(found.billed),
-        "seconds": f"{found.seconds:.0f}, at a load of {os.getloadavg()[0]:.1f}",
+        "the audit finds": "nothing" if outcome.billed and not outcome.billed.findings else str(outcome.billed),
+        "seconds": f"{outcome.seconds:.0f}, at a load of {os.getloadavg()[0]:.1f}",
     }
-    print(f"{found.run}")
-    for name, value in told.items():
+    print(f"{outcome.run}")
+    for name, value in rows.items():
         print(f"  {name:24}{value}")

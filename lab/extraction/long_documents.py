@@ -1,7 +1,7 @@
-"""Measure `tokenmill extract` on documents much longer than the model's context: one page of each states the fields.
+"""Measure `tokenmill extract` on documents much longer than the model's context, in which one page states the fields.
 
-The other pages are prose and columns of a few words over and over, the fields' own among them. The page is in a layout
-that the demo model was not trained on.
+The other pages repeat prose and columns of a few words, including the fields' own. The demo model was not trained on
+the page's layout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lab.extraction.pdf_writer import write_pdf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongDocument:
-    """A PDF, the page that states the fields, counted from 0, and their values; None for one that it does not state."""
+    """A PDF, the index of the page that states the fields, and their values; None for a field that is not stated."""
 
     content: bytes
     page: int
@@ -39,13 +39,13 @@ class LongDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Of all documents together."""
+    """The results of all documents together."""
 
     num_values: int
-    """That are stated."""
+    """Stated values."""
     num_right: int
     num_placed: int
-    """Of the right ones that must stand in the document: those that were found on the page."""
+    """Of the right values that must be in the document: those located on the page."""
     num_to_place: int
     num_null: int
     """Fields that no page states."""
@@ -54,15 +54,15 @@ class Measured:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what was right, and each value that was not, or JSON."""
+    """Print the results and each wrong value, or JSON."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction long_documents", description=__doc__)
     parser.add_argument("--documents", type=natural, default=3)
     parser.add_argument("--pages", type=natural, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    arguments, options = parser.parse_known_args(argv)  # the others are those of `tokenmill extract`, such as --model
-    made = [make_document(arguments.pages, seed=arguments.seed + number) for number in range(arguments.documents)]
-    measured = measure(made, _extracted(made, options))
+    arguments, options = parser.parse_known_args(argv)  # others are options of `tokenmill extract`, such as --model
+    documents = [make_document(arguments.pages, seed=arguments.seed + number) for number in range(arguments.documents)]
+    measured = measure(documents, _extracted(documents, options))
     if arguments.json:
         print(json.dumps(asdict(measured), indent=2))
         return 0
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_document(num_pages: int, *, seed: int) -> LongDocument:
-    """Make a document whose one page of fields is drawn among the others."""
+    """Make a document in which the page of fields has a random position."""
     draw = random.Random(seed)
     facts = draw_facts(draw)
     number = draw.randrange(num_pages)
@@ -84,7 +84,7 @@ def make_document(num_pages: int, *, seed: int) -> LongDocument:
     stated = gold(facts, shown(write_pdf([page]), "page.pdf"))
     content = write_pdf([*others[:number], page, *others[number + 1 :]])
     return LongDocument(
-        content=content, page=number, fields={name: found and found[0] for name, found in stated.items()}
+        content=content, page=number, fields={name: value and value[0] for name, value in stated.items()}
     )
 
 
@@ -102,7 +102,7 @@ def _extracted(documents: Sequence[LongDocument], options: Sequence[str]) -> lis
 
 
 def measure(documents: Sequence[LongDocument], records: Sequence[Mapping[str, Any]]) -> Measured:
-    """Return how much of the records is right; of a document that failed nothing is but its nulls."""
+    """Return how many values of the records are right; a failed document counts as all null."""
     leaves = {leaf.name: leaf for leaf in FieldSchema.parse(SCHEMA_PATH.read_bytes()).leaves}
     answers = [each for pair in zip(documents, records, strict=True) for each in _answers(*pair)]
     stated = [each for each in answers if each.stated is not None]
@@ -129,14 +129,14 @@ class _Answer:
 
 
 def _answers(document: LongDocument, record: Mapping[str, Any]) -> list[_Answer]:
-    """Return an answer for each field; of a document that failed each is null."""
-    found = {each["path"]: each for each in record["evidence"]}
+    """Return an answer for each field; for a failed document each is null."""
+    evidence = {each["path"]: each for each in record["evidence"]}
     return [
         _Answer(
             name=name,
-            value=found[name]["value"] if name in found else None,
+            value=evidence[name]["value"] if name in evidence else None,
             stated=stated,
-            is_placed=name in found and {span["page"] for span in found[name]["spans"]} == {document.page},
+            is_placed=name in evidence and {span["page"] for span in evidence[name]["spans"]} == {document.page},
         )
         for name, stated in document.fields.items()
     ]

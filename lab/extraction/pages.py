@@ -1,6 +1,6 @@
-"""Make pages from a seed: prose, two columns, and invoices with a table of positions.
+"""Generate pages from a seed: prose, two columns, and invoices with a table of line items.
 
-Knows the page's size and one font's mean width; the words mean nothing.
+Uses the page's size and one font's mean width; the words mean nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _WORDS = (
     *("customer", "quarter", "report"),
 )
 _LEADING, _SIZE, _MARGIN = 13.0, 10.0, 56.0
-_MEAN_WIDTH = 5.0  # of a letter of 10 points
+_MEAN_WIDTH = 5.0  # of a letter at 10 points
 
 
 def make_pdf(num_pages: int, seed: int) -> bytes:
-    """Return a PDF of so many pages, a third of each kind."""
+    """Return a PDF of `num_pages` pages, a third of each kind."""
     draw = random.Random(seed)
     kinds = (_prose, _columns, _invoice)
     return write_pdf([PdfPage(words=tuple(kinds[number % 3](draw))) for number in range(num_pages)])
 
 
 def make_pages(num_pages: int, *, seed: int) -> list[PdfPage]:
-    """Return pages of prose and of two columns in turn."""
+    """Return pages of prose and of two columns, alternating."""
     draw = random.Random(seed)
     return [PdfPage(words=tuple((_prose, _columns)[number % 2](draw))) for number in range(num_pages)]
 

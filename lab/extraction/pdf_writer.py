@@ -1,6 +1,6 @@
-"""Write PDFs: text in Helvetica at given places, and pictures. Enough to measure and test readers with.
+"""Write PDFs: text in Helvetica at given positions, and pictures. Enough to measure and test readers.
 
-Knows the file format's frame and one font; lays nothing out.
+Writes one font, and computes no layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _FONT = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Text from a point on: its baseline, in points from the top left, turned by so many degrees to the left."""
+    """Text at its baseline's start, in points from the top left, rotated to the left in degrees."""
 
     x: float
     y: float
@@ -24,7 +24,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture in grey from (x, y), its top left; `pixels` are rows of bytes."""
+    """A grey picture with its top left at (x, y); `pixels` are rows of bytes."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PdfPage:
-    """What stands on a page; `rotation` is by how many degrees to the right a reader turns it."""
+    """The content of a page; readers rotate it to the right by `rotation` degrees."""
 
     words: tuple[Words, ...] = ()
     pictures: tuple[Picture, ...] = ()
@@ -45,12 +45,12 @@ class PdfPage:
 
 
 def write_pdf(pages: list[PdfPage]) -> bytes:
-    """Return a PDF of some pages. Raises UnicodeEncodeError for what Windows-1252 does not have."""
+    """Return a PDF of these pages. Raises UnicodeEncodeError for characters outside Windows-1252."""
     return frame(pdf_objects(pages))
 
 
 def pdf_objects(pages: list[PdfPage]) -> list[bytes]:
-    """Return the objects of a PDF, whose numbers are their places from 1 on; the first is the catalog."""
+    """Return the objects of a PDF, numbered by position from 1 on; the first is the catalog."""
     first = 4
     kids = b" ".join(b"%d 0 R" % (first + 2 * number) for number in range(len(pages)))
     tree = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages))
@@ -64,7 +64,7 @@ def pdf_objects(pages: list[PdfPage]) -> list[bytes]:
 
 
 def frame(objects: list[bytes], trailer: bytes = b"") -> bytes:
-    """Return the file around some objects: header, table of places, trailer."""
+    """Return a file of these objects: header, cross-reference table, trailer."""
     parts, places, place = [b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"], [], 0
     place = len(parts[0])
     for number, content in enumerate(objects, start=1):

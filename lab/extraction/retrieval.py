@@ -1,7 +1,7 @@
-"""How good BM25, vectors and both together find the documents that people found relevant, in a file that is given.
+"""Measure how well BM25, vectors and both together retrieve the relevant documents of a given file.
 
-Knows no collection: each line of the file is a document or a query, `{"kind": "document", "id", "text"}` or
-`{"kind": "query", "id", "text", "relevant": [ids]}`. A document is one passage.
+Each line of the file is a document or a query, `{"kind": "document", "id", "text"}` or `{"kind": "query", "id", "text",
+"relevant": [ids]}`. A document is one passage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """Documents by their ids, and questions about them."""
+    """Documents by their ids, and queries."""
 
     documents: Mapping[str, str]
     queries: Sequence[Query]
@@ -53,17 +53,17 @@ class Collection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one way of ranking reached, means over the queries."""
+    """Results of one ranking method, means over the queries."""
 
     way: str
     ndcg_at_10: float
     recall_at_100: float
     milliseconds: float
-    """Of wall time, for one query; the making of vectors is not counted."""
+    """Wall time per query, without the embedding."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one row for each way of ranking, or JSON."""
+    """Print one row for each ranking method, or JSON."""
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction retrieval", description=__doc__)
     parser.add_argument("path", type=Path, help="a JSON Lines file of documents and queries, gzipped or not")
     parser.add_argument("--model", help="folder of an encoder, for vectors too")
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(path: Path) -> Collection:
-    """Read a file."""
+    """Read a collection from a file."""
     documents: dict[str, str] = {}
     queries: list[Query] = []
     for line in _lines(path):
@@ -101,7 +101,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure(collection: Collection, *, model: str | None, language: str, threads: int) -> list[Outcome]:
-    """Return what is reached by words, and, with a model, by vectors and by both."""
+    """Return the results by words, and, with a model, by vectors and by both."""
     texts, questions = list(collection.documents.values()), [query.text for query in collection.queries]
     if model is None:
         index = index_of(collection, language=language)
@@ -123,7 +123,7 @@ def index_of(
     embedding: EmbeddingSignature | None = None,
     vectors: Floats | None = None,
 ) -> Index:
-    """Make an index in which every document is one passage."""
+    """Build an index in which every document is one passage."""
     signature = Signature(cutter="whole", tokenizer_sha256="", language=language, embedding=embedding)
     documents = (
         (name, text, [Passage(start=0, end=len(text), num_tokens=0)]) for name, text in collection.documents.items()
@@ -131,9 +131,9 @@ def index_of(
     return Index([build(documents, signature, vectors=vectors)])
 
 
-def ndcg(relevant: frozenset[str], found: Sequence[str], depth: int = 10) -> float:
-    """Return the discounted gain of what was found, by that of the best that could be; every relevant one gains 1."""
-    gained = sum(1 / math.log2(place + 2) for place, name in enumerate(found[:depth]) if name in relevant)
+def ndcg(relevant: frozenset[str], names: Sequence[str], depth: int = 10) -> float:
+    """Return the discounted gain of `names` relative to the best possible; every relevant one gains 1."""
+    gained = sum(1 / math.log2(place + 2) for place, name in enumerate(names[:depth]) if name in relevant)
     return gained / sum(1 / math.log2(place + 2) for place in range(min(depth, len(relevant))))
 
 
@@ -141,8 +141,8 @@ def _outcome(way: str, collection: Collection, index: Index, rank: Callable[[], 
     started = time.perf_counter()
     rankings = rank()
     seconds = time.perf_counter() - started
-    found = [[index.place(hit.row).document for hit in ranking] for ranking in rankings]
-    judged = list(zip((query.relevant for query in collection.queries), found, strict=True))
+    results = [[index.place(hit.row).document for hit in ranking] for ranking in rankings]
+    judged = list(zip((query.relevant for query in collection.queries), results, strict=True))
     return Outcome(
         way=way,
         ndcg_at_10=statistics.mean(ndcg(relevant, names) for relevant, names in judged),
@@ -154,7 +154,7 @@ def _outcome(way: str, collection: Collection, index: Index, rank: Callable[[], 
 def _embedded(model: str, groups: Sequence[list[str]], *, threads: int) -> tuple[EmbeddingSignature, list[Floats]]:
     torch.set_num_threads(threads)
     embedder = Embedder(model)
-    made = [embedder.embed(texts) for texts in groups]
-    print(f"{sum(made[0].truncated)} documents are longer than {embedder.max_tokens} tokens", file=sys.stderr)
+    batches = [embedder.embed(texts) for texts in groups]
+    print(f"{sum(batches[0].truncated)} documents are longer than {embedder.max_tokens} tokens", file=sys.stderr)
     signature = EmbeddingSignature(model_sha256=model, pooling="of the model", dimensions=embedder.dimensions)
-    return signature, [each.vectors for each in made]
+    return signature, [each.vectors for each in batches]

@@ -1,9 +1,9 @@
-"""Measure how long a page takes to become a record while strangers have the worst files read that there are.
+"""Measure how long a page takes to become a record while other tenants have the slowest possible files read.
 
 python -m lab.extraction.slow_documents [--strangers 1,8] [--tokenmill OTHER/.venv/bin/tokenmill]
 
-Starts a stack of its own, of any revision, with the demo model. A tenant extracts fields of one page again and again:
-alone, then beside k tenants of whom each has 1,000 files that cost a reader as much as a file can, then alone again.
+Starts its own stack, of any revision, with the demo model. A tenant extracts the fields of one page repeatedly: alone,
+then beside k other tenants, each with 1,000 files that take a reader's maximum of time or memory, then alone again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOAD = "load averages of a minute, before and after"
 
 
 class Tenant:
-    """One that has documents read."""
+    """A tenant that has documents read."""
 
     def __init__(self, base_url: str, api_key: str) -> None:
         self._http = httpx.Client(
@@ -41,27 +41,27 @@ class Tenant:
         )
 
     def extract(self, contents: Mapping[str, bytes]) -> str:
-        """Upload documents and ask for their fields; return the extraction's id."""
+        """Upload documents and start an extraction; return its id."""
         collection = self._post("/collections", {"name": f"documents {time.monotonic_ns()}"})["id"]
         ids = [self._upload(name, content) for name, content in contents.items()]
         for start in range(0, len(ids), 500):
             self._post(f"/collections/{collection}/documents", {"file_ids": ids[start : start + 500]})
-        asked = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "completion_window": "24h"}
-        return str(self._post("/extractions", asked)["id"])
+        body = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "completion_window": "24h"}
+        return str(self._post("/extractions", body)["id"])
 
     def seconds(self, name: str, content: bytes) -> float:
-        """Return how long a document takes to become a record, from the question on."""
+        """Return the time from the request to a document's record."""
         collection = self._post("/collections", {"name": name})["id"]
         file_id = self._upload(name, content)
         self._post(f"/collections/{collection}/documents", {"file_ids": [file_id]})
-        asked = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "completion_window": "24h"}
+        body = {"collection_id": collection, "schema": _SCHEMA, "model": "demo", "completion_window": "24h"}
         started = time.monotonic()
-        extraction = self._post("/extractions", asked)["id"]
-        while (found := self._get(f"/extractions/{extraction}"))["ended_at"] is None:
+        extraction = self._post("/extractions", body)["id"]
+        while (result := self._get(f"/extractions/{extraction}"))["ended_at"] is None:
             time.sleep(_POLL_SECONDS)
-        taken = time.monotonic() - started
-        assert found["document_counts"]["completed"] == 1, found
-        return taken
+        duration = time.monotonic() - started
+        assert result["document_counts"]["completed"] == 1, result
+        return duration
 
     def cancel(self, extraction_id: str) -> None:
         self._post(f"/extractions/{extraction_id}/cancel", {})
@@ -78,19 +78,19 @@ class Tenant:
 
 
 def new_tenant(stack: OwnStack, tokenmill: str, name: str) -> Tenant:
-    """Make a tenant with a key."""
+    """Create a tenant with a key."""
     environment = {**os.environ, "TOKENMILL_DATABASE_URL": stack.database_url}
 
     def run(*arguments: str) -> str:
-        done = subprocess.run([tokenmill, *arguments], env=environment, check=True, capture_output=True, text=True)
-        return done.stdout.split()[-1]
+        process = subprocess.run([tokenmill, *arguments], env=environment, check=True, capture_output=True, text=True)
+        return process.stdout.split()[-1]
 
     run("tenants", "create", name)
     return Tenant(stack.base_url, run("keys", "create", name))
 
 
 def files_of_a_stranger(number: int) -> dict[str, bytes]:
-    """Return files that cost a reader all its time, or all its memory, in turns."""
+    """Return files that take all of a reader's time, or all its memory, alternating."""
     kinds = {
         "form.pdf": worst_files.form_of_itself(),
         "layers.pdf": worst_files.packed_three_times(128 << 20),
@@ -106,7 +106,7 @@ def times(tenant: Tenant, papers: Sequence[tuple[str, bytes]]) -> list[float]:
 
 
 def measure(stack: OwnStack, tokenmill: str, *, num_strangers: int, num_files: int, num_pages: int) -> None:
-    """Print the times of a tenant alone, beside strangers, and alone again."""
+    """Print the times of a tenant alone, beside others, and alone again."""
     load = os.getloadavg()[0]
     first, *papers = [(paper.name, paper.content) for paper in make_papers(3 * num_pages + 1, seed=num_strangers)]
     tenant = new_tenant(stack, tokenmill, f"tenant-{num_strangers}")
@@ -114,30 +114,32 @@ def measure(stack: OwnStack, tokenmill: str, *, num_strangers: int, num_files: i
     strangers = [new_tenant(stack, tokenmill, f"stranger-{num_strangers}-{n}") for n in range(num_strangers)]
     times(tenant, [first])  # readers start with the first document
     alone = times(tenant, papers[:num_pages])
-    asked = [stranger.extract(files) for stranger in strangers]
+    extractions = [stranger.extract(files) for stranger in strangers]
     while stack.query(_UNDER_WAY) < min(num_strangers, 3):
         time.sleep(_POLL_SECONDS)
     beside = times(tenant, papers[num_pages : 2 * num_pages])
-    for stranger, extraction in zip(strangers, asked, strict=True):
+    for stranger, extraction in zip(strangers, extractions, strict=True):
         stranger.cancel(extraction)
     while stack.query(_UNDER_WAY):
         time.sleep(_POLL_SECONDS)
     alone += times(tenant, papers[2 * num_pages :])
     ratios = [statistics.median(beside) / statistics.median(alone), max(beside) / statistics.median(alone)]
     print(f"{num_strangers} strangers with {num_files:,} files each:", flush=True)
-    for told, found in (("alone", alone), ("beside them", beside)):
-        print(f"  {told}: {statistics.median(found):.2f} s ({min(found):.2f} to {max(found):.2f})", flush=True)
+    for label, seconds in (("alone", alone), ("beside them", beside)):
+        print(f"  {label}: {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})", flush=True)
     print(f"  {ratios[0]:.2f} times as long, the longest {ratios[1]:.2f} times", flush=True)
     print(f"  {_LOAD}: {load:.1f}, {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main() -> None:
-    told = __doc__.partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m lab.extraction.slow_documents", description=told)
-    parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
-    parser.add_argument("--strangers", type=naturals, default=[1, 8], help="how many there are, one after the other")
-    parser.add_argument("--files", type=natural, default=1000, help="of each stranger")
-    parser.add_argument("--pages", type=natural, default=5, help="how often a page is extracted beside them")
+    description = __doc__.partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m lab.extraction.slow_documents", description=description)
+    parser.add_argument("--tokenmill", default="tokenmill", help="tokenmill executable of the revision to measure")
+    parser.add_argument(
+        "--strangers", type=naturals, default=[1, 8], help="numbers of other tenants, measured one after the other"
+    )
+    parser.add_argument("--files", type=natural, default=1000, help="files of each other tenant")
+    parser.add_argument("--pages", type=natural, default=5, help="how often the page is extracted beside them")
     arguments = parser.parse_args()
     with own_stack(arguments.tokenmill, environment={}) as stack:
         for number in arguments.strangers:

@@ -1,7 +1,7 @@
-"""Ask documents for hundreds of fields in groups: how many are answered, and what is said of those that are not.
+"""Ask documents for hundreds of fields in groups: how many are answered, and the reasons for those that are not.
 
-The schema is the demo's, with as many more fields as are wanted, which no document has. Each made page is asked twice:
-once for every group, and once with what was left out asked again.
+The schema is the demo's plus more fields, which no document has. Each generated page is extracted twice: asking once
+for every group, and asking again for fields that were left out.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _KINDS: tuple[dict[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What became of all fields of all documents."""
+    """The outcome of all fields of all documents."""
 
     again: bool
     num_fields: int
     num_failed: int
     """Documents without a record."""
     valid: float
-    """The share of records that the schema accepts."""
+    """The share of records that match the schema."""
     unanswered: Mapping[str, int]
-    """Fields without an answer, by the reason that their record tells."""
+    """Fields without an answer, by the reason in their record."""
     num_silent: int
     """Fields without an answer or a reason."""
     output_tokens: int
@@ -57,7 +57,7 @@ class Measured:
 
 
 def wide_schema(num_fields: int) -> dict[str, Any]:
-    """Return the demo's schema with more fields, that no document has."""
+    """Return the demo's schema with additional fields that no document has."""
     schema: dict[str, Any] = json.loads(SCHEMA_PATH.read_text())
     fields = schema["properties"]
     for number in range(len(fields), num_fields):
@@ -71,10 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tokenmill bench extraction wide", description=__doc__)
     parser.add_argument("--documents", type=int, default=3)
     parser.add_argument("--fields", type=int, default=369)
-    parser.add_argument("--max-tokens", type=int, default=384, help="of an answer")
+    parser.add_argument("--max-tokens", type=int, default=384, help="maximum tokens of an answer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    arguments, options = parser.parse_known_args(argv)  # the others are those of `tokenmill extract`, such as --model
+    arguments, options = parser.parse_known_args(argv)  # others are options of `tokenmill extract`, such as --model
     options += ["--max-tokens", str(arguments.max_tokens)]
     measured = [
         _measured(arguments.documents, arguments.fields, seed=arguments.seed, again=again, options=options)
@@ -95,17 +95,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measured(num_documents: int, num_fields: int, *, seed: int, again: bool, options: Sequence[str]) -> Measured:
     schema, started = wide_schema(num_fields), time.monotonic()
     records = _extracted(num_documents, schema, seed, [*options, *([] if again else ["--no-again"])])
-    done = [record for record in records if record["error"] is None]
+    completed = [record for record in records if record["error"] is None]
     is_valid = jsonschema_rs.validator_for(FieldSchema.parse(schema).output_schema()).is_valid
-    evidence = [each for record in done for each in record["evidence"]]
+    evidence = [each for record in completed for each in record["evidence"]]
     reasons = Counter(reason for each in evidence for reason in each["reasons"] if reason.startswith(UNANSWERED))
     return Measured(
         again=again,
         num_fields=num_documents * num_fields,
-        num_failed=num_documents - len(done),
-        valid=sum(is_valid(record["fields"]) for record in done) / max(1, len(done)),
+        num_failed=num_documents - len(completed),
+        valid=sum(is_valid(record["fields"]) for record in completed) / max(1, len(completed)),
         unanswered=dict(reasons.most_common()),
-        num_silent=len(done) * num_fields - len(evidence),
+        num_silent=len(completed) * num_fields - len(evidence),
         output_tokens=sum(record["usage"]["output_tokens"] for record in records),
         seconds=time.monotonic() - started,
     )
@@ -131,15 +131,15 @@ def _extracted(
 
 def _print(measured: Measured) -> None:
     num_unanswered = sum(measured.unanswered.values())
-    told = {
-        "asked once" if not measured.again else "and again in halves": "",
+    rows = {
+        "asked once" if not measured.again else "asked again in halves": "",
         "  schema-valid records": f"{measured.valid:.1%}",
         "  documents without a record": measured.num_failed,
-        "  fields without an answer": f"{num_unanswered} of {measured.num_fields}, {measured.num_silent} in silence",
+        "  fields without an answer": f"{num_unanswered} of {measured.num_fields}, {measured.num_silent} unexplained",
         "  output tokens": f"{measured.output_tokens:,}",
-        "  seconds": f"{measured.seconds:.0f}, all that had to be started with it",
+        "  seconds": f"{measured.seconds:.0f}, including startup",
     }
-    for name, value in told.items():
+    for name, value in rows.items():
         print(f"{name:38}{value}".rstrip())
     for reason, count in measured.unanswered.items():
         print(f"{count:>8}  {reason}")

@@ -1,8 +1,8 @@
-"""Small files that cost whoever reads them without a limit minutes, or gigabytes.
+"""Small files that take minutes or gigabytes to read without limits.
 
 python -m lab.extraction.worst_files [NAME]
 
-Reads each of them, or one, with the default limits: how it ends, in what time, and the most memory of a process.
+Reads each of them, or one, with the default limits, and prints the result, the time and the peak memory of a process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PARTS = {
 
 
 def form_of_itself() -> bytes:
-    """Return a PDF whose page draws a form that draws itself, twice."""
+    """Return a PDF whose page draws a form that draws itself twice."""
     objects = pdf_objects([PdfPage()])
     form = len(objects) + 1
     objects[-2] = objects[-2].replace(b"/XObject <<", b"/XObject << /X %d 0 R" % form)
@@ -56,7 +56,7 @@ def form_of_itself() -> bytes:
 
 
 def packed_three_times(num_bytes: int) -> bytes:
-    """Return a PDF whose page has so many bytes of operators, packed by Flate three times."""
+    """Return a PDF whose page has `num_bytes` of operators, compressed with Flate three times."""
     objects = pdf_objects([PdfPage()])
     packer, piece = zlib.compressobj(9), b"q Q " * (1 << 18)
     content = b"".join(packer.compress(piece) for _ in range(num_bytes // len(piece))) + packer.flush()
@@ -72,7 +72,7 @@ def far_cell() -> bytes:
 
 
 def long_text_in_many_cells(num_bytes: int = 20 << 20, num_cells: int = 2000) -> bytes:
-    """Return a workbook whose cells all have one long text."""
+    """Return a workbook whose cells all have the same long text."""
     rows = (f'<row r="{row}"><c r="A{row}" t="s"><v>0</v></c></row>' for row in range(1, num_cells + 1))
     return _workbook("".join(rows), text="a" * num_bytes)
 
@@ -102,7 +102,7 @@ _FILES: Mapping[str, Callable[[], bytes]] = {
 def _row(name: str) -> str:
     content, code = _FILES[name](), "read"
     with DocumentReader() as reader:
-        _ = reader.parsers  # so that its process is there
+        _ = reader.parsers  # starts its process
         began = time.monotonic()
         try:
             reader.read(content, name)
@@ -121,7 +121,7 @@ def main() -> None:
         "| file | bytes | ends as | processor s | s by the clock | MiB, at most |\n|---|---|---|---|---|---|",
         flush=True,
     )
-    for name in _FILES:  # each in a process of its own: the most memory of children is never told anew
+    for name in _FILES:  # each in its own process: the peak memory of children is never reset
         subprocess.run([sys.executable, "-m", __spec__.name, name], check=True)
 
 
