@@ -12,6 +12,7 @@ OURS = {
     "features",
     "jobs",
     "kernels",
+    "lab",
     "migrations",
     "protocol",
     "tokenmill",
@@ -22,7 +23,7 @@ SQL = {"sqlalchemy", "psycopg", "alembic"}
 QUEUE = {"celery", "kombu", "redis"}
 TENSORS = {"torch", "transformers", "triton"}
 LATE = {
-    *(WEB | SQL | QUEUE | TENSORS | {"benchmarks"}),  # of an extra, or of a checkout
+    *(WEB | SQL | QUEUE | TENSORS | {"benchmarks", "lab"}),  # of an extra, or of a checkout
     *("huggingface_hub", "jsonschema_rs", "minijinja", "numpy", "obstore", "rapidfuzz"),
     *("httpx", "httpx2", "openai", "prometheus_client", "pydantic_settings", "rich", "yaml"),  # 10 to 400 ms each
     "importlib",
@@ -40,7 +41,8 @@ FORBIDDEN = {
     "jobs": (OURS - {"jobs", "migrations", "protocol", "tokenmill"}) | WEB | QUEUE | TENSORS,
     "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
     "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
-    "benchmarks": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
+    "benchmarks": {"api", "cli", "lab", "workers", "typer", "click"} | WEB | QUEUE,
+    "lab": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
     "tokenmill": (OURS - {"tokenmill"}) | WEB | SQL | QUEUE | TENSORS,
     "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
 }
@@ -75,19 +77,22 @@ FLOORS = {
         ["errors", "interrupts", "stats"],
         ["outputs", "structured", "gguf", "detokenizer"],
         ["config", "params", "tokenizer"],
-        ["intake", "prompts", "text", "scheduling"],
+        ["prompts", "text", "scheduling"],
         ["models", "child_output"],
-        ["device", "pooling", "speculation", "work"],
-        ["grammars", "step_loop"],
+        ["device", "pooling", "speculation"],
+        ["grammars"],
         ["sampling"],
-        ["batch"],
+        ["loop"],
+        ["build"],
+        ["llm", "process"],
+        ["__init__"],
+    ],
+    "engine.loop": [
+        ["batch", "intake", "step_loop", "work"],
         ["pending", "warm_up"],
         ["recorder", "runner"],
         ["compute"],
         ["core"],
-        ["build"],
-        ["llm", "process"],
-        ["__init__"],
     ],
     "features": [
         ["feature"],
