@@ -1,4 +1,4 @@
-"""The most likely token of each row of logits. Knows no sampler.
+"""The most likely token of each row of logits.
 
     best_tokens(logits)[r] = min { t : logits[r, t] = max over all tokens of logits[r] }, NOT_FINITE where that
                              maximum is NaN or an infinity: of a row with a NaN it is NaN
@@ -21,8 +21,8 @@ __all__ = ["NOT_FINITE", "best_tokens"]
 def best_tokens(logits: Tensor) -> Tensor:
     """Return the first largest entry of each row of `[rows, vocab]` logits of any float, `[rows]` int64.
 
-    NOT_FINITE for a row with a NaN or with plus infinity, or whose every entry is minus infinity. Raises
-    `KernelInputError` without a vocabulary or where the last axis is not contiguous.
+    NOT_FINITE for a row with a NaN or with plus infinity, or with minus infinity everywhere. Raises `KernelInputError`
+    without a vocabulary or if the last axis is not contiguous.
     """
     is_right = logits.dim() == 2 and logits.shape[1] > 0 and logits.stride(1) == 1
     require(is_right, f"logits {tuple(logits.shape)} strides {logits.stride()}; give [rows, vocab], rows contiguous")

@@ -1,4 +1,4 @@
-"""Draw one token of each row from the whole distribution that its logits and a temperature make. Knows no sampler.
+"""Draw one token of each row from the whole distribution given by its logits and a temperature.
 
     w[t] = exp((logits[t] − max) / temperature)        token = min { t : Σ_{u ≤ t} w[u] > draw · Σ w }
 
@@ -19,7 +19,7 @@ def draw_from_logits(logits: Tensor, rows: Tensor, temperature: Tensor, draws: T
     """Return a token, int64, for each of the `rows` `[count]` int64 of logits `[num_rows, vocab]` of any float.
 
     `temperature` above 0 and `draws` in [0, 1) are fp32 `[count]`; all on the CPU, the last axis of logits contiguous.
-    A token of weight zero is never drawn. It is NOT_FINITE of best_token.py where `best_tokens` gives that.
+    A token of weight zero is never drawn. The result is NOT_FINITE of best_token.py where `best_tokens` returns that.
     Raises `KernelInputError`.
     """
     require(

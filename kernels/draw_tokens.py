@@ -1,14 +1,14 @@
-"""Draw a token from each row of probabilities, among its most likely ones. Knows no temperature and no seed.
+"""Draw a token from each row of probabilities, among its most likely ones.
 
     kept   = the tokens with fewer than top_k more likely ones (top_k 0: all);
              of these, the ones whose more likely ones have less than top_p of their mass (top_p 1: all)
     token  = the first one at which the kept mass so far, in the vocabulary's order, passes draw · the kept mass
 
-Equally likely tokens are kept or left out together, and the most likely ones are always kept. Sums in fp32, a row's in
-one order whatever the other rows. Source: Holtzman et al. 2020 (arXiv 1904.09751), section 3.1.
+Equally likely tokens are kept or dropped together, and the most likely ones are always kept. Sums in fp32; a row's sum
+has one order whatever the other rows. Source: Holtzman et al. 2020 (arXiv 1904.09751), section 3.1.
 
-The kernel sorts nothing and the host reads nothing: a row's least kept probability is found by cutting the range of its
-floats' bits, which are in the numbers' own order, into 16 parts, 8 times over. One program walks through one row.
+The kernel sorts nothing and the host reads nothing: a row's least kept probability is found by dividing the range of
+its floats' bits, which are ordered like the numbers, into 16 parts, 8 times over. One program handles one row.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -26,7 +26,7 @@ _BLOCK = 1024  # tokens at a time: 64 comparisons for each of 256 threads
 
 
 def draw_tokens(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Return `[rows]` int64; a token of probability 0 is drawn only where there is no other, and then it is token 0.
+    """Return `[rows]` int64; a token of probability 0 is drawn only if there is no other, and then it is token 0.
 
     Shapes: probabilities `[rows, vocab]` fp32, none negative, contiguous, their sum need not be 1; draws `[rows]` fp32
     in [0, 1), top_k `[rows]` int64, top_p `[rows]` fp32, contiguous, all on one device. Raises `KernelInputError`.
@@ -37,7 +37,7 @@ def draw_tokens(probabilities: Tensor, draws: Tensor, *, top_k: Tensor, top_p: T
 
 
 def check_rows(probabilities: Tensor, draws: Tensor, top_k: Tensor, top_p: Tensor) -> None:
-    """Raise `KernelInputError` for tensors that `draw_tokens` cannot take."""
+    """Raise `KernelInputError` for tensors that `draw_tokens` does not accept."""
     parameters = {"draws": draws, "top_k": top_k, "top_p": top_p}
     is_matrix = probabilities.dim() == 2 and probabilities.is_contiguous() and probabilities.dtype == torch.float32
     require(

@@ -1,10 +1,10 @@
-"""The one error of this package: a tensor that an op cannot take. Knows no op by name."""
+"""The error of this package: a tensor that an op does not accept."""
 
 from __future__ import annotations
 
 
 class KernelInputError(ValueError):
-    """Report a tensor whose shape, stride, dtype or device an op cannot take."""
+    """A tensor has a shape, stride, dtype or device that an op does not accept."""
 
 
 def require(condition: bool, message: str) -> None:

@@ -1,12 +1,12 @@
-"""A linear layer for inference; on a CPU its weight is packed once for what multiplies it there. Knows no model.
+"""A linear layer for inference; on a CPU its weight is packed once for the unit that multiplies it.
 
     y = x · Wᵀ + b        accumulation fp32, rounded once on the way out, or not at all
 
-A CPU takes the column panels of cpu/gemm/, by the unit that it is told or the best there is. One without any takes
-oneDNN's blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private operators of
-PyTorch (Inductor's CPU backend is built on them). All are tried once, with a product that is compared with `F.linear`,
-and a layer falls back to `F.linear` where none is there or right. choice/ decides between them for a model; README.md
-has the timings.
+A CPU uses the column panels of cpu/gemm/, with the given unit or the best available. One without any uses oneDNN's
+blocked layout: `torch.ops.mkldnn._reorder_linear_weight` and `_linear_pointwise` are private operators of PyTorch
+(Inductor's CPU backend is built on them). Each is tried once, with a product that is compared with `F.linear`, and
+a layer falls back to `F.linear` if none is available and correct. choice/ decides between them for a model;
+README.md has the timings.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kernels.cpu.gemm import panels, sums
 from kernels.cpu.gemm.host import Unit
 from kernels.errors import require
 
-# The number of rows that oneDNN lays the weight out for. The layout serves every number of rows; hints of 1 to 128 made
-# no difference above the noise on AVX512-BF16.
+# The number of rows for which oneDNN lays out the weight. The layout serves every number of rows; hints of 1 to 128
+# made no difference above the noise on AVX512-BF16.
 _ROWS_HINT = 32
 
 
 def padded_rows(rows: int) -> int:
-    """Return the number of rows that oneDNN is given: exact up to 16, then one of eight sizes per doubling.
+    """Return the number of rows passed to oneDNN: exact up to 16, then one of eight sizes per doubling.
 
     oneDNN keeps about 0.5 MB for every number of rows it meets, and for every shape of weight. 1 to 1,600 rows of one
     192 x 576 weight in fp32 grew a process by 1,219 MB, in these sizes by 60 MB (AMD EPYC Zen 4, 2026-11-21).
@@ -40,10 +40,10 @@ def padded_rows(rows: int) -> int:
 
 
 class Product(StrEnum):
-    """How a layer multiplies, and so how it holds its weight."""
+    """How a layer multiplies, and thus how it stores its weight."""
 
     PLAIN = "plain"
-    """`F.linear` over the weight as it came."""
+    """`F.linear` over the original weight."""
     ONEDNN = "onednn"
     """oneDNN in the weight's dtype."""
     DOTS = "dots"
@@ -55,7 +55,7 @@ class Product(StrEnum):
 
     @property
     def unit(self) -> Unit | None:
-        """The unit that multiplies panels; None where the weight lies otherwise."""
+        """The unit that multiplies panels; None if the weight is stored otherwise."""
         return _UNITS.get(self)
 
 
@@ -64,14 +64,14 @@ _UNITS = {
     Product.DOTS: Unit.DOTS,
     Product.MULTIPLY_ADDS: Unit.MULTIPLY_ADDS,
 }
-"""The one to use unasked first."""
+"""The default first."""
 
 
 class PackedLinear:
-    """Hold one linear layer packed for what multiplies it on its device.
+    """One linear layer, packed for the product on its device.
 
-    Packing copies the weight; on a CPU the layer keeps no reference to the original, so that its memory, or the file
-    that it lies in, is free once the caller drops it. Not for training: the result carries no gradient to the weight.
+    Packing copies the weight; on a CPU the layer keeps no reference to the original, so that its memory, or its file,
+    is free once the caller drops it. Not for training: the result carries no gradient to the weight.
     """
 
     __slots__ = ("_bias", "_unit", "_weight", "in_features", "out_features", "product")
@@ -79,7 +79,7 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, *, product: Product | None = None) -> None:
         """Take weight `[out, in]` and bias `[out]` of one dtype, or no bias; raise `KernelInputError` otherwise.
 
-        `product` is one of `products_for(weight.dtype)` where the weight is on the CPU; None takes the first of them.
+        `product` is one of `products_for(weight.dtype)` if the weight is on the CPU; None takes the first of them.
         """
         is_matrix = weight.dim() == 2 and weight.numel() > 0
         require(is_matrix, f"weight has shape {tuple(weight.shape)}; give [out, in], neither of them 0")
@@ -100,7 +100,7 @@ class PackedLinear:
         return self._multiply(x, self._weight.dtype)
 
     def unrounded(self, x: Tensor) -> Tensor:
-        """Multiply, and leave the sums in fp32 where panels are what is multiplied; elsewhere they are rounded, too."""
+        """Multiply, and return the sums in fp32 if panels are multiplied; otherwise they are rounded, too."""
         return self._multiply(x, torch.float32)
 
     def _multiply(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -120,17 +120,17 @@ class PackedLinear:
 
     @property
     def is_compiled(self) -> bool:
-        """Say whether calls are compiled kernels, which can be recorded."""
+        """Tell whether calls are compiled kernels, which can be recorded."""
         return self._unit is not None
 
     @property
     def addresses(self) -> list[int]:
-        """List the addresses of all that this layer holds."""
+        """Return the addresses of everything that this layer holds."""
         return [tensor.data_ptr() for tensor in (self._weight, self._bias) if tensor is not None]
 
     @property
     def has_rows(self) -> bool:
-        """Say whether `rows` can read the weight; oneDNN's layout is its own secret."""
+        """Tell whether `rows` can read the weight; oneDNN's layout is opaque."""
         return self._unit is not None or self.product is Product.PLAIN
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -145,10 +145,10 @@ class PackedLinear:
 
 
 def products_for(dtype: torch.dtype) -> Iterator[Product]:
-    """Yield how this CPU can multiply with a weight of `dtype`, the one to use unasked first; each is tried when asked.
+    """Yield how this CPU can multiply with a weight of `dtype`, the default first; each is tried on demand.
 
-    oneDNN, which adds up in another order for some numbers of rows, and `F.linear` only where there is nothing else.
-    What is tried is compiled, so ask for no more than is wanted.
+    oneDNN, which adds up in another order for some numbers of rows, and `F.linear` only if there is nothing else.
+    Trying a product compiles it, so take no more than needed.
     """
     has_unit = False
     for product in _UNITS:
@@ -160,19 +160,19 @@ def products_for(dtype: torch.dtype) -> Iterator[Product]:
 
 
 def can_multiply(product: Product, dtype: torch.dtype) -> bool:
-    """Say whether this CPU can multiply so with a weight of `dtype`, and rightly; tried once per process."""
+    """Tell whether this CPU multiplies correctly with this product and `dtype`; tried once per process."""
     if product.unit is not None:
         return gemm.can_multiply(product.unit, dtype)
     return product is Product.PLAIN or can_pack(dtype)
 
 
 def best_product(dtype: torch.dtype) -> Product:
-    """Return what multiplies with a weight of `dtype` on this CPU unless another is asked for."""
+    """Return the default product for a weight of `dtype` on this CPU."""
     return next(products_for(dtype))
 
 
 def has_cpu_products(dtype: torch.dtype) -> bool:
-    """Say whether this CPU multiplies matrices of `dtype` no slower than of fp32, so that they are worth having."""
+    """Tell whether this CPU multiplies matrices of `dtype` no slower than of fp32, so that the dtype is worthwhile."""
     if dtype == torch.float32:
         return True
     product = best_product(dtype)
@@ -181,7 +181,7 @@ def has_cpu_products(dtype: torch.dtype) -> bool:
 
 @functools.cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Say whether oneDNN's packed products of `dtype` run here and agree with `F.linear`; tried once per process."""
+    """Tell whether oneDNN's packed products of `dtype` run here and agree with `F.linear`; tried once per process."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch._C._has_mkldnn:
         return False
     x, weight = torch.linspace(-1, 1, 96).view(3, 32).to(dtype), torch.linspace(-1, 1, 512).view(16, 32).to(dtype)

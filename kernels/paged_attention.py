@@ -2,9 +2,9 @@
 
     out[t, h] = softmax(capped(scale · q[t, h] · K[s, h // group]ᵀ) + mask) · V[s, h // group]
 
-Token j of sequence s sits at position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p].
+Token j of sequence s has position p = context_lens[s] − query_len[s] + j and sees keys in (p − window, p].
 capped(x) = soft_cap · tanh(x / soft_cap), or x without a soft cap. A sink is one more logit of a head, neither scaled
-nor capped: exp(sinks[h]) joins the softmax's denominator and brings no value.
+nor capped: exp(sinks[h]) is added to the softmax's denominator and has no value.
 Accumulation: fp32 online softmax; probabilities are rounded to the value's dtype for the second product on a GPU.
 Sources: FlashAttention-2 (Dao 2023, arXiv 2307.08691), PagedAttention (Kwon et al. 2023, arXiv 2309.06180),
 split-KV decoding (Flash-Decoding, Dao et al. 2023), soft cap (Gemma 2, arXiv 2408.00118), sinks (gpt-oss, arXiv
@@ -30,9 +30,9 @@ def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: Att
     """Attend each query token to its own sequence's cached keys; this step's keys and values are already written.
 
     Query `[tokens, heads, head_dim]`, its last axis contiguous. The cache was written from keys of the query's dtype,
-    which decides about its order on a CPU; slots and positions of the step are not read. The result is a new
-    `[tokens, heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are
-    unspecified. Raises `KernelInputError`; on the CPU also for a block id out of range.
+    which determines its order on a CPU; slots and positions of the step are not read. The result is a new `[tokens,
+    heads, head_dim]`; rows of a sequence with context 0 are zero, rows from `query_start[-1]` on are unspecified.
+    Raises `KernelInputError`; on the CPU also for a block id out of range.
     """
     _check(query, cache, step, rule)
     if rule.soft_cap is not None or rule.sinks is not None:
@@ -48,7 +48,7 @@ def paged_attention(query: Tensor, cache: LayerCache, step: PagedStep, rule: Att
 
 
 def _check(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> None:
-    """Raise `KernelInputError` for what the kernels cannot take; reads shapes only, never values."""
+    """Raise `KernelInputError` for input that the kernels do not accept; reads shapes only, never values."""
     _, heads, head_dim = query.shape
     keys, values = cache
     block_tables, query_start, context_lens = step.block_tables, step.query_start, step.context_lens
@@ -80,7 +80,7 @@ def _check(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRul
 
 
 def _check_logits(query: Tensor, rule: AttentionRule) -> None:
-    """Raise `KernelInputError` for a soft cap or sinks that the kernels cannot take; reads no sink."""
+    """Raise `KernelInputError` for a soft cap or sinks that the kernels do not accept; reads no values of sinks."""
     soft_cap, sinks = rule.soft_cap, rule.sinks
     require(
         soft_cap is None or 0.0 < soft_cap < math.inf,
@@ -100,7 +100,7 @@ def _check_logits(query: Tensor, rule: AttentionRule) -> None:
 
 
 def paged_attention_reference(query: Tensor, cache: LayerCache, step: PagedStep, rule: AttentionRule) -> Tensor:
-    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32; of the step's numbers none is used.
+    """Compute `paged_attention` in plain PyTorch, one sequence at a time, in fp32, without the step's host numbers.
 
     The cache is in plain order.
     """
@@ -126,7 +126,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) ->
     window, soft_cap, sinks = rule.window, rule.soft_cap, rule.sinks
     query_len, heads, _ = query.shape
     kv_heads, context_len, _ = keys.shape
-    # Keys before every row's window are left out, not masked: their blocks may have been given back, and NaN · 0 = NaN.
+    # Keys before every row's window are left out, not masked: their blocks may have been reused, and NaN · 0 = NaN.
     reach = 0 if window is None else max(context_len - query_len - window + 1, 0)
     wide_keys = keys[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)
     wide_values = values[:, reach:].float().repeat_interleave(heads // kv_heads, dim=0)

@@ -1,4 +1,4 @@
-"""RMSNorm, alone and fused with the residual addition. Knows nothing of layers or models.
+"""RMSNorm, alone and fused with the residual addition.
 
     rms_norm(x)[i]              = x[i] / sqrt(mean(x[i]²) + eps) · weight
     add_rms_norm(x, residual)   = rms_norm(s), s   with   s = x + residual
@@ -53,7 +53,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> 
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
-    """Test everything in one expression; this runs 60 times a step, and only a failure needs the words."""
+    """Check everything in one expression; this runs 60 times a step, and only a failure needs the messages."""
     if x.dim() in (2, 3) and weight.shape == x.shape[-1:] and weight.dtype == x.dtype and x.stride(-1) == 1:
         return
     require(x.dim() in (2, 3), f"x has shape {tuple(x.shape)}; give [tokens, dim] or [tokens, heads, head_dim]")

@@ -2,8 +2,8 @@
 
     (a, b) → (a·cos − b·sin, b·cos + a·sin)    a = head[:rot/2], b = head[rot/2:rot]; the rest of the head is untouched
 
-Accumulation: fp32, rounded once on the way out. Angles come in as a table, so every kind of rope scaling is the
-caller's. Source: Su et al. 2021 (arXiv 2104.09864), equation 34.
+Accumulation: fp32, rounded once on the way out. Angles are passed as a table, so the caller decides about rope scaling.
+Source: Su et al. 2021 (arXiv 2104.09864), equation 34.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -37,7 +37,7 @@ def rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None
 
 
 def check_rope(query: Tensor, key: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """Raise `KernelInputError` for tensors that `rope` cannot take."""
+    """Raise `KernelInputError` for tensors that `rope` does not accept."""
     tokens, _, head_dim = query.shape
     rot_dim = cos_sin.shape[1]
     if (

@@ -1,8 +1,8 @@
-"""RoPE and the KV cache write in one pass over this step's keys: what a decoder layer does between QKV and attention.
+"""RoPE and the KV cache write in one pass over this step's keys, between QKV and attention of a decoder layer.
 
     rope(query, key, step.positions, cos_sin); write_kv(key, value, cache, step.slots)
 
-Formulas, dtypes and sources: rope.py and write_kv.py. The result is bit for bit that of the two ops.
+Formulas, dtypes and sources: rope.py and write_kv.py. The result equals that of the two ops bit for bit.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs

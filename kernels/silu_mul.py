@@ -1,4 +1,4 @@
-"""SwiGLU's gate: SiLU of the first half times the second half. Knows nothing of the projections around it.
+"""SwiGLU's gate: SiLU of the first half times the second half.
 
     silu_mul([gate | up]) = gate · sigmoid(gate) · up
 

@@ -1,9 +1,9 @@
-"""Forbid tokens by a bitmask: their logits become minus infinity. Knows no grammar and no sampler.
+"""Forbid tokens by a bitmask: their logits become minus infinity.
 
     logits[rows[i], t] = −inf   where bit t % 32 of mask[i, t // 32] is 0
 
-No arithmetic; the other logits are not touched, nor read. Source: the mask layout of llguidance and xgrammar, 32 tokens
-to an int32, the lowest bit first.
+No arithmetic; the other logits are neither read nor written. Source: the mask layout of llguidance and xgrammar, 32
+tokens per int32, the lowest bit first.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -25,8 +25,8 @@ def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
     """Set the logits of forbidden tokens to minus infinity, in place.
 
     Shapes: logits `[num_rows, vocab]` of any float, last axis contiguous; mask `[masked, ceil(vocab / 32)]` int32,
-    contiguous; rows `[masked]` int64, the row of logits that each row of the mask is for, none twice. Bits past the
-    vocabulary mean nothing. Raises `KernelInputError`; on the CPU also for a row that does not exist.
+    contiguous; rows `[masked]` int64, the row of logits for each row of the mask, all different. Bits past the
+    vocabulary are ignored. Raises `KernelInputError`; on the CPU also for a row that does not exist.
     """
     check_mask(logits, mask, rows)
     if logits.is_cuda:
@@ -38,7 +38,7 @@ def apply_token_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
 
 
 def check_mask(logits: Tensor, mask: Tensor, rows: Tensor) -> None:
-    """Raise `KernelInputError` for tensors that `apply_token_mask` cannot take."""
+    """Raise `KernelInputError` for tensors that `apply_token_mask` does not accept."""
     if (
         logits.dim() == 2
         and logits.stride(1) == 1

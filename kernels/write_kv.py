@@ -1,4 +1,4 @@
-"""Write this step's keys and values into the paged KV cache. Knows no block table: a slot is an address.
+"""Write this step's keys and values into the paged KV cache, addressed by slots.
 
     cache[slot // block_size, :, slot % block_size] = new        slot −1: nothing is written
 
@@ -21,7 +21,7 @@ from kernels.paged import LayerCache
 
 
 def write_kv(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
-    """Store each token's key and value at its slot; tokens with slot −1 (padding) are left out.
+    """Store each token's key and value at its slot; tokens with slot −1 (padding) are skipped.
 
     Key and value `[tokens, kv_heads, head_dim]`, their last axis contiguous; `slots` are those of a `PagedStep`. Raises
     `KernelInputError`; on the CPU also for a slot outside the cache.
@@ -36,7 +36,7 @@ def write_kv(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> No
 
 
 def check_write(key: Tensor, value: Tensor, cache: LayerCache, slots: Tensor) -> None:
-    """Raise `KernelInputError` for tensors that `write_kv` cannot take."""
+    """Raise `KernelInputError` for tensors that `write_kv` does not accept."""
     tokens, kv_heads, head_dim = key.shape
     key_cache, value_cache = cache
     if (
@@ -73,10 +73,10 @@ def write_kv_reference(key: Tensor, value: Tensor, cache: LayerCache, slots: Ten
 
 
 def preferred_cache_dtype(device_type: str, dtype: torch.dtype) -> torch.dtype:
-    """Name the KV cache dtype that is fastest for a model of `dtype` on `device_type`; every other float works too.
+    """Return the KV cache dtype that is fastest for a model of `dtype` on `device_type`; every other float works too.
 
-    It is the model's own everywhere: measured on a CPU, where a mixed pair would save either widening or memory, a
-    cache of the model's dtype was never slower (README.md), and on a GPU mixed pairs convert in registers.
+    It is always the model's own: measured on a CPU, where a mixed pair would save either widening or memory, a cache of
+    the model's dtype was never slower (README.md), and on a GPU mixed pairs convert in registers.
     """
     del device_type
     return dtype

@@ -1,4 +1,1 @@
-"""Which product a model's weights on a CPU are multiplied by: measured once, weighed, and kept for the next start.
-
-Knows shapes and times, no model and no layer.
-"""
+"""Choice of the product for each of a model's weights on a CPU: measured once, weighed, and kept for later starts."""

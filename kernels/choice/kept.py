@@ -1,7 +1,7 @@
-"""Keep a choice in a small file of the cache folder, so that a restart chooses the same. Decides nothing.
+"""Keep a choice in a small file of the cache directory, so that a restart chooses the same.
 
-A row's bits depend on what multiplied it, and a second measurement may find otherwise. So the first that is made for
-these weights on this machine, by these sources and this torch, stands for all processes that find its file.
+A row's bits depend on what multiplied it, and a second measurement may give another choice. So the first choice for
+these weights, machine, sources and torch applies to all processes that find its file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if sys.platform != "win32":
     import fcntl
 
 _LOCK_SECONDS = 20.0
-"""That another process may take to compile and measure; after it this one measures for itself."""
+"""Time for another process to compile and measure; after it this one measures for itself."""
 
 _POLL_SECONDS = 0.02
 _FEATURES = ("CPU_NAME", "CPU_FEATURES")
@@ -44,11 +44,11 @@ def keep(
     *,
     is_usable: Callable[[Product], bool] = lambda _: True,
 ) -> tuple[Choice, bool]:
-    """Return the choice that is kept for these weights, else what `choose` returns; and whether it was kept before.
+    """Return the choice that is kept for these weights, else the result of `choose`; and whether it was kept before.
 
-    Processes that start together wait for the first and take its choice. A file that cannot be read, is not about these
-    weights and this machine, or names what cannot be used, is written anew; where nothing can be written, the choice is
-    this process's own.
+    Processes that start together wait for the first and take its choice. A file that is unreadable, belongs to other
+    weights or another machine, or names an unusable product is rewritten; if no file can be written, the choice is this
+    process's own.
     """
     weights = [[shape.width, shape.depth, shape.is_in_layers] for shape in shapes]
     about = {"machine": machine(), "weighed_by": weighed_by(), "weights": weights}
@@ -56,27 +56,27 @@ def keep(
     path = folder / f"products-{name}.json"
 
     def kept() -> Choice | None:
-        found = _read(path, about, shapes)
-        return found if found is not None and all(map(is_usable, found.values())) else None
+        kept_choice = _read(path, about, shapes)
+        return kept_choice if kept_choice is not None and all(map(is_usable, kept_choice.values())) else None
 
-    found = kept()
-    if found is not None:
-        return found, True
+    kept_choice = kept()
+    if kept_choice is not None:
+        return kept_choice, True
     with _locked(path.with_suffix(".lock")):
-        found = kept()
-        if found is None:
+        kept_choice = kept()
+        if kept_choice is None:
             choice = choose()
-            found = kept()  # of another that did not wait for this one, or had no lock to wait for
-            if found is None:
+            kept_choice = kept()  # of another process that did not wait for this one, or had no lock
+            if kept_choice is None:
                 with suppress(OSError):  # a full disk must not stop the work
                     _write(path, about | {"products": [choice[shape] for shape in shapes]})
                 return choice, False
-    return found, True
+    return kept_choice, True
 
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """Say what the times of products depend on: the CPU, and who makes its code."""
+    """Return what the times of products depend on: the CPU, and its compiler."""
     return {
         "cpu": _cpu_model(),
         "features": codegen.get_host_cpu_features(),
@@ -89,7 +89,7 @@ def machine() -> dict[str, Any]:
 
 @functools.cache
 def weighed_by() -> str:
-    """Return a digest of the sources that measure and weigh; those of the kernels name the folder."""
+    """Return a digest of the sources that measure and weigh; the directory's name has that of the kernels."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -98,19 +98,19 @@ def weighed_by() -> str:
 
 def _cpu_model() -> str:
     with suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        wanted = ("vendor_id", "cpu family", "model\t", "model name", "stepping")
-        found = dict.fromkeys(line.strip() for line in lines if line.startswith(wanted))
-        if found:
-            return "; ".join(found)
+        fields = ("vendor_id", "cpu family", "model\t", "model name", "stepping")
+        values = dict.fromkeys(line.strip() for line in lines if line.startswith(fields))
+        if values:
+            return "; ".join(values)
     return platform.processor()
 
 
 def _read(path: Path, about: dict[str, Any], shapes: Sequence[WeightShape]) -> Choice | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if {key: found[key] for key in about} != about:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if {key: content[key] for key in about} != about:
             return None
-        products = [Product(name) for name in found["products"]]
+        products = [Product(name) for name in content["products"]]
         return dict(zip(shapes, products, strict=True))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -129,7 +129,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file while the block runs; without, where there is no such thing or its holder takes too long."""
+    """Hold a lock file while the block runs; continue without if locks are missing or its holder takes too long."""
     if sys.platform == "win32":
         yield
         return

@@ -1,9 +1,8 @@
-"""Time the products of a model's weights on this CPU, in a few hundred milliseconds. Decides nothing.
+"""Time the products of a model's weights on this CPU, in a few hundred milliseconds.
 
-The products of a shape take turns, and of each the shortest time counts, so that other work on the machine hits them
-alike. They run on one thread, by the time that it has a core for: of two threads on a busy machine one would measure
-how long it waits for the other. A prompt is timed with fewer rows, and a wide weight by some of its columns: both
-are work of the same kind, only less of it.
+The products of a shape alternate, and the shortest time of each counts, so that other load affects them equally. They
+run on one thread and are measured in its CPU time: of two threads on a busy machine one would measure its wait for the
+other. A prompt is timed with fewer rows, and a wide weight by some of its columns: the same kind of work, only less.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from kernels.choice.weighing import Times, WeightShape
 from kernels.packed_linear import PackedLinear, Product
 
 _ELEMENTS = 2**19
-"""Of a weight that is timed: in bf16 1 MB."""
+"""Size of a timed weight: 1 MB in bf16."""
 
 _PROMPT_ROWS = 128
-"""That stand for those of a prompt's step."""
+"""Rows that represent those of a prompt's step."""
 
 _CALLS = {1: 3, 8: 3, 32: 2}
-"""Calls in a turn by rows, one otherwise; short ones need more to meet a quiet moment."""
+"""Calls per turn by rows, one otherwise; short ones need more to hit a quiet moment."""
 
 _TURNS = 4
 _FEWEST_TURNS = 2
 _HOPELESS = 1.6
-"""A product that takes so many times the fastest's time in the first turn, at every number of rows, has no second."""
+"""A product that takes this many times the fastest's time in the first turn, at every number of rows, is dropped."""
 
 _FILL = 0.5
 
@@ -43,7 +42,7 @@ def time_products(
 ) -> dict[WeightShape, dict[Product, Times]]:
     """Return the seconds of a call of each product for each shape, by rows; stop after about `seconds` for all.
 
-    They are comparable for one shape and one number of rows only.
+    Times are comparable only for one shape and one number of rows.
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -74,7 +73,7 @@ class _Timed:
         }
 
     def run(self, end: float) -> dict[Product, Times]:
-        for layer in self._layers.values():  # that memory is met for the first time
+        for layer in self._layers.values():  # first touch of the memory
             layer(self._x[1])
         for turn in range(_TURNS):
             if turn >= _FEWEST_TURNS and self._clock() > end:
@@ -92,7 +91,7 @@ class _Timed:
                     best[rows] = min(best[rows], _seconds(layer, x, self._clock))
 
     def _drop_hopeless(self) -> None:
-        """Give no more turns to what is slow at all numbers of rows, but to the first: others are held against it."""
+        """Drop products that are slow at all numbers of rows, except the first: others are compared with it."""
         fastest = {rows: min(times[rows] for times in self._best.values()) for rows in self._x}
         for product in list(self._layers)[1:]:
             if all(self._best[product][rows] > _HOPELESS * fastest[rows] for rows in self._x):

@@ -1,4 +1,4 @@
-"""Choose the products of a model's weights: kept from before, or measured now; unasked where it hardly matters."""
+"""Choose the products of a model's weights: a kept choice, a new measurement, or the default if it hardly matters."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kernels.cpu.runtime.compilation import cache_directory
 from kernels.packed_linear import Product, best_product, can_multiply, products_for
 
 PROBE_SECONDS = 0.25
-"""Of one thread for all weights of a model together, without the compilation of what is tried."""
+"""Thread time for all weights of a model together, without compiling the tried products."""
 
 _FEWEST_WEIGHTS = 2**20
-"""Of a model that is measured for; in a smaller one products are not what takes the time."""
+"""Smallest model that is measured; in a smaller one products do not dominate the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductChoice:
-    """What multiplies each weight of a model, and how that came about."""
+    """The product for each weight of a model, and the origin of the choice."""
 
     products: Choice
     origin: str
@@ -30,7 +30,7 @@ class ProductChoice:
 
     @property
     def is_in_float32(self) -> bool:
-        """Whether fp32 multiply-adds have all weights of the layers; attention then goes by them, too."""
+        """Whether all weights of the layers use fp32 multiply-adds; attention then does, too."""
         return {product for shape, product in self.products.items() if shape.is_in_layers} == {Product.MULTIPLY_ADDS}
 
     def of(self, width: int, depth: int) -> Product | None:
@@ -39,10 +39,10 @@ class ProductChoice:
         return next(matching, None)
 
     def __str__(self) -> str:
-        """Name the products, with the shapes of weights where there are several."""
-        found = dict.fromkeys(self.products.values())
-        if len(found) <= 1:
-            return f"{', '.join(found)} ({self.origin})"
+        """Return the products' names, with the shapes of weights if there are several."""
+        names = dict.fromkeys(self.products.values())
+        if len(names) <= 1:
+            return f"{', '.join(names)} ({self.origin})"
         weights = ", ".join(f"{shape.depth} → {shape.width} {product}" for shape, product in self.products.items())
         return f"{weights} ({self.origin})"
 
@@ -50,7 +50,7 @@ class ProductChoice:
 def choose_products(shapes: Sequence[WeightShape], dtype: torch.dtype) -> ProductChoice:
     """Choose for a model's weights on this CPU. Shapes `[out, in]` are each given once.
 
-    The choice is kept in the cache folder; where there is none, it is measured at each start.
+    The choice is kept in the cache directory; without one, it is measured at each start.
     """
     num_weights = sum(shape.count * shape.width * shape.depth for shape in shapes)
     unasked = ProductChoice(products=dict.fromkeys(shapes, best_product(dtype)), origin="unasked")

@@ -1,7 +1,6 @@
-"""The ops on a CPU, compiled by numba and LLVM; what the engine may use of them is named here and nowhere else.
+"""The ops on a CPU, compiled by numba and LLVM; this file lists what the engine may use of them.
 
-Knows torch's threads and memory: no Triton, no layer, no model. Names are loaded on first use, so that a process that
-only compiles a kernel loads no torch.
+Names are loaded on first use, so that a process that only compiles a kernel loads no torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The most likely token of each row on the CPU, one compiled call, in fp32 and bf16.
 
-The numbers are compared as integers in the same order, of which vector code takes 32 or 16 at a time.
+The numbers are compared as integers of the same order, of which vector code compares 32 or 16 at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PARALLEL_FROM = 131_072  # tokens; below, starting the second thread costs more
 _BLOCK = Block("logits* tokens* row_stride vocab")
 _AT = _BLOCK.at
 NOT_FINITE = -2
-"""Stands for a token where the largest logit of a row is no finite number."""
-_SPAN = 512  # tokens whose largest is found in vectors, before anybody asks which of them it was
+"""In place of a token if the largest logit of a row is not finite."""
+_SPAN = 512  # tokens whose largest value is found in vectors, before its position
 
 int16_at = address_cast(types.int16)
 
 
 INFINITE_HALF, INFINITE_SINGLE = 0x7F80, 0x7F800000
-"""What the next two functions make of plus infinity."""
+"""Results of the next two functions for plus infinity."""
 
 
 @jit

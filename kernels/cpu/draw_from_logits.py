@@ -1,7 +1,7 @@
 """A random token of each row on the CPU, one compiled call, in fp32 and bf16. The formula is in draw_from_logits.py.
 
-A row's weights are summed in spans, of which the one that the draw falls into is looked at token by token. Sums: fp32
-within a span, in one order whatever the CPU's vectors, float64 over the spans.
+A row's weights are summed in spans; the span that contains the draw is searched token by token. Sums: fp32 within a
+span, in one order whatever the CPU's vectors, float64 over the spans.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How keys and values lie in a block of the KV cache on a CPU: so that products take whole vectors and sum no lanes.
+"""Layout of keys and values in a block of the KV cache on a CPU: products use whole vectors and sum no lanes.
 
-What the cache's shape calls `[block_size, head_dim]`, one block under one KV head, holds groups of 16 tokens, each of
+One block under one KV head, `[block_size, head_dim]` in the cache's shape, holds groups of 16 tokens, each of
 16 · head_dim elements:
 
     keys    [head_dim / pair, 16 tokens, pair]
     values  [16 tokens / pair, head_dim, pair]
 
-pair is 2 in a bf16 cache, since a bf16 dot product takes two neighbours a lane, else 1. A block size that is no
-multiple of 16, or an odd head in bf16, leaves the plain order [token, head_dim]; attention then arranges a copy of the
-keys and values of each round. Only the write and attention know this order: whole blocks may be copied by anyone.
+pair is 2 in a bf16 cache, since a bf16 dot product takes two neighbours per lane, else 1. A block size that is no
+multiple of 16, or an odd head in bf16, keeps the plain order [token, head_dim]; attention then rearranges a copy of the
+keys and values of each round. Only the write and attention depend on this order: whole blocks may be copied anywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN = 1
 
 
 def group_size(cache: Tensor) -> int:
-    """Return how many tokens make a group of a cache `[num_blocks, kv_heads, block_size, head_dim]`: 16, or PLAIN."""
+    """Return how many tokens form a group of a cache `[num_blocks, kv_heads, block_size, head_dim]`: 16, or PLAIN."""
     block_size, head_dim = cache.shape[2:]
     pair = 2 if cache.itemsize == 2 else 1
     return LANES if block_size % LANES == 0 and head_dim % pair == 0 else PLAIN

@@ -1,7 +1,7 @@
 """RoPE and the KV cache write on the CPU, alone and fused, in fp32 and bf16 with a cache of either dtype.
 
-One kernel serves all three ops: a parameter says which halves of the work are wanted. The formulas are in the files of
-the ops; each function here takes what its op's host function has already checked.
+One kernel serves all three ops: a parameter selects the halves of the work. The formulas are in the ops' files; each
+function here takes arguments that its op's host function has already checked.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _write_words(value: Tensor, cache: LayerCache, slots: Tensor) -> tuple[int, 
 
 
 def _run(key: Tensor, heads: int, rotation: tuple[int, ...], write: tuple[int, ...], cache_dtype: torch.dtype) -> None:
-    """Run the halves of the work whose words are given: the rotation of so many heads, the write, or both."""
+    """Run the selected halves of the work: the rotation of this many heads, the write, or both."""
     tokens, kv_heads, head_dim = key.shape
     per_task = max(1, -(-tokens // 8))
     words = (

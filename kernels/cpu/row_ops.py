@@ -1,7 +1,7 @@
-"""The small ops on the CPU, one compiled call each, in fp32 and bf16. The formulas are in the files of the ops.
+"""The small ops on the CPU, one compiled call each, in fp32 and bf16. The formulas are in the ops' files.
 
-Each function here takes what its op's host function has already checked. torch needs three to eight kernels for each
-of these, at up to 10 µs apiece for a decode batch; README.md has the timings.
+Each function here takes arguments that its op's host function has already checked. torch needs three to eight kernels
+for each of these, at up to 10 µs each for a decode batch; README.md has the timings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG2_E = np.float32(1.4426950408889634)
 
 
 def _rows_per_task(rows: int, row_length: int) -> int:
-    """Cut so that a task is worth its atomic increment and a batch still gives each thread several."""
+    """Choose rows per task so that a task is worth its atomic increment and each thread still gets several."""
     return max(1, min(8192 // max(row_length, 1), -(-rows // 8)))
 
 

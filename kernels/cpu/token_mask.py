@@ -1,7 +1,7 @@
 """The token mask on the CPU, one compiled call, in fp32 and bf16. The formula is in token_mask.py.
 
-A word of 32 allowed tokens is passed over and one of 32 forbidden ones filled, so most masks cost a write of what they
-forbid. What is called here has already been checked, but for the rows.
+A word of 32 allowed tokens is skipped and one of 32 forbidden ones filled, so most masks cost a write of the forbidden
+logits. Arguments have already been checked, except the rows.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 A program owns BLOCK_M rows of one sequence under one KV head: consecutive query tokens times the heads of a GQA group,
 packed, so that a tile of keys is loaded once for the whole group. Decodes at the batch's start have a launch of their
-own, in tiles of few rows; where they are few, each context is split over several programs (split-KV), and
+own, in tiles of few rows; if there are few, each context is split over several programs (split-KV), and
 `_reduce_kernel` joins their fp32 parts. Nothing here reads a tensor on the host or syncs, so launches can be captured
-in a CUDA graph; a captured launch serves every context up to the captured `max_context_len`. A sink is where a row's
-online softmax starts, in the first split only; so it counts once. The soft cap's tanh is made of exp2, so its error is
-absolute: about 2⁻²² · soft_cap in a score. Formula, accumulation and sources: paged_attention.py.
+in a CUDA graph; a captured launch serves every context up to the captured `max_context_len`. A sink is the initial
+value of a row's online softmax, in the first split only, so it counts once. The soft cap's tanh is computed with exp2,
+so its error is absolute: about 2⁻²² · soft_cap in a score. Formula, accumulation and sources: paged_attention.py.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # (Triton reads the annotations of its kernels, and only tl.constexpr means something to it)
@@ -24,11 +24,11 @@ from kernels.paged import AttentionRule, LayerCache, PagedStep
 
 _LOG2_E = 1.4426950408889634
 _MAX_SPLITS = 32
-_MIN_KEYS_PER_SPLIT = 256  # a program of fewer keys is over before its loads overlap
+_MIN_KEYS_PER_SPLIT = 256  # a program with fewer keys ends before its loads overlap
 _PROGRAMS_PER_PROCESSOR = 4  # an H100 holds five: a decode of heads of 128 takes 38 KB of its shared memory
 _NUM_STAGES = 5
-"""Keys are read by way of the block table, so two stages of the pipeline go on the blocks' numbers: with 3, Triton (3.6
-and 3.9) waits for each tile's keys right after it has asked for them; with 5, two tiles come while one is computed.
+"""Keys are read through the block table, so two stages of the pipeline load the block numbers: with 3, Triton (3.6 and
+3.9) waits for each tile's keys right after requesting them; with 5, two tiles load while one is computed.
 """
 
 
@@ -44,9 +44,9 @@ class AttentionConfig:
 
 
 def attention_config(*, head_dim: int, group: int, element_bytes: int, max_query_len: int) -> AttentionConfig:
-    """Pick the tiles: as few rows as the longest query run fills, and what fits in 163 KiB of shared memory (sm_80).
+    """Choose the tiles: as few rows as the longest query run fills, and what fits in 163 KiB of shared memory (sm_80).
 
-    Follows the published sizes of FlashAttention-2 and SGLang's extend kernel (128 × 64), and what the compiler says of
+    Follows the published sizes of FlashAttention-2 and SGLang's extend kernel (128 × 64), and the compiler's report on
     registers and waits; not tuned by measurement. A decode of wide heads takes fewer keys at a time, so that more of
     them fit on a multiprocessor.
     """
@@ -69,10 +69,10 @@ def attention_config(*, head_dim: int, group: int, element_bytes: int, max_query
 
 
 def num_splits(*, num_programs: int, max_context_len: int, num_processors: int) -> int:
-    """Choose over how many programs a decode's context is split: what fits on the device, each with keys enough."""
-    wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_programs)
+    """Return how many programs share a decode's context: as many as fit on the device, each with enough keys."""
+    filling = -(-_PROGRAMS_PER_PROCESSOR * num_processors // num_programs)
     useful = max(1, max_context_len // _MIN_KEYS_PER_SPLIT)
-    limit = min(wanted, useful, _MAX_SPLITS)
+    limit = min(filling, useful, _MAX_SPLITS)
     return 1 << (limit.bit_length() - 1)
 
 

@@ -1,4 +1,1 @@
-"""Paged attention on a CPU, cut into tiles and rounds that stay near the core.
-
-Knows the cache's order, no other op and no model.
-"""
+"""Paged attention on a CPU, divided into tiles and rounds that stay in the core's caches."""

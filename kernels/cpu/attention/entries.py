@@ -1,6 +1,6 @@
 """The compiled functions of attention: one for each pair of dtypes, and for each unit that computes the products.
 
-Knows no torch: attention takes longest to compile, and a process that does nothing else should not load it.
+Imports no torch: attention takes longest to compile, and a process that only compiles it should not load torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Paged attention on the CPU: reads the paged cache where it lies; same contract as `paged_attention`, its caller.
+"""Paged attention on the CPU: reads the paged cache in place; same contract as `paged_attention`, its caller.
 
-The work is cut into tiles of queries (tasks.py), which are attended in rounds of keys (rows.py); entries.py has the
-functions that are compiled. Accumulation: fp32, also over a bf16 cache. Sources: as in paged_attention.py.
+The work is divided into tiles of queries (tasks.py), which are processed in rounds of keys (rows.py); entries.py has
+the compiled functions. Accumulation: fp32, also over a bf16 cache. Sources: as in paged_attention.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kernels.errors import require
 from kernels.paged import AttentionRule, LayerCache, PagedStep
 
 _TILE_ROWS = 96  # query rows (tokens × heads of a group) that share one pass over the keys
-_TILE_DECODES = 8  # sequences with one query each that go over their keys together
-_TASKS_PER_THREAD = 16  # at least so many decode tiles, so that no thread waits long for the last
+_TILE_DECODES = 8  # sequences with one query each that share one pass over their keys
+_TASKS_PER_THREAD = 16  # at least this many decode tiles, so that no thread waits long for the last
 _UNBOUNDED = 1 << 40  # a window longer than any context
 _PARALLEL_FROM = 200_000  # multiply-adds; below, starting the second thread costs more than it saves
 
@@ -77,9 +77,10 @@ def _has_dots() -> bool:
 def begin_to_compile_attention(
     query_dtype: torch.dtype, cache_dtype: torch.dtype, dim: int, *, in_float32: bool | None = None
 ) -> None:
-    """Let a process of its own compile what these run, which takes as long as all other kernels together.
+    """Compile the kernels of these dtypes in another process, which takes as long as all other kernels together.
 
-    Where it is not known yet whether bf16 is multiplied in fp32, that is begun which most CPUs then need.
+    `in_float32` None means that it is not yet known whether bf16 is multiplied in fp32: the more likely kernel is
+    compiled.
     """
     has_kernel = query_dtype in DTYPES and cache_dtype in DTYPES
     if in_float32 is None and torch.bfloat16 in {query_dtype, cache_dtype}:

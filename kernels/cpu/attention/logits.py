@@ -1,4 +1,4 @@
-"""What a model may do to attention's logits besides scaling them, for compiled CPU code: soft caps and sinks."""
+"""Changes of attention's logits besides scaling, for compiled CPU code: soft caps and sinks."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The products of attention for 1 to 4 query rows that share keys: scores of keys, and sums of values by their shares.
 
-A round is up to 128 keys in groups of 16, laid out as kv_layout.py says, each group at its own offset (elements)
-from the start of the cache, so nothing here knows of blocks or positions. Queries and shares in bf16 mean bf16 dot
+A round is up to 128 keys in groups of 16, in the layout of kv_layout.py, each group at its own offset (elements) from
+the start of the cache, so this file does not depend on blocks or positions. Queries and shares in bf16 mean bf16 dot
 products (AVX512-BF16); float32 means plain fused multiply-adds, with a bf16 cache widened in registers. A row sums in
-the same order whatever the other rows hold. `ahead` holds the offsets of the next round: its cache lines are asked for
-while this one is computed, since blocks lie scattered.
+the same order whatever the other rows hold. `ahead` holds the offsets of the next round: its cache lines are
+prefetched while this one is computed, since blocks are scattered.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _float32, _offsets, _word = types.CPointer(types.float32), types.CPointer(types.
 
 
 def _wide(rows: int) -> int:
-    """Return how many vectors beside each other so many rows can sum in registers: AVX-512 has 32, AVX2 16 halves."""
+    """Return how many vectors of sums fit in registers for this many rows: AVX-512 has 32 registers, AVX2 16 halves."""
     return max(4, 8 // rows) if v.has_feature("avx512f") else 4 // rows
 
 
 def _narrowest() -> int:
-    """Return the fewest vectors worth code of their own; AVX-512 loads some lanes of one as quickly as all."""
+    """Return the fewest vectors that need code of their own; AVX-512 loads some lanes of one as quickly as all."""
     return 2 if v.has_feature("avx512f") else 1
 
 
 class _Products:
-    """Write the code that adds products to sums in registers, total[row][n] += vector[n] · number[row], a pair at once.
+    """Generate code that adds products to sums in registers, total[row][n] += vector[n] · number[row], a pair at once.
 
-    A vector has 16 lanes of one number, or of two neighbours in a bf16 cache, and then so has what it is multiplied by.
+    A vector has 16 lanes of one number, or of two neighbours in a bf16 cache, and so does its factor.
     """
 
     def __init__(self, builder: Any, rows: int, cached: Any, is_dot: bool, is_bfloat16: bool) -> None:
@@ -48,7 +48,7 @@ class _Products:
         self.step = self.pair * v.LANES  # elements of one vector, which are a cache line
 
     def sums(self, vectors: int) -> list[list[Any]]:
-        """Return a place for `vectors` sums of each row."""
+        """Return storage for `vectors` sums of each row."""
         return [[cgutils.alloca_once(self.builder, v.FLOATS) for _ in range(vectors)] for _ in range(self.rows)]
 
     def add(
@@ -56,7 +56,7 @@ class _Products:
     ) -> None:
         """Add the products of vectors at element offsets of the cache with numbers at addresses, one for each row.
 
-        With `width`, only so many lanes are read. `halves` says which of the neighbours count; the other may be NaN.
+        With `width`, only this many lanes are read. `halves` selects the neighbours that count; the other may be NaN.
         """
         loaded = [self._lanes(vector, width, halves) for vector in vectors]
         for sums, number in zip(totals, numbers, strict=True):
@@ -66,7 +66,7 @@ class _Products:
                     self.builder.store(add(self.builder, lanes[half], factor, self.builder.load(total)), total)
 
     def _lanes(self, index: Any, width: Any, halves: tuple[int, ...]) -> Any:
-        """Load one vector: whole for dot products, else widened, by which neighbour it holds."""
+        """Load one vector: whole for dot products, else widened, by the neighbour that it holds."""
         builder = self.builder
         if not self.is_bfloat16:
             return [v.load_vector(builder, self.cached, index, v.FLOATS, width)]
@@ -86,7 +86,7 @@ class _Products:
         return [(half, v.spread(builder, builder.load(at))) for half, at in enumerate(numbers) if half in halves]
 
     def prefetch(self, start: Any, vectors: int) -> None:
-        """Ask for the lines of so many vectors from an element of the cache on."""
+        """Prefetch the lines of this many vectors from an element of the cache on."""
         for vector in range(vectors):
             v.prefetch(self.builder, self.cached, self.builder.add(start, v.I64(self.step * vector)))
 
@@ -123,7 +123,7 @@ def score_keys(  # noqa: PLR0917  compiled
 
 
 class _Scores:
-    """Write the code of `score_keys`: a lane for each key, its sum of products in a register over all dimensions."""
+    """Generate the code of `score_keys`: a lane for each key, its sum of products in a register over all dimensions."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_dot: bool, is_bfloat16: bool) -> None:
         self.builder = builder
@@ -193,7 +193,7 @@ def add_values(  # noqa: PLR0917  compiled
 
 
 class _Sums:
-    """Write the code of `add_values`: as many sums as registers hold stay there over all keys of the round."""
+    """Generate the code of `add_values`: as many sums as registers hold stay there over all keys of the round."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_dot: bool, is_bfloat16: bool) -> None:
         self.builder = builder
@@ -202,9 +202,9 @@ class _Sums:
         self.products = _Products(builder, rows, values, is_dot, is_bfloat16)
 
     def emit(self) -> None:
-        """Add all pairs; before and after them the one key of a pair that a bound cuts, in a pass of its own.
+        """Add all pairs; before and after them, in separate passes, the single key of a pair that a bound cuts.
 
-        A pass of its own is little code: with a case for each cut in every loop, compilation takes a fifth longer.
+        A separate pass is little code: a case for each cut in every loop would lengthen compilation by a fifth.
         """
         builder, one = self.builder, v.I64(1)
         if self.products.pair == 1:
@@ -212,14 +212,14 @@ class _Sums:
             return
         with builder.if_then(builder.trunc(self.first, v.BIT)):
             self._add_half(1)
-            for factor in self._factors():  # that shrank the sums before this key
+            for factor in self._factors():  # shrink the sums of earlier keys
                 builder.store(_ONE, factor)
         self._add_whole(builder.lshr(builder.add(self.first, one), one), builder.lshr(self.end, one))
         with builder.if_then(builder.trunc(self.end, v.BIT)):
             self._add_half(0)
 
     def _add_whole(self, begin: Any, end: Any) -> None:
-        """Add pairs [begin, end): to as many dimensions at a time as registers hold, half as many, …, what is left."""
+        """Add pairs [begin, end): to as many dimensions at a time as registers hold, half as many, …, then the rest."""
         builder, done, wide = self.builder, v.I64(0), _wide(self.products.rows)
         while wide >= _narrowest():
             step = wide * v.LANES
@@ -231,7 +231,7 @@ class _Sums:
             self._add_pairs(1, start, builder.sub(self.dim, start), (begin, end))
 
     def _add_pairs(self, vectors: int, start: Any, width: Any, pairs: Any) -> None:
-        """Sum `vectors` × 16 dimensions from `start` on, of which only `width` are read where it is given."""
+        """Sum `vectors` × 16 dimensions from `start` on; with `width`, only that many are read."""
         builder, totals = self.builder, self._totals(vectors, start, self._factors())
         with cgutils.for_range_slice(builder, *pairs, v.I64(1), inc=True) as (index, _):
             self._add_keys(totals, index, start, width, (0, 1) if self.products.pair == 2 else (0,))
@@ -250,7 +250,7 @@ class _Sums:
         return [self.builder.gep(self.factors, [v.I64(row)]) for row in range(self.products.rows)]
 
     def _totals(self, vectors: int, start: Any, factors: list[Any] | None) -> Any:
-        """Take the sums of `vectors` × 16 dimensions into registers, each row's times its factor."""
+        """Load the sums of `vectors` × 16 dimensions into registers, each row's times its factor."""
         builder, totals = self.builder, self.products.sums(vectors)
         for row, sums in enumerate(totals):
             factor = None if factors is None else v.spread(builder, builder.load(factors[row]))

@@ -1,10 +1,10 @@
 """Attention of a tile of query tokens over paged keys, for compiled CPU code.
 
-A tile goes over its keys in rounds of up to 128, with 1 to 4 rows at a time, or 1 to 16 by AMX (query heads of a token,
-or of neighbouring tokens where few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at
-multiples of 128 keys, so a row's result depends on nothing but its token, as long as keys and values are finite. By
-AMX, and by bf16 dot products (units.py), both products are of bf16 with fp32 sums, and the shares are rounded to bf16
-(before they are added up, so that they sum to 1); else all is fp32.
+A tile processes its keys in rounds of up to 128, with 1 to 4 rows at a time, or 1 to 16 by AMX (query heads of a token,
+or of neighbouring tokens if few share a KV head): scores, a step of online softmax (base 2), values. Rounds begin at
+multiples of 128 keys, so a row's result depends only on its token, as long as keys and values are finite. By AMX, and
+by bf16 dot products (units.py), both products are of bf16 with fp32 sums, and the shares are rounded to bf16 (before
+they are added up, so that they sum to 1); else everything is fp32.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def _padded(dim: int) -> int:
 
 
 class Scratch(NamedTuple):
-    """Addresses of what a thread works in, and its end.
+    """Addresses of a thread's scratch memory, and its end.
 
-    Of a round: where its groups lie, and those of the next; copies of its keys and values, where blocks are in plain
-    order. Of the rows at hand: scores, shares, factors, spans. Of all rows of the tile: states, queries, sums. And the
-    number of rows that AMX's tiles have the shapes for; what computes the products (units.py).
+    For a round: the offsets of its groups, and those of the next; copies of its keys and values, if blocks are in plain
+    order. For the current rows: scores, shares, factors, spans. For all rows of the tile: states, queries, sums. And
+    the number of rows that AMX's tiles have the shapes for; the unit that computes the products (units.py).
     """
 
     offsets: int

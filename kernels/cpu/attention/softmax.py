@@ -1,6 +1,6 @@
 """The online softmax of attention for 1 to 4 query rows and a round of keys: scores become shares. Base 2.
 
-A row's result depends on its own scores alone: those of keys that it does not see may be anything, NaN included.
+A row's result depends only on its own scores: those of keys that it does not see may be anything, NaN included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from kernels.cpu.attention.products import MAX_ROWS, ROUND_KEYS
 from kernels.cpu.runtime import vectors as v
 
-_NO_KEY = -3e38  # the score of what is no key: so far below a row's first largest score that its share is 0
+_NO_KEY = -3e38  # the score of a masked key: so far below a row's first largest score that its share is 0
 
 _float32, _word = types.CPointer(types.float32), types.int64
 
@@ -51,7 +51,7 @@ def soften(  # noqa: PLR0917  compiled
 
 
 class _Softmax:
-    """Write the code of `soften`: one pass for the largest scores, one for the shares, all rows side by side."""
+    """Generate the code of `soften`: one pass for the largest scores, one for the shares, all rows in parallel."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int, is_bfloat16: bool) -> None:
         self.builder = builder
@@ -75,7 +75,7 @@ class _Softmax:
             builder.store(v.multiply_add(builder, old_totals[row], factor, totals[row]), places[1][row])
 
     def _largest(self) -> list[Any]:
-        """Scale the scores in place, with those that are no keys far down, and return each row's largest."""
+        """Scale the scores in place, set masked ones far down, and return each row's largest."""
         builder, tops = self.builder, [cgutils.alloca_once(self.builder, v.FLOATS) for _ in self.rows]
         scale, far_down = v.spread(builder, self.scale), ir.Constant(v.FLOATS, [_NO_KEY] * v.LANES)
         spans = [[builder.load(builder.gep(self.spans, [v.I64(2 * row + n)])) for n in (0, 1)] for row in self.rows]
@@ -104,7 +104,7 @@ class _Softmax:
         return [v.sum_of_lanes(builder, builder.load(total)) for total in totals]
 
     def _groups_and_rows(self) -> Iterator[tuple[Any, int]]:
-        """Loop over the groups (the code is written once), and within over the rows: (first key of the group, row)."""
+        """Loop over the groups (the code is generated once), within over the rows: (first key of the group, row)."""
         with cgutils.for_range(self.builder, self.builder.sub(self.end, self.first)) as loop:
             group = self.builder.mul(self.builder.add(self.first, loop.index), v.I64(v.LANES))
             for row in self.rows:

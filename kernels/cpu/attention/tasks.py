@@ -1,9 +1,9 @@
-"""How the work of paged attention is cut into tasks, and where a task's keys lie. For compiled CPU code; no arithmetic.
+"""How the work of paged attention is divided into tasks, and where a task's keys are. For compiled CPU code.
 
 A task is a tile of queries under one KV head: the next tokens of one sequence, or one token each of several sequences
-(its members, of which a prefill tile has one). A tile goes over its keys in rounds of up to 128, and in each round the
+(its members, of which a prefill tile has one). A tile processes its keys in rounds of up to 128, and in each round the
 members take turns: keys that they share are then read from memory once. Neighbours that share all keys of a round take
-one turn together, as many as have room in the registers. Rounds begin at multiples of 128 keys, whoever attends them.
+one turn together, as many as fit in the registers. Rounds begin at multiples of 128 keys for every tile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNBOUNDED = 1 << 60  # beyond any key
 
 
 class Tile(NamedTuple):
-    """One task: sequences from `sequence` on, query tokens [first, last), rounds [begin, end); may hold no token."""
+    """One task: sequences from `sequence` on, query tokens [first, last), rounds [begin, end); may have no token."""
 
     kv_head: int
     members: int

@@ -1,8 +1,8 @@
-"""The products of attention by AMX, for 1 to 16 query rows that share keys: as products.py, and over the same rounds.
+"""The products of attention by AMX, for 1 to 16 query rows that share keys, over the same rounds as products.py.
 
-A group of 16 keys or values lies as a tile must: pairs of dimensions side by side for 16 keys, pairs of values side by
-side for 16 dimensions. The queries and shares are bf16, and a head's dimensions a multiple of 16. A row sums in the
-same order whatever the other rows hold, and however many there are.
+A group of 16 keys or values already has the layout of a tile: adjacent pairs of dimensions for 16 keys, adjacent pairs
+of values for 16 dimensions. The queries and shares are bf16, and a head's dimensions a multiple of 16. A row sums in
+the same order whatever the number and content of the other rows.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def score_keys(  # noqa: PLR0917  compiled
 
 
 class _Scores:
-    """Write the code of `score_keys`: four groups at a time, a tile of sums for each."""
+    """Generate the code of `score_keys`: four groups at a time, a tile of sums for each."""
 
     def __init__(self, builder: Any, arguments: Any) -> None:
         self._builder, self._tiles = builder, Tiles(builder)
@@ -102,7 +102,7 @@ class _Scores:
                 self._tiles.store(tile, target, v.I64(4 * ROUND_KEYS))
 
     def _add(self, groups: Any, d: Any, tiles: tuple[int, int], lines: int) -> None:
-        """Add the products of the dimensions from d on, two a line of a group."""
+        """Add the products of the dimensions from d on, two per line of a group."""
         builder, (query_tile, key_tile) = self._builder, tiles
         self._tiles.load(query_tile, builder.gep(self._query, [d]), self._query_bytes)
         within = builder.mul(d, v.I64(v.LANES))
@@ -133,14 +133,14 @@ def add_values(  # noqa: PLR0917  compiled
 
 
 class _Sums:
-    """Write the code of `add_values`: 64 dimensions at a time stay in tiles over all keys of the round."""
+    """Generate the code of `add_values`: 64 dimensions at a time stay in tiles over all keys of the round."""
 
     def __init__(self, builder: Any, arguments: Any) -> None:
         self._builder, self._tiles = builder, Tiles(builder)
         self._rows, self._shares, self._values, self._offsets, self._ahead, self._first, self._end = arguments[:7]
         self._sums, self._stride, self._factors, self._dim = arguments[7:]
         self._sum_bytes = builder.shl(self._stride, v.I64(2))
-        self._line_bytes = builder.shl(self._dim, v.I64(2))  # of a pair of values
+        self._line_bytes = builder.shl(self._dim, v.I64(2))  # for a pair of values
         self._copy = room(builder, _HALF_DEPTH // 2 * _SUMS * TILE_BYTES)
 
     def emit(self) -> None:
@@ -221,6 +221,6 @@ class _Sums:
 
 
 def _prefetch(builder: Any, pointer: Any, start: Any, lines: int) -> None:
-    """Ask for so many cache lines of bf16 from an element on."""
+    """Prefetch this many cache lines of bf16 from an element on."""
     for line in range(lines):
         v.prefetch(builder, pointer, builder.add(start, v.I64(line * _LINE // 2)))

@@ -1,6 +1,6 @@
-"""What computes attention's products, chosen while a kernel is compiled: vectors or AMX's tiles. No arithmetic.
+"""The unit that computes attention's products, chosen while a kernel is compiled: vectors or AMX's tiles.
 
-Each function here takes (unit, arguments). The units are told apart by the types of their names' values.
+Each function here takes (unit, arguments). Units are distinguished by the types of their constants' values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kernels.cpu.runtime.amx import TILE_ROWS
 from kernels.cpu.runtime.memory import bfloat16_at, float32_at, jit
 from kernels.cpu.runtime.vectors import has_bfloat16_dot
 
-DOTS = None  # bf16 dot products where queries and cache are bf16 and the CPU has them, else multiply-adds
-MULTIPLY_ADDS = 0  # in fp32, whatever the CPU has
+DOTS = None  # bf16 dot products if queries and cache are bf16 and the CPU has them, else multiply-adds
+MULTIPLY_ADDS = 0  # in fp32 on every CPU
 TILES = True
 
 
@@ -62,7 +62,7 @@ def _either(by_vectors: Any, by_tiles: Any) -> Any:
 
 
 def _either_intrinsic(by_vectors: Any, by_tiles: Any) -> Any:
-    """Return the same for two intrinsics: a function around one is compiled twice, once by itself."""
+    """Do the same for two intrinsics: a function around one is compiled twice, once by itself."""
 
     @intrinsic
     def call(typing_context: Any, unit: Any, arguments: Any) -> Any:

@@ -1,8 +1,9 @@
-"""The words of paged attention's parameter block: its tensors, the cache, the step, the rule, and how work is cut.
+"""The words of paged attention's parameter block: its tensors, the cache, the step, the rule, and the tile sizes.
 
 Strides count elements, the window tokens. Without a soft cap `soft_cap` is 0, without sinks (fp32, `[heads]`) `sinks`
-is. `num_decodes` sequences come first with a token each. `heads_per_kv` query heads share a KV head, `tile_tokens` of a
-sequence make a tile of a prompt, `tile_decodes` sequences one of decodes. `group_size` is in tokens (kv_layout.py).
+is. `num_decodes` sequences with one token each come first. `heads_per_kv` query heads share a KV head, `tile_tokens`
+tokens of a sequence form a tile of a prompt, `tile_decodes` sequences one of decodes. `group_size` is in tokens
+(kv_layout.py).
 """
 
 from __future__ import annotations

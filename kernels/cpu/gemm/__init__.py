@@ -1,4 +1,1 @@
-"""Matrix products in bf16 over weights in panels of columns, by the unit of the CPU that is asked for.
-
-Knows the layout and the units, no layer and no model.
-"""
+"""Matrix products over weights in panels of columns, by a selected unit of the CPU."""

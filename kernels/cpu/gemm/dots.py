@@ -1,6 +1,6 @@
 """One panel by dot products of bf16 pairs (AVX512-BF16): up to 8 rows × 48 columns in 24 registers over all of k.
 
-A row's sums are one chain over all pairs of k, whatever the number of rows. Like the instruction, subnormal numbers
+A row's sums are one chain over all pairs of k, whatever the number of rows. Like in the instruction, subnormal numbers
 count as zero. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2, VDPBF16PS, VCVTNEPS2BF16.
 """
 
@@ -23,7 +23,7 @@ _VECTORS = PANEL_COLUMNS // v.LANES
 
 
 def is_there() -> bool:
-    """Say whether numba compiles for a CPU that has this unit."""
+    """Tell whether numba compiles for a CPU that has this unit."""
     return v.has_bfloat16_dot()
 
 
@@ -71,7 +71,7 @@ def _multiply_rows(  # noqa: PLR0917  compiled
 
 
 class _RowsCode:
-    """Write the code that multiplies a fixed number of rows."""
+    """Generate the code that multiplies a fixed number of rows."""
 
     def __init__(self, builder: Any, arguments: Any, rows: int) -> None:
         self._builder = builder

@@ -1,7 +1,7 @@
 """One panel of fp32 by multiply-adds. A row's sums are one chain over k (sums.py), so all CPUs with FMA have its bits.
 
-A deep panel goes over all rows block by block of k, each of which stays in the second-level cache meanwhile; between
-two blocks sums lie in the result, in fp32, so that they are what they would be in registers.
+A deep panel processes all rows block by block of k, so that each block stays in the second-level cache; between two
+blocks the sums are kept in the result, in fp32, and so equal those kept in registers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kernels.cpu.runtime.memory import float32_at, jit
 
 _BLOCK_DEPTH = 1024
 
-# k of the weight asked for ahead, for many rows and for few. Many take long enough over each k to wait for no memory
-# then; for 2 to 5 rows whatever is farther than 8 comes in the way of what the CPU asks for by itself. With AVX2 it
-# costs more than it saves (README.md).
+# Distance in k at which the weight is prefetched, for many rows and for few. Many rows take long enough per k to hide
+# the memory latency; for 2 to 5 rows a distance above 8 interferes with the CPU's own prefetching. With AVX2
+# prefetching costs more than it saves (README.md).
 _FAR, _NEAR, _FEW_ROWS = 64, 8, 5
 _LINE = 16  # floats of a cache line
 
@@ -72,7 +72,7 @@ def _multiply_rows(  # noqa: PLR0917  compiled
 
 
 def _where_needed(builder: Any, width: Any, vectors: int) -> AbstractContextManager[None]:
-    """Run a block where so many vectors, and no fewer, hold a panel's `width` columns."""
+    """Run a block only if exactly this many vectors hold a panel's `width` columns."""
     is_enough = builder.icmp_signed("<=", width, v.I64(vectors * lanes()))
     is_needed = builder.icmp_signed(">", width, v.I64((vectors - 1) * lanes()))
     needed: AbstractContextManager[None] = builder.if_then(
@@ -82,7 +82,7 @@ def _where_needed(builder: Any, width: Any, vectors: int) -> AbstractContextMana
 
 
 class _RowsCode:
-    """Write the code that multiplies a fixed number of rows with a few vectors of columns."""
+    """Generate the code that multiplies a fixed number of rows with a few vectors of columns."""
 
     def __init__(self, builder: Any, arguments: Any, sums: Sums) -> None:
         self._builder, self._sums = builder, sums
@@ -93,7 +93,7 @@ class _RowsCode:
         )
 
     def write(self) -> None:
-        """Go over all of k, and store the sums."""
+        """Loop over all of k, and store the sums."""
         builder = self._builder
         self._sums.start(lambda row, column: self._load(self._before[row], column, self._width_at(column)))
         with cgutils.for_range(builder, self._depth) as loop:
@@ -110,7 +110,7 @@ class _RowsCode:
             v.prefetch(self._builder, self._weight, self._builder.add(at, v.I64(ahead * PANEL_COLUMNS + column)))
 
     def _width_at(self, column: int) -> Any:
-        """Return how many columns there are from this one on, where that may be fewer than a vector has."""
+        """Return how many columns there are from this one on, if that may be fewer than a vector has."""
         is_last = column == self._sums.columns[-1]
         return self._builder.sub(self._columns, v.I64(column)) if is_last else None
 

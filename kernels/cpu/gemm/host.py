@@ -1,4 +1,4 @@
-"""Matrix products: rows of x times one packed panel of columns after the other, by the unit that is asked for.
+"""Matrix products: rows of x times one packed panel of columns after the other, by a selected unit.
 
     y[r, n] = bias[n] + Σ_k x[r, k] · W[n, k]        sums in fp32, in one order over all k; of bf16 rounded, or not
 
@@ -25,11 +25,11 @@ from kernels.cpu.runtime.launch import CpuKernel, keep
 from kernels.cpu.runtime.memory import fetch_add, jit_once
 
 _PARALLEL_FROM = 65_536  # weight elements (× rows / 8 if more); below, starting the second thread costs more
-_MIN_RUN = 32  # rows of a task, where rows are cut at all
+_MIN_RUN = 32  # minimum rows of a task, if rows are divided at all
 
 
 class Unit(StrEnum):
-    """What of a CPU computes a product over panels."""
+    """The unit of a CPU that computes a product over panels."""
 
     DOTS = "bf16 dot products"
     """AVX512-BF16."""
@@ -89,7 +89,7 @@ _ROWS_AT_ONCE = {Unit.DOTS: dots.MAX_ROWS, Unit.MULTIPLY_ADDS: 8, Unit.TILES: ti
 
 @functools.cache
 def can_multiply(unit: Unit, dtype: torch.dtype) -> bool:
-    """Say whether this unit is there for weights of `dtype`, and agrees with `F.linear`; tried once per process."""
+    """Tell whether this unit exists for weights of `dtype`, and agrees with `F.linear`; tried once per process."""
     if (unit, dtype) not in _KERNELS:
         return False
     try:
@@ -105,10 +105,10 @@ def can_multiply(unit: Unit, dtype: torch.dtype) -> bool:
 def linear(
     x: Tensor, packed: Tensor, bias: Tensor, width: int, *, unit: Unit, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Multiply x `[rows, in]` with what `pack` and `pack_bias` returned, of its dtype, to a new `[rows, width]`.
+    """Multiply x `[rows, in]` with the results of `pack` and `pack_bias`, of its dtype, to a new `[rows, width]`.
 
-    `dtype` is that of x, if not given, or fp32 for sums that are not rounded.
-    `can_multiply(unit, x.dtype)` must have said yes in this process.
+    `dtype` is x's by default, or fp32 for unrounded sums. `can_multiply(unit, x.dtype)` must have returned True in this
+    process.
     """
     x = x if x.stride(-1) == 1 else x.contiguous()
     rows, depth = x.shape
@@ -128,6 +128,6 @@ def _rows_per_task(rows: int, panels: int, at_once: int) -> int:
 
     A multiple of `at_once`, the rows that a unit multiplies at a time.
     """
-    wanted = -(-4 * torch.get_num_threads() // max(panels, 1))
-    run = max(-(-rows // wanted), min(rows, _MIN_RUN), 1)
+    num_runs = -(-4 * torch.get_num_threads() // max(panels, 1))
+    run = max(-(-rows // num_runs), min(rows, _MIN_RUN), 1)
     return -(-run // at_once) * at_once

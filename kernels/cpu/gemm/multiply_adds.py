@@ -1,6 +1,6 @@
 """One panel of bf16 by multiply-adds in fp32: weights are widened in registers, x once for each block of k.
 
-For every CPU with FMA, and the fast unit of those whose bf16 dot products are slower than their multiply-adds. A row's
+For every CPU with FMA, and the faster unit on CPUs whose bf16 dot products are slower than their multiply-adds. A row's
 sums are one chain over k (sums.py), so their bits are the same on all these CPUs.
 """
 
@@ -20,7 +20,7 @@ from kernels.cpu.gemm.sums import Sums, lanes, most_rows, rows_at_once, write_fo
 from kernels.cpu.runtime import vectors as v
 from kernels.cpu.runtime.memory import bfloat16_at, float32_at, jit
 
-_BLOCK_DEPTH = 128  # k of x that are widened at a time: 4 KB for 8 rows, which stay in the first-level cache
+_BLOCK_DEPTH = 128  # k of x widened at a time: 4 KB for 8 rows, which stay in the first-level cache
 
 
 @jit
@@ -65,7 +65,7 @@ def _multiply_rows(  # noqa: PLR0917  compiled
 
 
 class _RowsCode:
-    """Write the code that multiplies a fixed number of rows with three vectors of columns."""
+    """Generate the code that multiplies a fixed number of rows with three vectors of columns."""
 
     def __init__(self, builder: Any, arguments: Any, sums: Sums) -> None:
         self._builder, self._sums, self._floats = builder, sums, sums.floats
@@ -73,7 +73,7 @@ class _RowsCode:
         self._words = ir.VectorType(v.I32, lanes())
 
     def multiply(self, target: RowsOut) -> None:
-        """Give all sums to `target`."""
+        """Pass all sums to `target`."""
         builder, floats = self._builder, self._floats
         self._sums.start(lambda _, column: v.load_vector(builder, self._bias, v.I64(column), floats))
         with cgutils.for_range_slice(builder, v.I64(0), self._depth, v.I64(_BLOCK_DEPTH)) as (start, _):
@@ -88,7 +88,7 @@ class _RowsCode:
         )
 
     def _widen_x(self, start: Any, count: Any) -> None:
-        """Put elements [start, start + count) of every row into the block, and a zero after an odd number of them."""
+        """Copy elements [start, start + count) of every row into the block, and a zero after an odd number of them."""
         builder, halves = self._builder, ir.VectorType(v.I16, lanes())
         whole = builder.and_(count, v.I64(-lanes()))
         with cgutils.for_range_slice(builder, v.I64(0), whole, v.I64(lanes())) as (index, _):

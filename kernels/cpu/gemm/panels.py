@@ -1,8 +1,8 @@
-"""The layout of a packed weight: panels of 48 columns, and in a panel of bf16 pairs of k side by side.
+"""The layout of a packed weight: panels of 48 columns, in a bf16 panel with adjacent pairs of k.
 
-A weight of bf16 lies as [panel][k / 2][48 columns][2], so that a 64-byte line holds one pair of k for 16 columns: what
-one `vdpbf16ps` takes, what one shift and one mask widen to two vectors of floats, and a row of an AMX tile. So every
-unit reads the same bytes. One of fp32 lies as [panel][k][48 columns][1]. Knows no unit.
+A bf16 weight is stored as [panel][k / 2][48 columns][2], so that a 64-byte line holds one pair of k for 16 columns: the
+operand of one `vdpbf16ps`, of one shift and one mask that widen to two vectors of floats, and a row of an AMX tile. So
+every unit reads the same bytes. An fp32 weight is stored as [panel][k][48 columns][1].
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ _GATHER_ROWS = {
     torch.bfloat16: CpuKernel(_gather_bfloat16, _GATHER_BLOCK),
 }
 _TOGETHER = {torch.float32: 1, torch.bfloat16: 2}
-"""Numbers of k side by side."""
+"""Adjacent numbers of k."""
 
 
 def pack(weight: Tensor) -> Tensor:
     """Return a copy of a weight `[out, in]` as `[panels, pairs of in, 48, 2]` (bf16) or `[panels, in, 48, 1]` (fp32).
 
-    Filled up with zeros.
+    Padded with zeros.
     """
     width, depth = weight.shape
     together = _TOGETHER[weight.dtype]
     whole, steps = width // PANEL_COLUMNS, -(-depth // together)
     packed = huge_pages.zeros((-(-width // PANEL_COLUMNS), steps, PANEL_COLUMNS, together), weight.dtype)
     _fill(packed[:whole], weight[: whole * PANEL_COLUMNS])
-    if width % PANEL_COLUMNS:  # of a weight without this the largest part would be copied once more
+    if width % PANEL_COLUMNS:  # without this the largest part of a weight would be copied once more
         _fill(packed[whole:], functional.pad(weight[whole * PANEL_COLUMNS :], (0, 0, 0, -width % PANEL_COLUMNS)))
     return packed
 
@@ -85,7 +85,7 @@ def _fill(panels: Tensor, rows: Tensor) -> None:
 
 
 def pack_bias(bias: Tensor | None, width: int) -> Tensor:
-    """Return the bias in fp32, zeros where there is none, one for each packed column."""
+    """Return the bias in fp32, zeros if there is none, one for each packed column."""
     padded = torch.zeros(-(-width // PANEL_COLUMNS) * PANEL_COLUMNS)
     if bias is not None:
         padded[:width] = bias
@@ -93,7 +93,7 @@ def pack_bias(bias: Tensor | None, width: int) -> Tensor:
 
 
 def gather_rows(packed: Tensor, ids: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return rows `ids` `[count]`, integers, of the weight `[out, in]` = `shape` that was packed, bit for bit.
+    """Return rows `ids` `[count]`, integers, of the packed weight `[out, in]` = `shape`, bit for bit.
 
     Raises `KernelInputError` for an id outside [0, out).
     """

@@ -1,7 +1,4 @@
-"""Where a panel's sums go: rows of the result, rounded to bf16 or as they are; the last panel's may be narrower.
-
-Knows no unit.
-"""
+"""The output of a panel's sums: rows of the result, rounded to bf16 or in fp32; the last panel's may be narrower."""
 
 from __future__ import annotations
 
@@ -19,14 +16,15 @@ _ROUNDED_UP, _QUIET_NAN, _INFINITY = 0x7FFF, 0x7FC0, 0x7F800000
 
 
 SUMS_BYTES = 4 * PANEL_COLUMNS
-"""Of a row of a panel in fp32."""
+"""Size of a row of a panel in fp32."""
 
 Rounding = Callable[[Any, Any], Any]
-"""Writes the code that makes a vector of floats one of halves."""
+"""Generates the code that converts a vector of floats to halves."""
 
 
 class RowsOut:
-    """Write code that takes a panel's sums in fp32, a few rows at a time, and then stores them in the result's dtype.
+    """Generate code that takes a panel's sums in fp32, a few rows at a time, and then stores them in the result's
+    dtype.
 
     `out` is the address of the first row's first column there, `out_bytes` the size of a number: 2 for bf16 or 4 for
     fp32, and `out_stride` counts numbers.
@@ -41,12 +39,12 @@ class RowsOut:
         self._line = room(builder, SUMS_BYTES)
 
     def sums_at(self, row: Any, column: int, vector: Any) -> Any:
-        """Return where a vector of floats of a row (int64) belongs."""
+        """Return the address for a vector of floats of a row (int64)."""
         at = self._builder.add(self._builder.mul(row, v.I64(SUMS_BYTES)), v.I64(4 * column))
         return self._builder.bitcast(self._builder.gep(self.sums, [at]), vector.as_pointer())
 
     def finish(self, first: Any, rows: Any, lanes: int, rounding: Rounding) -> None:
-        """Store so many rows (int64), which are the result's from row `first` on."""
+        """Store this many rows (int64), from row `first` of the result on."""
         builder = self._builder
         with cgutils.for_range(builder, rows) as loop:
             target = builder.gep(self._out, [builder.mul(builder.add(first, loop.index), self._row_bytes)])
@@ -69,7 +67,7 @@ class RowsOut:
 
 
 def to_bfloat16(builder: Any, floats: Any) -> Any:
-    """Round floats to the bits of bf16, to nearest even, on any CPU; subnormal numbers and NaN stay what they are."""
+    """Round floats to the bits of bf16, to nearest even, on any CPU; subnormal numbers and NaN are kept."""
     lanes = floats.type.count
     words, halves = ir.VectorType(v.I32, lanes), ir.VectorType(v.I16, lanes)
 

@@ -1,7 +1,7 @@
 """Sums of products in registers, a few rows × up to three vectors of columns, by fused multiply-adds in fp32.
 
 With AVX-512, 8 rows × 48 columns take 24 registers, with AVX2 4 rows × 24 columns 12. Each sum is one chain, whatever
-the number of rows and the width of the vectors. Subnormal numbers count. Knows no layout, neither of x nor of a weight.
+the number of rows and the width of the vectors. Subnormal numbers count.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kernels.cpu.gemm.panels import PANEL_COLUMNS
 from kernels.cpu.runtime import vectors as v
 
 MOST_VECTORS = 3
-"""Of columns that are summed at a time."""
+"""Maximum of vectors of columns that are summed at a time."""
 
 
 def is_there() -> bool:
-    """Say whether numba compiles for a CPU that has fused multiply-adds in vectors."""
+    """Tell whether numba compiles for a CPU that has fused multiply-adds in vectors."""
     return v.has_feature("fma") and v.has_feature("avx2")
 
 
 def is_wide() -> bool:
-    """Say whether it has vectors of 16; else they are of 8."""
+    """Tell whether it has vectors of 16 floats; otherwise they have 8."""
     return v.has_feature("avx512f")
 
 
@@ -52,7 +52,7 @@ def rows_at_once(typing_context: Any) -> Any:
 
 
 class Sums:
-    """Hold the sums of a fixed number of rows and of a panel's columns from `first` on, in so many vectors."""
+    """The sums of a fixed number of rows and of a panel's columns from `first` on, in this many vectors."""
 
     def __init__(self, builder: Any, rows: int, first: int, vectors: int = MOST_VECTORS) -> None:
         self._builder = builder
@@ -63,7 +63,7 @@ class Sums:
         self._fused = builder.module.declare_intrinsic(f"llvm.fma.v{lanes()}f32", (), kind)
 
     def start(self, load: Callable[[int, int], Any]) -> None:
-        """Let the sums begin with the vectors that `load` returns for a row and a column."""
+        """Initialize the sums with the vectors that `load` returns for a row and a column."""
         for row, totals in enumerate(self._totals):
             for column, total in zip(self.columns, totals, strict=True):
                 self._builder.store(load(row, column), total)
@@ -77,14 +77,14 @@ class Sums:
                 builder.store(builder.call(self._fused, [weight, factor, builder.load(total)]), total)
 
     def store(self, store: Callable[[Any, int, int], None]) -> None:
-        """Give every vector of sums, with its row and its first column."""
+        """Pass every vector of sums to `store`, with its row and its first column."""
         for row, totals in enumerate(self._totals):
             for column, total in zip(self.columns, totals, strict=True):
                 store(self._builder.load(total), row, column)
 
 
 def write_for_rows(builder: Any, rows: Any, write: Callable[[int, int], None]) -> None:
-    """Write code for each number of rows (int64) and, by first column, the columns of a panel; one number's runs."""
+    """Generate code for each number of rows (int64) and, by first column, the columns of a panel; one number's runs."""
     done = builder.append_basic_block("done")
     choice = builder.switch(rows, done)
     for count in range(1, most_rows() + 1):

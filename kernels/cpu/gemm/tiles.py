@@ -1,7 +1,7 @@
 """One panel by AMX tiles, 32 or 16 rows × 48 columns at a time.
 
-Panels are already what a tile of W must be, pairs of k side by side for 16 columns: one packing serves all units.
-A row's sums are in the same order whatever the number of rows. Knows no layer.
+Panels already have the layout of a tile of W, adjacent pairs of k for 16 columns: one packing serves all units. A row's
+sums are in the same order whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from kernels.cpu.runtime.memory import bfloat16_at, float32_at, jit
 
 MAX_ROWS = 2 * TILE_ROWS
 _COLUMN_TILES = PANEL_COLUMNS // v.LANES
-_STEP_LINES = TILE_DEPTH // 2 * _COLUMN_TILES  # of a panel, in a step of k
-_WEIGHT_AHEAD = 2  # steps of k; 1 to 4 took alike (kernels/README.md)
-_PANEL_BYTES = 4 * PANEL_COLUMNS  # of a pair of k in a panel
+_STEP_LINES = TILE_DEPTH // 2 * _COLUMN_TILES  # of a panel, per step of k
+_WEIGHT_AHEAD = 2  # steps of k; 1 to 4 took the same time (kernels/README.md)
+_PANEL_BYTES = 4 * PANEL_COLUMNS  # for a pair of k in a panel
 
 
 def is_there() -> bool:
-    """Say whether this process may use this unit."""
+    """Tell whether this process may use this unit."""
     return amx.can_use()
 
 
@@ -64,9 +64,9 @@ def _multiply_rows(  # noqa: PLR0917  compiled
 
 
 class _PanelCode:
-    """Write the code for one tile of rows at a time, of which as many are used as there are, or for two full ones.
+    """Generate the code for one tile with any number of rows at a time, or for two full ones.
 
-    Sums take the first tiles; then one of x, and one of W (three where there is one tile of rows, to load ahead).
+    Sums take the first tiles; then one of x, and one of W (three for a single tile of rows, to load ahead).
     """
 
     def __init__(self, builder: Any, arguments: Any, row_tiles: int) -> None:
@@ -80,7 +80,7 @@ class _PanelCode:
         self._target = RowsOut(builder, out, out_stride, out_bytes, columns, rows=row_tiles * TILE_ROWS)
 
     def write(self, first: Any, end: Any) -> None:
-        """Write the loop over the rows from `first` to `end`."""
+        """Generate the loop over the rows from `first` to `end`."""
         builder, height = self._builder, v.I64(self._row_tiles * TILE_ROWS)
         with builder.if_then(builder.icmp_signed("<", first, end)):
             self._configure(v.lower(builder, builder.sub(end, first), v.I64(TILE_ROWS)))
@@ -114,7 +114,7 @@ class _PanelCode:
         self._store(row, rows)
 
     def _add_products(self, x: Any, x_bytes: Any, weight: Any) -> None:
-        """Add 32 numbers of k. Of two tiles of rows, the one that is loaded goes first with the next columns."""
+        """Add 32 numbers of k. Of two tiles of rows, the loaded one goes first with the next columns."""
         builder = self._builder
         order, loaded = list(range(self._row_tiles)), None
         for column, weight_tile in enumerate(self._weight_tiles):
@@ -129,7 +129,7 @@ class _PanelCode:
             order.reverse()
 
     def _prefetch(self, x: Any, weight: Any) -> None:
-        """Ask for the lines of the steps of k that come, of x where it is more than stays near by itself."""
+        """Prefetch the lines of the next steps of k, for x only if it exceeds what stays cached by itself."""
         builder = self._builder
         for line in range(_WEIGHT_AHEAD * _STEP_LINES, (_WEIGHT_AHEAD + 1) * _STEP_LINES):
             v.prefetch(builder, weight, v.I64(line * v.PAIRED_LANES), is_nearest=True)
@@ -140,7 +140,7 @@ class _PanelCode:
                 row = builder.gep(row, [self._x_bytes])
 
     def _add_rest(self, x: Any, rows: Any, rest: Any) -> None:
-        """Add the last numbers of k, fewer than a tile has: copied among zeros, since others follow them."""
+        """Add the last numbers of k, fewer than a tile has: copied among zeros, since other data follows them."""
         builder = self._builder
         x_size, weight_size = self._row_tiles * TILE_ROWS * TILE_BYTES, TILE_DEPTH // 2 * _PANEL_BYTES
         own_x, own_weight = room(builder, x_size), room(builder, weight_size)
@@ -159,7 +159,7 @@ class _PanelCode:
         self._add_products(builder.bitcast(own_x, halves), v.I64(TILE_BYTES), builder.bitcast(own_weight, halves))
 
     def _store(self, first: Any, rows: Any) -> None:
-        """Store the sums of the panel's columns that there are, from row `first` of the result on."""
+        """Store the sums of the panel's existing columns, from row `first` of the result on."""
         for tile, row in enumerate(self._sums):
             for column, number in enumerate(row):
                 place = self._target.sums_at(v.I64(tile * TILE_ROWS), column * v.LANES, v.FLOATS)

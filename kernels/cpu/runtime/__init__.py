@@ -1,4 +1,1 @@
-"""Compile functions of a parameter block with numba and LLVM, and run them on torch's threads.
-
-Knows no op.
-"""
+"""Compile functions of a parameter block with numba and LLVM, and run them on torch's threads."""

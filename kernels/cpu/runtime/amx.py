@@ -1,10 +1,10 @@
-"""AMX for compiled CPU code: eight tiles of up to 16 rows × 64 bytes, and the products of two in bf16. Knows no op.
+"""AMX for compiled CPU code: eight tiles of up to 16 rows × 64 bytes, and the products of two in bf16.
 
     sums[r, n] += Σ_k x[r, k] · w[k, n]        32 numbers of k at most; the even ones apart from the odd, then added
 
-A tile of w has pairs of k side by side, as a bf16 dot product does. A row's sums are in one order whatever the other
-rows hold. Subnormal numbers count as zero. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol.
-2, LDTILECFG and TDPBF16PS; Linux, Documentation/arch/x86/xstate.rst, on the permission.
+A tile of w has adjacent pairs of k, as a bf16 dot product does. A row's sums have one order whatever the other rows
+hold. Subnormal numbers count as zero. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2,
+LDTILECFG and TDPBF16PS; Linux, Documentation/arch/x86/xstate.rst, on the permission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x8
 
 @functools.cache
 def can_use() -> bool:
-    """Say whether this process may use AMX for bf16; asked of the system once, which grants it to all threads."""
+    """Tell whether this process may use AMX for bf16; requested from the system once, for all threads."""
     if not (v.has_feature("amx-bf16") and v.has_feature("amx-tile") and v.has_bfloat16_dot()):
         return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
@@ -40,14 +40,14 @@ def can_use() -> bool:
 
 
 class Tiles:
-    """Write the code that works with a thread's tiles; pointers may be of any type."""
+    """Generate code that uses a thread's tiles; pointers may be of any type."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self._config = room(builder, _CONFIG_BYTES)
 
     def configure(self, shapes: Sequence[tuple[Any, int]]) -> None:
-        """Give each tile its (rows, bytes of a row); rows are int64 values, 1 to 16. All tiles become zero."""
+        """Set each tile's (rows, bytes of a row); rows are int64 values, 1 to 16. All tiles become zero."""
         builder = self._builder
         cgutils.memset(builder, self._config, v.I64(_CONFIG_BYTES), 0)
         builder.store(v.BYTE(_PALETTE), self._config)
@@ -61,7 +61,7 @@ class Tiles:
         self._call("tilezero", v.BYTE(tile))
 
     def load(self, tile: int, pointer: Any, stride: Any) -> None:
-        """Load a tile whose rows lie `stride` bytes (int64) apart; 0 is one row for all."""
+        """Load a tile whose rows are `stride` bytes (int64) apart; 0 repeats one row."""
         self._call("tileloadd64", v.BYTE(tile), as_bytes(self._builder, pointer), stride)
 
     def store(self, tile: int, pointer: Any, stride: Any) -> None:
@@ -71,7 +71,7 @@ class Tiles:
         self._call("tdpbf16ps", v.BYTE(sums), v.BYTE(x), v.BYTE(weight))
 
     def release(self) -> None:
-        """Leave the tiles, so that the system need not keep them for this thread."""
+        """Release the tiles, so that the system need not save them for this thread."""
         self._call("tilerelease")
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -1,7 +1,4 @@
-"""The words of a kernel's parameter block, declared once: where each lies, how they are packed, which are addresses.
-
-Knows no op.
-"""
+"""The words of a kernel's parameter block, declared once: their positions, packing, and which are addresses."""
 
 from __future__ import annotations
 
@@ -11,23 +8,23 @@ from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
-COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # of every parameter block; a kernel's own words start at the last
+COUNTER, FAULT, NUM_TASKS, FIRST_WORD = 0, 1, 2, 3  # in every parameter block; a kernel's own words start at the last
 
 _WORD = re.compile(r"([a-z]\w*)(\*|:f64)?")
 
 
 class Block:
-    """Hold the declared words of a kernel in their order: `rows` an int64, `query*` an address, `eps:f64` a float64.
+    """The declared words of a kernel in order: `rows` an int64, `query*` an address, `eps:f64` a float64.
 
-    A call gives their numbers as one tuple in this order; a wrong count, or a float for an int64, is a `struct.error`.
+    A call passes their numbers as one tuple in this order; a wrong count, or a float for an int64, is a `struct.error`.
     """
 
     at: Any
-    """Where each word lies, by name: a namedtuple, since numba compiles a global one to constants."""
+    """The position of each word, by name: a namedtuple, since numba compiles a global one to constants."""
     addresses: tuple[int, ...]
-    """Which words are addresses; 0 is the first of the kernel's own."""
+    """Indexes of the words that are addresses; 0 is the first of the kernel's own."""
     size_bytes: int
-    """With the words that every block starts with."""
+    """Including the words that every block starts with."""
 
     def __init__(self, declaration: str) -> None:
         words = [_WORD.fullmatch(word) for word in declaration.split()]

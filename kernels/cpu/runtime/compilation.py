@@ -1,4 +1,4 @@
-"""Compile kernels, and find what was compiled: in a cache on the disk that all processes share. Knows no op."""
+"""Compile kernels, and find compiled ones in a cache on disk that all processes share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ compile_cached(getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))
 
 
 def compile_cached(function: Callable[[Any], None]) -> Any:
-    """Compile a kernel, from the disk cache where there is one.
+    """Compile a kernel, or load it from the disk cache.
 
     numba keys its cache by the entry function's file alone; the directory carries a digest of all files of this
     package, so that a change in an inlined function is never missed.
@@ -41,16 +41,16 @@ def compile_cached(function: Callable[[Any], None]) -> Any:
         before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
         try:
             return numba.cfunc(SIGNATURE, cache=True, **COMPILE_OPTIONS)(function)
-        except (OSError, RuntimeError):  # disk full, directory taken away: a cache must never stop the work
+        except (OSError, RuntimeError):  # disk full, directory removed: a cache must never stop the work
             return numba.cfunc(SIGNATURE, **COMPILE_OPTIONS)(function)
         finally:
             numba.config.CACHE_DIR = before
 
 
 def compile_apart(function: Callable[[Any], None]) -> subprocess.Popen[bytes] | None:
-    """Begin to compile a kernel into the disk cache by another process; numba compiles one at a time in each.
+    """Start to compile a kernel into the disk cache in another process; numba compiles one at a time in each.
 
-    None where nothing is gained: it lies there, there is no cache, or a single core, which the two would share.
+    Return None if nothing is gained: it is cached, there is no cache, or only one core, which the two would share.
     """
     directory = cache_directory()
     if directory is None or _is_compiled(function, directory) or _num_cores() < 2:
@@ -66,7 +66,7 @@ def compile_apart(function: Callable[[Any], None]) -> subprocess.Popen[bytes] | 
 
 
 def _is_compiled(function: Callable[[Any], None], directory: Path) -> bool:
-    """Say whether numba has an index for it; that it is another CPU's is found out when the kernel is called."""
+    """Tell whether numba has an index for it; an index of another CPU is detected when the kernel is called."""
     return any(directory.glob(f"*/{function.__module__.rpartition('.')[2]}.{function.__name__}-*.nbi"))
 
 
@@ -76,7 +76,7 @@ def _num_cores() -> int:
 
 @functools.cache
 def cache_directory() -> Path | None:
-    """Return where this version's compiled code is kept, and what was measured of it; None where nothing can be."""
+    """Return the directory of this version's compiled code and measurements; None if none can be created."""
     digest = _package_digest()
     for base in _cache_bases():
         directory = base / digest
@@ -90,9 +90,9 @@ def cache_directory() -> Path | None:
 
 
 def _cache_bases() -> list[Path]:
-    asked = os.environ.get("NUMBA_CACHE_DIR")
-    if asked:
-        return [Path(asked) / "tokenmill"]
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    if configured:
+        return [Path(configured) / "tokenmill"]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [_CPU_FOLDER / "__pycache__" / "numba", Path(home) / "tokenmill" / "numba"]
 

@@ -1,8 +1,9 @@
-"""Memory for packed weights on huge pages, where the system gives any. Knows no layer.
+"""Memory for packed weights on huge pages, if the system has any.
 
-A product over few rows is a walk through hundreds of MB, and with pages of 4 KiB much of it waits for address lookups:
-README.md has the timings. Most weights are smaller than a huge page, so they share regions. A region's memory is taken
-page by page as it is written, and goes when the last tensor in it has gone; the newest stays for what comes next.
+A product over few rows walks through hundreds of MB, and with pages of 4 KiB much of the time goes to address lookups:
+README.md has the timings. Most weights are smaller than a huge page, so they share regions. A region's memory is
+allocated page by page as it is written, and freed with the last tensor in it; the newest region is kept for the next
+tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _REGION_BYTES = 2**26
 _ALIGN_BYTES = 64  # a cache line
 
 _lock = threading.Lock()
-_newest = torch.empty(0, dtype=torch.uint8)  # what is left of the newest region
+_newest = torch.empty(0, dtype=torch.uint8)  # the free rest of the newest region
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -43,7 +44,7 @@ def _carve(size: int) -> Tensor:
 def _new_region(size: int) -> Tensor:
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
-    # Shared memory, the default of `mmap`, would come under another setting of the kernel's, which is mostly off.
+    # Shared memory, the default of `mmap`, depends on another setting of the kernel, which is mostly off.
     flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     memory = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, **flags)
     if hasattr(mmap, "MADV_HUGEPAGE"):

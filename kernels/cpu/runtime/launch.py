@@ -1,7 +1,7 @@
-"""Run a numba-compiled kernel over independent tasks on the OpenMP threads that torch uses. Knows no op.
+"""Run a numba-compiled kernel over independent tasks on the OpenMP threads that torch uses.
 
-numba's own parallel layers would bring a second thread pool beside torch's (its `omppool` loads another libgomp, and
-`workqueue` must not be called from two threads), and each pool's spinning workers steal the cores from the other. So a
+numba's own parallel layers would start a second thread pool beside torch's (its `omppool` loads another libgomp, and
+`workqueue` must not be called from two threads), and each pool's spinning workers take the cores from the other. So a
 kernel is compiled as a C function that takes tasks from an atomic counter, and `GOMP_parallel`, the documented entry
 point of the OpenMP library that torch has loaded, runs it on torch's pool, with torch's number of threads. Calls from
 several Python threads are safe. Without that symbol (macOS, Windows) the kernel runs on the calling thread.
@@ -28,7 +28,7 @@ from kernels.cpu.runtime.compilation import compile_apart, compile_cached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One kernel call that was written down instead of run: the arguments of `CpuKernel.__call__`."""
+    """A kernel call that was recorded instead of run: the arguments of `CpuKernel.__call__`."""
 
     kernel: CpuKernel
     num_tasks: int
@@ -38,7 +38,7 @@ class RecordedCall:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Kernel calls in their order, and the tensors that they are to write, kept alive as long as this is."""
+    """Kernel calls in order, and the tensors that they will write, kept alive as long as this is."""
 
     calls: list[RecordedCall] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
@@ -53,9 +53,9 @@ _thread = _Thread()
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Write this thread's kernel calls down instead of running them (program.py runs them).
+    """Record this thread's kernel calls instead of running them (program.py runs them).
 
-    The ops return tensors that nothing has filled yet, and report no fault.
+    The ops return tensors that are not filled yet, and report no fault.
     """
     assert _thread.recording is None
     _thread.recording = Recording()
@@ -66,18 +66,18 @@ def record() -> Iterator[Recording]:
 
 
 def keep(tensor: Tensor) -> Tensor:
-    """Return a tensor that a kernel is to fill; while this thread records, the recording holds it."""
+    """Return a tensor that a kernel will fill; while this thread records, the recording holds it."""
     if _thread.recording is not None:
         _thread.recording.outputs.append(tensor)
     return tensor
 
 
 class CpuKernel:
-    """Hold one kernel: a numba-compilable function of a parameter block (a pointer to int64 words).
+    """One kernel: a numba-compilable function of a parameter block (a pointer to int64 words).
 
     The function loops `task = fetch_add(p, 1)` while `task < p[NUM_TASKS]`, reads its own words as `p[block.at.name]`
-    and sets `p[FAULT]` where an index points out of range. Compiled at the first call, and cached on disk where a
-    directory can be written.
+    and sets `p[FAULT]` if an index is out of range. Compiled at the first call, and cached on disk if a directory is
+    writable.
     """
 
     def __init__(self, function: Callable[[Any], None], block: Block) -> None:
@@ -89,16 +89,16 @@ class CpuKernel:
         self._address = 0
 
     def begin_to_compile(self) -> None:
-        """Let a process of its own compile it meanwhile, where that helps; the first call waits for it."""
+        """Compile it in another process, if that helps; the first call waits for it."""
         if self._entry is None and self._compiler is None:
             self._compiler = compile_apart(self._function)
-            if self._compiler is not None:  # perhaps nobody calls the kernel, and the process must not stay a zombie
+            if self._compiler is not None:  # if the kernel is never called, the process must not stay a zombie
                 threading.Thread(target=self._compiler.wait, daemon=True).start()
 
     def __call__(self, num_tasks: int, words: tuple[float, ...], *, parallel: bool) -> bool:
         """Run all tasks; return whether an index was out of range. Blocks until done; releases the GIL.
 
-        `words` are the kernel's own in the declared order. Inside `record` nothing runs and the answer is no.
+        `words` are the kernel's own in the declared order. Inside `record` nothing runs and the result is False.
         """
         if _thread.recording is not None:
             call = RecordedCall(kernel=self, num_tasks=num_tasks, words=words, parallel=parallel)
@@ -130,28 +130,28 @@ class CpuKernel:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it can run at once."""
+        """Whether it can run without compiling."""
         return self._entry is not None
 
     @property
     def is_compiled_apart(self) -> bool:
-        """Whether a process of its own is at it, for which `compile` would wait."""
+        """Whether another process is compiling it, so that `compile` would wait."""
         return self._compiler is not None
 
     def compile(self) -> None:
-        """Compile it, or take what another process has compiled."""
+        """Compile it, or load what another process has compiled."""
         compiler, self._compiler = self._compiler, None
         if compiler is not None:
-            compiler.wait()  # whatever came of it: what it has not left in the cache is compiled here
+            compiler.wait()  # whatever the outcome: what is not in the cache is compiled here
         compiled = compile_cached(self._function)
         self._address = compiled.address
         self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
 
 
 def compile_all(kernels: Iterable[CpuKernel]) -> None:
-    """Compile those that are not: last what another process is at, so that the others do not wait for it."""
+    """Compile those that are not: last those that another process compiles, so that the others do not wait for it."""
     for kernel in sorted((one for one in kernels if not one.is_compiled), key=lambda one: one.is_compiled_apart):
-        if not kernel.is_compiled:  # it may stand there twice
+        if not kernel.is_compiled:  # it may be listed twice
             kernel.compile()
 
 

@@ -1,4 +1,4 @@
-"""What the CPU kernels use to touch tensor memory: pointers, bf16, an atomic counter, a fast exp2. Knows no op.
+"""Tensor memory for CPU kernels: pointers, bf16, an atomic counter, a fast exp2.
 
 The kernels take addresses, not arrays: wrapping ten tensors as numba arrays costs more than the smaller ops themselves,
 and numba has no bfloat16. These functions run inside numba-compiled code only.
@@ -14,24 +14,24 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 # Multiply-adds may be fused, and nothing else, so that a row's bits are the same on every CPU with FMA (README.md).
-# `arcp` makes 1 / sqrt the CPU's own estimate, and no two makers estimate alike; `reassoc` sums in as many lanes as the
-# CPU has, and for four rows otherwise than for one; under `nnan` a NaN in an input need not come out as NaN.
+# `arcp` makes 1 / sqrt the CPU's own estimate, which differs between makers; `reassoc` sums in as many lanes as the CPU
+# has, and for four rows differently than for one; under `nnan` a NaN in an input need not come out as NaN.
 FASTMATH = {"contract"}
 
-# Nothing in Python calls a helper: what numba wraps it in for that would be compiled too.
+# Helpers are never called from Python: numba's wrappers for that would be compiled too.
 _OPTIONS = {"fastmath": FASTMATH, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-# A helper is always made part of the kernel that calls it. Left to itself, numba links a kernel that was just compiled
-# to the helpers' own code, and one read from the cache to a copy of it that was optimised once more and so rounds
-# otherwise: the first process after an installation would differ from all later ones.
+# A helper is always inlined into its kernel. By default numba links a freshly compiled kernel to the helpers' own code,
+# and a kernel from the cache to a copy of it that was optimised again and so rounds differently: the first process
+# after an installation would differ from all later ones.
 jit = njit(forceinline=True, **_OPTIONS)
-# For the long functions of a kernel, each called in one place: part of their caller before either is compiled, so that
-# LLVM goes over them once and not once for every caller's caller. Attention compiles in half the time.
+# For the long functions of a kernel, each called in one place: inlined into the caller before either is compiled, so
+# that LLVM processes them once and not once for every caller's caller. Attention compiles in half the time.
 jit_once = njit(inline="always", **_OPTIONS)
 
 
 def address_cast(target: Any) -> Any:
-    """Return a function that makes a pointer to numba's type `target` of an address."""
+    """Return a function that converts an address to a pointer to numba's type `target`."""
 
     @intrinsic
     def cast(typing_context: Any, address: Any) -> Any:
@@ -134,7 +134,7 @@ def _load(pointer: Any, index: Any) -> Any:
 
 
 def store(pointer: Any, index: Any, number: Any) -> None:
-    """Write float32 `number` at `index`, rounded to nearest even where the memory is bf16."""
+    """Write float32 `number` at `index`, rounded to nearest even if the memory is bf16."""
     raise NotImplementedError("runs in compiled code only")
 
 

@@ -1,12 +1,12 @@
-"""Run recorded kernel calls one after the other in a single call, all threads together. Knows no op and no model.
+"""Run recorded kernel calls one after the other in a single call, all threads together.
 
 A step of a small model is hundreds of short kernels. Starting a thread team and going through Python for each of them
-costs more than the work, so a model records the kernels of one layer (`launch.record`), places them here once per
-layer with that layer's own addresses, and one team runs the whole table.
+costs more than the work, so a model records the kernels of one layer (`launch.record`), places them here once per layer
+with that layer's own addresses, and one team runs the whole table.
 
-Between two calls (a stage) no thread waits for another to arrive, only for tasks that were taken to be finished: a
-thread adds itself to the stage's count of workers before it takes a task, and leaves when no task is left. Who comes
-late finds nothing to do and hurries on. So a thread that lost its core between stages holds nobody up.
+Between two calls (stages) no thread waits for another to arrive, only for started tasks to finish: a thread adds itself
+to the stage's count of workers before it takes a task, and leaves when no task is left. A late thread finds nothing to
+do and moves on. So a thread that lost its core between stages delays no other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernels.cpu.runtime.memory import atomic_load, fetch_add, int64_at
 # A stage is 5 cache lines: two words of its own on the first, its kernel's parameter block on the others.
 _STAGE_WORDS = 40
 _FUNCTION, _WORKERS, _BLOCK = 0, 1, 8
-_LOOKS = 20_000  # at the count, some 10 to 20 µs, before a waiting thread offers its core to others
+_LOOKS = 20_000  # at the count, some 10 to 20 µs, before a waiting thread yields its core
 
 _TABLE_BLOCK = Block("table* num_stages")
 _TABLE_AT = _TABLE_BLOCK.at
@@ -68,12 +68,12 @@ _RUN_STAGES = CpuKernel(_run_stages, _TABLE_BLOCK)
 
 
 def can_run() -> bool:
-    """Say whether programs run on this system: threads that wait must be able to offer their core."""
+    """Tell whether programs run on this system: waiting threads must be able to yield their core."""
     return hasattr(os, "sched_yield")
 
 
 class CpuProgram:
-    """Hold the calls of several layers in one table. Not for use from two threads at once."""
+    """The calls of several layers in one table. Must not be used from two threads at once."""
 
     def __init__(self, num_layers: int) -> None:
         self._num_layers = num_layers
@@ -88,11 +88,11 @@ class CpuProgram:
         own: npt.NDArray[np.int64],
         renamed: Mapping[int, int],
     ) -> None:
-        """Put a recording down for each of `layers`, which are alike; the first of them is the one recorded.
+        """Place a recording for each of `layers`, which are alike; the first of them is the recorded one.
 
-        `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded address that is one of the
-        first layer's becomes that layer's. `renamed` names addresses to replace everywhere. All recordings of a program
-        are of the same number of calls.
+        `own` `[num_layers, addresses]` holds every layer's own addresses: a recorded address that is one of the first
+        layer's becomes that layer's. `renamed` maps addresses to replace everywhere. All recordings of a program have
+        the same number of calls.
         """
         num_stages = len(recording.calls)
         if self._table.shape[1] != num_stages:
@@ -120,7 +120,7 @@ class CpuProgram:
         flat[np.ix_(layers, places)] = own[np.ix_(layers, sources)]
 
     def run(self, num_layers: int | None = None) -> bool:
-        """Run the calls of the first layers, or of all, in order; return whether any met an index out of range.
+        """Run the calls of the first layers, or of all, in order; return whether any had an index out of range.
 
         May be called again.
         """

@@ -1,7 +1,7 @@
-"""Vectors of 16 floats for compiled CPU code, written as LLVM instructions: loads, sums of lanes, the bf16 dot product.
+"""Vectors of 16 floats for compiled CPU code, as LLVM instructions: loads, sums of lanes, the bf16 dot product.
 
 numba's loops cannot keep a tile of sums in registers, so the inner pieces of kernels are intrinsics built from these.
-Knows no op. All of it is plain LLVM, except what takes AVX512-BF16, which `has_bfloat16_dot` must be asked for first.
+All of it is plain LLVM, except functions that need AVX512-BF16: check `has_bfloat16_dot` before using them.
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2, VDPBF16PS.
 """
 
@@ -13,11 +13,11 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import codegen, config
 
 LANES = 16
-PAIRED_LANES = 2 * LANES  # what one bf16 dot product takes at a time
+PAIRED_LANES = 2 * LANES  # the operand size of one bf16 dot product
 
 
 class BFloat(ir.Type):
-    """LLVM's `bfloat`, which llvmlite has no class for."""
+    """LLVM's `bfloat`, for which llvmlite has no class."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -41,12 +41,12 @@ _PAIRED_WORDS = ir.VectorType(I32, PAIRED_LANES)
 
 
 def has_bfloat16_dot() -> bool:
-    """Say whether numba compiles for a processor with AVX512-BF16; ask while compiling, not at import."""
+    """Tell whether numba compiles for a processor with AVX512-BF16; call while compiling, not at import."""
     return has_feature("avx512bf16")
 
 
 def has_feature(name: str) -> bool:
-    """Say whether numba compiles for a processor with this feature, by LLVM's name; NUMBA_CPU_NAME may forbid it."""
+    """Tell whether numba compiles for a processor with this feature, by LLVM's name; NUMBA_CPU_NAME may forbid it."""
     features = config.CPU_FEATURES
     if features is None:
         features = "" if config.CPU_NAME else codegen.get_host_cpu_features()
@@ -54,7 +54,7 @@ def has_feature(name: str) -> bool:
 
 
 def load_vector(builder: Any, pointer: Any, index: Any, vector: Any, width: Any = None) -> Any:
-    """Load a vector from element `index` on; with `width`, only as many lanes, the others zero and not touched."""
+    """Load a vector from element `index` on; with `width`, only this many lanes, others are zero and not read."""
     address = builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
     size = vector.element.width // 8 if isinstance(vector.element, ir.IntType) else 4
     if width is None:
@@ -69,14 +69,14 @@ def load_vector(builder: Any, pointer: Any, index: Any, vector: Any, width: Any 
 
 
 def load_floats(builder: Any, pointer: Any, index: Any, is_bfloat16: Any, width: Any = None) -> Any:
-    """Load 16 floats, widened in registers where the memory is bf16."""
+    """Load 16 floats, widened in registers if the memory is bf16."""
     if not is_bfloat16:
         return load_vector(builder, pointer, index, FLOATS, width)
     return widen_bfloat16(builder, load_vector(builder, pointer, index, HALVES, width))
 
 
 def store_floats(builder: Any, floats: Any, pointer: Any, index: Any, width: Any = None) -> None:
-    """Store a vector of floats from element `index` on; with `width`, only as many lanes."""
+    """Store a vector of floats from element `index` on; with `width`, only this many lanes."""
     vector = floats.type
     address = builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
     if width is None:
@@ -101,9 +101,9 @@ def zeros() -> Any:
 
 
 def multiply_add(builder: Any, a: Any, b: Any, total: Any) -> Any:
-    """Return a · b + total of floats or vectors, fused where the processor can, and then everywhere.
+    """Return a · b + total of floats or vectors, fused everywhere if the processor supports it.
 
-    A product and a sum by themselves may be fused in one place and not in another: numba lets LLVM choose.
+    A separate product and sum may be fused in one place and not in another: numba leaves that to LLVM.
     """
     kind = a.type
     name = "llvm.fmuladd.v16f32" if kind == FLOATS else "llvm.fmuladd.f32"
@@ -120,12 +120,12 @@ def dot_pairs(builder: Any, a: Any, b: Any, total: Any) -> Any:
 
 
 def larger(builder: Any, a: Any, b: Any) -> Any:
-    """Return a where it is above b, else b (so b where a is NaN)."""
+    """Return a if it is above b, else b (so b if a is NaN)."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 def smaller(builder: Any, a: Any, b: Any) -> Any:
-    """Return a where it is below b, else b (so b where a is NaN)."""
+    """Return a if it is below b, else b (so b if a is NaN)."""
     return builder.select(builder.fcmp_ordered("<", a, b), a, b)
 
 
@@ -170,9 +170,9 @@ def lanes_within(builder: Any, first: Any, count: Any) -> Any:
 
 
 def exp2(builder: Any, x: Any) -> Any:
-    """Compute 2**x with the polynomial of memory.exp2, and as exactly, in [−126, 126]. A NaN stays NaN.
+    """Compute 2**x with the polynomial of memory.exp2, and the same accuracy, in [−126, 126]. A NaN stays NaN.
 
-    Far below, −∞ too, it is 0; above, at least 2**126.
+    Far below, including −∞, the result is 0; above, at least 2**126.
     """
     if has_feature("avx512f"):  # which scales a NaN, such as −∞ less its rounding, by 2**−∞ to 0, and by 2**∞ to ∞
         whole = _round(builder, x)
@@ -200,7 +200,7 @@ def _round(builder: Any, floats: Any) -> Any:
 
 
 def _scale(builder: Any, floats: Any, powers: Any) -> Any:
-    """Return floats · 2**powers, 0 where that is too small for a float. Takes AVX-512."""
+    """Return floats · 2**powers, 0 if that is too small for a float. Needs AVX-512."""
     kind = ir.FunctionType(FLOATS, [FLOATS, FLOATS, FLOATS, I16, I32])
     scaled = builder.module.declare_intrinsic("llvm.x86.avx512.mask.scalef.ps.512", (), kind)
     every_lane, current_rounding = I16(-1), I32(4)
@@ -212,7 +212,7 @@ def _all(number: float) -> Any:
 
 
 def round_to_bfloat16(builder: Any, floats: Any) -> Any:
-    """Round 16 floats to the bits of bf16, to nearest even; subnormal numbers become zero. Takes AVX512-BF16."""
+    """Round 16 floats to the bits of bf16, to nearest even; subnormal numbers become zero. Needs AVX512-BF16."""
     kind = ir.FunctionType(ir.VectorType(BFloat(), LANES), [FLOATS])
     rounded = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", (), kind)
     return builder.bitcast(builder.call(rounded, [floats]), HALVES)
@@ -238,9 +238,9 @@ def keep_halves(builder: Any, words: Any, halves: tuple[int, ...]) -> Any:
 
 
 def prefetch(builder: Any, pointer: Any, index: Any, *, is_nearest: bool = False) -> None:
-    """Ask for the cache line of element `index`, into the second-level cache or the nearest.
+    """Prefetch the cache line of element `index`, into the second-level cache or the nearest.
 
-    An address that is not there does no harm.
+    An invalid address does no harm.
     """
     kind = ir.FunctionType(ir.VoidType(), [BYTE.as_pointer(), I32, I32, I32])
     fetch = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
