@@ -1,1 +1,1 @@
-"""Everything that is to be measured on one GPU, in one command: `python -m lab.gpu`."""
+"""All measurements on one GPU in one command: `python -m lab.gpu`."""

@@ -1,4 +1,4 @@
-"""Measure everything that is to be measured on one GPU: a table on standard output, with `--json FILE` all figures.
+"""Run all measurements on one GPU: prints a table, and with `--json FILE` writes all figures.
 
 python -m lab.gpu [--sections a,b] [--scale small] [--time-budget 570] [--fraction 0.5] [--json FILE]
 """
@@ -31,9 +31,9 @@ _SMALL_ESTIMATE_SECONDS = 1.0
 
 
 def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list[Section]:
-    """Return every section, cheap and telling ones first, the longest last.
+    """Return every section, cheap and informative ones first, the longest last.
 
-    Estimates at full scale are what the roofline gives at half its speed, and loading.
+    Estimates at full scale are twice the roofline's time, plus loading.
     """
 
     def section(name: str, seconds: float, measure: Callable[[], list[Row]], *, num_loads: int = 1) -> Section:
@@ -66,7 +66,7 @@ def all_sections(scale: Scale, device: torch.device, *, fraction: float) -> list
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Read the command line, measure, print; return 1 where a section failed, 2 for a wrong command line."""
+    """Read the command line, measure and print; return 1 if a section failed, 2 for a wrong command line."""
     has_cuda = torch.cuda.is_available()
     arguments = _parser(has_cuda=has_cuda).parse_args(argv)
     device = torch.device("cuda" if has_cuda else "cpu")
@@ -82,14 +82,14 @@ def main(argv: list[str] | None = None) -> int:
     print(head, flush=True)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    done: list[Outcome] = []
+    completed: list[Outcome] = []
 
     def report(outcome: Outcome) -> None:
-        done.append(outcome)
+        completed.append(outcome)
         print(brief(outcome), flush=True)
-        if arguments.json is not None:  # after every section: the machine may be taken away before the last
+        if arguments.json is not None:  # after every section: the machine may be lost before the last
             body = {"device": device_name(device), "scale": scale.name, "fraction": arguments.fraction}
-            arguments.json.write_text(json.dumps({**body, "sections": as_values(done)}, indent=2) + "\n")
+            arguments.json.write_text(json.dumps({**body, "sections": as_values(completed)}, indent=2) + "\n")
 
     outcomes = run_sections(sections, time_budget_seconds=arguments.time_budget, report=report, release=release_memory)
     print(f"\n{head}\n{table(outcomes)}")
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def chosen(sections: list[Section], names: list[str] | None) -> list[Section]:
-    """Return the sections named, in their own order; all without names. Raises ValueError for an unknown name."""
+    """Return the named sections in their own order, or all without names. Raises ValueError for an unknown name."""
     if names is None:
         return sections
     known = [section.name for section in sections]
@@ -112,13 +112,15 @@ def chosen(sections: list[Section], names: list[str] | None) -> list[Section]:
 
 def _parser(*, has_cuda: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokenmill bench gpu", description=__doc__)
-    parser.add_argument("--sections", type=names, metavar="A,B", help="only these; all otherwise")
+    parser.add_argument("--sections", type=names, metavar="A,B", help="only these; default: all")
     parser.add_argument("--scale", choices=sorted(SCALES), default="full" if has_cuda else "small")
     parser.add_argument(
         "--time-budget", type=positive, metavar="SECONDS", help="skip a section when less is left than its estimate"
     )
-    parser.add_argument("--fraction", type=fraction, default=1.0, help="of each load's requests, above 0 and at most 1")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there, after each section")
+    parser.add_argument(
+        "--fraction", type=fraction, default=1.0, help="share of each load's requests, above 0 and at most 1"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file after each section")
     return parser
 
 

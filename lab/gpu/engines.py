@@ -1,4 +1,4 @@
-"""Engines of random weights, and the loads they run."""
+"""Engines with random weights, and their loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One request, as the peers' adapters read it too when made a dictionary."""
+    """One request; as a dictionary, the peers' adapters read it too."""
 
     prompt_token_ids: list[int]
     max_tokens: int
@@ -36,7 +36,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What running a load took, from handing over all requests to the last token."""
+    """Measurements of a load, from the submission of all requests to the last token."""
 
     seconds: float
     output_tokens: int
@@ -50,7 +50,7 @@ class Run:
 
 @contextmanager
 def model_directory(shape: Shape | OptShape) -> Iterator[Path]:
-    """Give a directory with a config.json of this shape and no weights."""
+    """Yield a directory with a config.json of this shape and no weights."""
     with TemporaryDirectory(prefix="tokenmill-bench-") as path:
         yield write_config(Path(path), shape)
 
@@ -63,7 +63,7 @@ def make_engine(shape: Shape | OptShape, *, batching: Batching = Batching.CONTIN
 
 
 def asks_of(load: Load | HeavyLoad, *, vocab_size: int, seed: int = 0) -> list[Ask]:
-    """Return a load's requests; the same seed gives the same ones."""
+    """Return a load's requests; the same seed gives the same requests."""
     if isinstance(load, HeavyLoad):
         lengths = Lengths(num_requests=load.count, prompt_tokens=load.prompt, output_tokens=load.output)
         bodies = random_requests(lengths, vocab_size=vocab_size, seed=seed)
@@ -79,15 +79,15 @@ def asks_of(load: Load | HeavyLoad, *, vocab_size: int, seed: int = 0) -> list[A
 
 
 def work(asks: list[Ask]) -> Work:
-    """Sum requests up for the roofline."""
+    """Sum up requests for the roofline."""
     return work_of((len(ask.prompt_token_ids), ask.max_tokens) for ask in asks)
 
 
 def run_asks(engine: Engine, asks: list[Ask]) -> Run:
-    """Warm up, hand all requests over and run them to the end. Raises RuntimeError where a token is missing.
+    """Warm up, submit all requests and run them to the end. Raises RuntimeError if a token is missing.
 
-    The warm-up is a batch of the same prompts backwards, as many as run together, for a few tokens each: kernels are
-    compiled, and memory is taken, for steps of these sizes; prefix caching finds nothing of it.
+    The warm-up is a batch of the same prompts reversed, as many as run together, for a few tokens each: kernels are
+    compiled and memory is allocated for steps of these sizes, but the prefix cache gets no hits from it.
     """
     warm_up = [
         Ask(prompt_token_ids=ask.prompt_token_ids[::-1], max_tokens=min(ask.max_tokens, _WARM_UP_TOKENS))
@@ -99,21 +99,21 @@ def run_asks(engine: Engine, asks: list[Ask]) -> Run:
     _run_all(engine, asks, first_id=0)
     seconds = time.perf_counter() - began
     stats = engine.stats()
-    output_tokens, wanted = stats.requests.num_output_tokens - before, sum(ask.max_tokens for ask in asks)
-    if output_tokens != wanted:
-        raise RuntimeError(f"The engine gave {output_tokens} tokens and {wanted} were asked for.")
+    output_tokens, expected_tokens = stats.requests.num_output_tokens - before, sum(ask.max_tokens for ask in asks)
+    if output_tokens != expected_tokens:
+        raise RuntimeError(f"The engine gave {output_tokens} tokens instead of {expected_tokens}.")
     return Run(seconds=seconds, output_tokens=output_tokens, stats=stats)
 
 
 def add_asks(engine: Engine, asks: list[Ask], *, first_id: int) -> None:
-    """Hand greedy requests over that run to exactly their length."""
+    """Submit greedy requests that run to exactly their length."""
     for number, ask in enumerate(asks, start=first_id):
         params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=True)
         engine.add(NewRequest(request_id=number, prompt_token_ids=ask.prompt_token_ids, params=params))
 
 
 def settings_text(engine: Engine) -> str:
-    """Name the settings that decide how fast a run is."""
+    """Return the settings that determine the speed of a run."""
     config, limits, info = engine.config, engine.config.scheduler, engine.info
     return (
         f"{info.device} {info.dtype}, max_num_seqs {limits.max_num_seqs}, max_num_batched_tokens "

@@ -18,7 +18,7 @@ from lab.make_model import OptShape, Shape
 
 _NO_EOS = -1
 _MOST_SECONDS = 180.0
-"""Patience with transformers, whose speed nobody has seen here: the sections after it are to be measured, too."""
+"""Timeout of transformers, whose speed here is unknown: later sections must still be measured."""
 
 
 def measure_load(
@@ -111,7 +111,7 @@ def _run(shape: Shape, asks: list[Ask], device: torch.device, *, load: Load) -> 
 
 
 def _run_transformers(shape: Shape, asks: list[Ask], device: torch.device, *, load: Load) -> tuple[float, str]:
-    """Return the seconds from handing over all requests to the last token, after a warm-up."""
+    """Return the seconds from the submission of all requests to the last token, after a warm-up."""
     from transformers import (  # noqa: PLC0415 - a slow import that the other sections do not need
         AutoConfig,
         AutoModelForCausalLM,
@@ -127,7 +127,7 @@ def _run_transformers(shape: Shape, asks: list[Ask], device: torch.device, *, lo
             config, dtype=torch.bfloat16, attn_implementation="sdpa", trust_remote_code=False
         ).eval()
     settings = {"max_requests_per_batch": load.max_num_seqs}
-    if device.type == "cpu":  # on a GPU it sizes these two by the device's memory
+    if device.type == "cpu":  # on a GPU it derives these two from the device's memory
         settings |= {"num_blocks": 2 * load.max_num_seqs, "max_batch_tokens": load.max_num_batched_tokens}
     longest = load.output[1]
     requests = [asdict(ask) for ask in asks]
@@ -144,9 +144,9 @@ def _run_transformers(shape: Shape, asks: list[Ask], device: torch.device, *, lo
         outputs = generate(manager, requests, prefix="request", most_seconds=_MOST_SECONDS)
         seconds = time.perf_counter() - began
     if [len(output) for output in outputs] != [ask.max_tokens for ask in asks]:
-        raise RuntimeError("transformers gave another number of tokens than was asked for.")
-    shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return seconds, f"{model.config._attn_implementation}, {shown}"
+        raise RuntimeError("transformers returned a different number of tokens than requested.")
+    text = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return seconds, f"{model.config._attn_implementation}, {text}"
 
 
 def _name(load: Load) -> str:

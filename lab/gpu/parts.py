@@ -1,4 +1,4 @@
-"""Measure the parts of a step by themselves: the device, paged attention, a model's forward pass. No scheduler."""
+"""Measure the parts of a step in isolation: the device, paged attention, a model's forward pass. No scheduler."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ GB, TFLOP = 1e9, 1e12
 _HEAD_DIM = 128
 
 _TILES = ((32, 5), (64, 5), (32, 7), (64, 3))
-"""Keys of a decode's tile and stages of its pipeline; the first pair is what heads of 128 take in bf16."""
+"""Keys per tile and pipeline stages of a decode; the first pair is what heads of 128 use in bf16."""
 
 
 def measure_device(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure what the device does at best, beside what the rooflines are drawn with."""
+    """Measure the device's best rates, beside those that the rooflines assume."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton", "transformers"))
     return [
         Row(
@@ -39,7 +39,7 @@ def measure_device(scale: Scale, device: torch.device) -> list[Row]:
             unit="GB/s",
             ideal=scale.limits.bytes_per_second / GB,
             settings=f"{device_name(device)}; {versions}",
-            note=f"{scale.copy_bytes} bytes, read and written both counted",
+            note=f"{scale.copy_bytes} bytes, counting reads and writes",
         ),
         Row(
             what="bf16 product",
@@ -62,7 +62,7 @@ def measure_attention(scale: Scale, device: torch.device) -> list[Row]:
 
 
 def measure_tiles(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure the same attention with other tiles than `attention_config` picks, to choose by."""
+    """Measure the same attention with tiles other than those of `attention_config`, to choose the best."""
     bandwidth = copy_bandwidth(device, num_bytes=scale.copy_bytes)
     heads, kv_heads = scale.attention_heads[0]
     rows = []
@@ -76,7 +76,7 @@ def measure_tiles(scale: Scale, device: torch.device) -> list[Row]:
 
 @contextmanager
 def _tiles(block_n: int, num_stages: int) -> Iterator[None]:
-    """Have attention launched with these."""
+    """Launch attention with these tiles."""
     pick = paged_attention_triton.attention_config
 
     def attention_config(**batch: int) -> paged_attention_triton.AttentionConfig:
@@ -115,7 +115,7 @@ def _attention_row(
 
 @torch.inference_mode()
 def measure_forward(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure a decode step's forward pass alone: what the engine's step would take without its host side."""
+    """Measure only a decode step's forward pass: the engine's step without its host side."""
     batch, context = scale.step_batch, scale.step_context
     with model_directory(scale.llama) as path:
         config = load_model_config(str(path))
@@ -171,7 +171,7 @@ def _decode_step(blocks: Tensor, context: int) -> PagedStep:
 
 
 def _blocks(batch: int, context: int, device: torch.device) -> Tensor:
-    """Deal every block but the null block out to the sequences in random order: `[batch, blocks]` int32."""
+    """Assign every block but the null block to the sequences in random order: `[batch, blocks]` int32."""
     each = -(-context // BLOCK_SIZE)
     order = torch.randperm(batch * each, generator=torch.Generator().manual_seed(0))
     return (1 + order.to(torch.int32)).view(batch, each).to(device)

@@ -1,4 +1,4 @@
-"""Show what became of the sections: a table in plain text and plain values for JSON. Measures nothing."""
+"""Show the sections' outcomes: a table in plain text, and plain values for JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER = ("section", "what", "measured", "ideal", "share")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Return one line per figure, aligned; below it each row's settings and notes, and what failed or was skipped."""
+    """Return one aligned line per figure, then each row's settings and notes, and the failed or skipped sections."""
     lines = [_HEADER, *(_cells(outcome.name, row) for outcome in outcomes for row in outcome.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADER))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -21,7 +21,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def brief(outcome: Outcome) -> str:
-    """Return what to say of a section as soon as it is over."""
+    """Return a summary of a section, for printing when it ends."""
     figures = "; ".join(
         f"{row.what} {_number(row.measured)} {row.unit}" + ("" if row.share is None else f" ({row.share:.1%} of ideal)")
         for row in outcome.rows
@@ -30,7 +30,7 @@ def brief(outcome: Outcome) -> str:
 
 
 def as_values(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return everything, shares included, for JSON."""
+    """Return all outcomes, including shares, for JSON."""
     return [
         {**asdict(outcome), "rows": [{**asdict(row), "share": row.share} for row in outcome.rows]}
         for outcome in outcomes

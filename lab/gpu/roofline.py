@@ -1,6 +1,6 @@
-"""The least time a GPU needs for a piece of work: bytes over bandwidth, operations over arithmetic. Pure numbers.
+"""The minimum time a GPU needs for a piece of work: bytes over bandwidth, operations over arithmetic. Pure numbers.
 
-Knows neither a device nor an engine; what was measured is compared with it elsewhere.
+Measurements are compared with it elsewhere.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from lab.make_model import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLimits:
-    """What a device can do."""
+    """The limits of a device."""
 
     bytes_per_second: float
     flops_per_second: float
     kv_pool_bytes: float
-    """What an 8B model leaves for keys and values."""
+    """Memory that an 8B model leaves for keys and values."""
 
 
 H200 = DeviceLimits(bytes_per_second=4.3e12, flops_per_second=790e12, kv_pool_bytes=116.9e9)
-"""Copies count bytes read and written; dense bf16 products. The pool holds 892,000 tokens of Llama-3.1-8B."""
+"""Copies count bytes read and written; products are dense bf16. The pool holds 892,000 tokens of Llama-3.1-8B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """What one step and one token of a bf16 model cost. Attention's operations come on top, per key that is seen."""
+    """Costs of one step and one token of a bf16 model. Attention adds operations per attended key."""
 
     weight_bytes: int
     flops_per_token: int
@@ -37,7 +37,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Requests summed up. `seen_*` are keys that tokens attend to, over all tokens of the prompts or the outputs."""
+    """A sum of requests. `seen_*` are attended keys, summed over all tokens of the prompts or the outputs."""
 
     num_requests: int
     prompt_tokens: int
@@ -47,10 +47,10 @@ class Work:
 
 
 def figures_of(shape: Shape) -> ModelFigures:
-    """Count a decoder's weights that every step reads: all but the embedding, of which a step takes single rows.
+    """Count a decoder's weights that every step reads: all but the embedding, of which a step reads single rows.
 
-    The head counts for every token, for prompt tokens too, though only their last row is sampled: so do the published
-    figures that tests compare with, and it makes the ideal slower by at most 7 % of the prompt's part.
+    The head counts for every token, including prompt tokens, though only their last row is sampled: so do the published
+    figures that tests compare with, and it slows the ideal by at most 7 % of the prompt's part.
     """
     head_dim = shape.head_dim or shape.hidden_size // shape.num_attention_heads
     queries, keys = head_dim * shape.num_attention_heads, head_dim * shape.num_key_value_heads
@@ -77,22 +77,19 @@ def work_of(requests: Iterable[tuple[int, int]]) -> Work:
 
 
 def ideal_batch(model: ModelFigures, work: Work, *, limits: DeviceLimits, max_num_seqs: int | None = None) -> float:
-    """Return how many sequences decode together on average at best: all there are, all that fit, all that may."""
+    """Return the ideal mean number of sequences per decode step, limited by requests, memory and `max_num_seqs`."""
     most = work.num_requests if max_num_seqs is None else min(work.num_requests, max_num_seqs)
     return min(most, pool_batch(model, work, limits=limits))
 
 
 def pool_batch(model: ModelFigures, work: Work, *, limits: DeviceLimits) -> float:
-    """Return how many sequences of mean length fit in memory, however many requests there are."""
+    """Return the number of sequences of mean length that fit in memory, regardless of the number of requests."""
     mean_context = work.seen_by_outputs / work.output_tokens
     return limits.kv_pool_bytes / model.kv_bytes_per_token / mean_context
 
 
 def ideal_seconds(model: ModelFigures, work: Work, *, limits: DeviceLimits, batch: float) -> float:
-    """Return the least time for prompts (arithmetic) and then outputs (memory or arithmetic, whichever takes longer).
-
-    Every decode step reads the weights once and each of its `batch` sequences' keys and values.
-    """
+    """Return the minimum time for prompts (arithmetic) and outputs (memory or arithmetic, whichever takes longer)."""
     prompts = work.prompt_tokens * model.flops_per_token + work.seen_by_prompts * model.flops_per_key
     outputs = work.output_tokens * model.flops_per_token + work.seen_by_outputs * model.flops_per_key
     read = work.output_tokens / batch * model.weight_bytes + work.seen_by_outputs * model.kv_bytes_per_token
@@ -108,12 +105,12 @@ def ideal_tokens_per_second(
 
 
 def decode_step_bytes(model: ModelFigures, *, batch: int, context: float) -> float:
-    """Return what one decode step reads: the weights once, each sequence's keys and values."""
+    """Return the bytes that one decode step reads: the weights once, and each sequence's keys and values."""
     return model.weight_bytes + batch * context * model.kv_bytes_per_token
 
 
 def attention_bytes(*, batch: int, context: int, num_kv_heads: int, head_dim: int, element_bytes: int) -> int:
-    """Return the keys and values that decode attention of one layer reads; queries and results are left out (< 1 %)."""
+    """Return the bytes of keys and values read by a layer's decode attention, without queries and results (< 1 %)."""
     return 2 * batch * context * num_kv_heads * head_dim * element_bytes
 
 
@@ -121,7 +118,7 @@ def idle_share(intervals: Iterable[tuple[float, float]]) -> float:
     """Return the share of the time from the first start to the last end in which no interval (start, end) runs."""
     ordered = sorted(intervals)
     if not ordered:
-        raise ValueError("There are no intervals; nothing ran on the device while it was watched.")
+        raise ValueError("There are no intervals; nothing ran on the device during the measurement.")
     first, reached = ordered[0]
     idle = 0.0
     for start, end in ordered[1:]:

@@ -1,4 +1,4 @@
-"""How large everything is: the sizes of real models, and tiny ones that show on any machine that it runs."""
+"""Sizes of the measurements: those of real models, and tiny ones to try the code on any machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.make_model import OPT_13B, SHAPES, OptShape, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests of random tokens, prompt and output lengths uniform in closed ranges, and settings."""
+    """Requests of random tokens with uniform prompt and output lengths in closed ranges, and settings."""
 
     count: int
     prompt: tuple[int, int]
@@ -19,7 +19,7 @@ class Load:
     max_num_batched_tokens: int
 
     def cut(self, fraction: float) -> Load:
-        """Return the load with that fraction of its requests, at least one."""
+        """Return the load with this fraction of its requests, at least one."""
         return replace(self, count=max(1, round(self.count * fraction)))
 
 
@@ -40,7 +40,7 @@ class Scale:
 
     name: str
     needs_cuda: bool
-    """A CPU would take forever."""
+    """A CPU would take far too long."""
     limits: DeviceLimits
     llama: Shape
     qwen: Shape

@@ -1,6 +1,6 @@
-"""Run measurements one after the other within a time budget; one that fails or has no time left stops no other.
+"""Run measurements one after the other within a time budget; a failed or skipped one does not stop the others.
 
-Knows nothing of what is measured: a section is a name, an estimate and a function that returns rows.
+A section is a name, an estimate and a function that returns rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure, and its ideal in the same unit; more is better."""
+    """One figure, and its ideal in the same unit; higher is better."""
 
     what: str
     measured: float
@@ -35,12 +35,12 @@ class Section:
 
     name: str
     estimate_seconds: float
-    """What it takes at most, loading and compiling included."""
+    """Maximum duration, including loading and compiling."""
     measure: Callable[[], list[Row]]
 
 
 class Status(StrEnum):
-    """What became of a section."""
+    """How a section ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -49,7 +49,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A section's rows, or why there are none."""
+    """A section's rows, or why it has none."""
 
     name: str
     status: Status
@@ -58,7 +58,7 @@ class Outcome:
     reason: str = ""
     """One line."""
     trace: str = ""
-    """Where an error was raised."""
+    """Traceback of the error."""
 
 
 def run_sections(
@@ -69,16 +69,16 @@ def run_sections(
     release: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Outcome]:
-    """Run sections in order and return what became of each; `report` hears of each at once, `release` frees memory.
+    """Run sections in order and return their outcomes; `report` gets each outcome at once, `release` frees memory.
 
-    A section is skipped when less time is left than its estimate; later ones that need less still run.
+    A section is skipped if less time is left than its estimate; later, shorter ones still run.
     """
     began = clock()
     outcomes = []
     for section in sections:
         left = None if time_budget_seconds is None else time_budget_seconds - (clock() - began)
         if left is not None and left < section.estimate_seconds:
-            reason = f"{left:.0f} s of the time budget are left and it may take {section.estimate_seconds:.0f} s"
+            reason = f"{left:.0f} s of the time budget are left, and it may take {section.estimate_seconds:.0f} s"
             outcome = Outcome(name=section.name, status=Status.SKIPPED, reason=reason)
         else:
             outcome = _run(section, clock)
@@ -92,7 +92,7 @@ def _run(section: Section, clock: Callable[[], float]) -> Outcome:
     began = clock()
     try:
         rows = section.measure()
-    except Exception as error:  # noqa: BLE001  whatever one section meets, the others are still to be measured
+    except Exception as error:  # noqa: BLE001  whatever fails in one section, the others must still be measured
         return Outcome(
             name=section.name,
             status=Status.FAILED,

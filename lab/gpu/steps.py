@@ -1,4 +1,4 @@
-"""Measure the engine's decode step: how long it takes, and how long the device waits in it for the host."""
+"""Measure the engine's decode step: its duration, and how long the device waits for the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODES: dict[str, dict[str, bool]] = {
 
 
 def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure steps of the whole engine, scheduling and sampling included, against the memory's bandwidth."""
+    """Measure steps of the whole engine, including scheduling and sampling, against the memory's bandwidth."""
     engine = _decoding_engine(scale, device)
     contexts, seconds = [], []
     for _ in range(scale.num_steps):
@@ -53,9 +53,9 @@ def measure_decode_step(scale: Scale, device: torch.device) -> list[Row]:
 
 
 def measure_idle(scale: Scale, device: torch.device) -> list[Row]:
-    """Measure the share of decode steps in which no kernel and no copy runs, before and after graphs and overlap.
+    """Measure the share of decode steps in which no kernel and no copy runs, without and with graphs and overlap.
 
-    Without CUDA the operators of torch on the host stand in, which shows that the measurement runs and no more.
+    Without CUDA, torch's operators on the host are measured instead, which only shows that the measurement runs.
     """
     rows = []
     for name, mode in _MODES.items():
@@ -72,11 +72,11 @@ def _idle_row(engine: Engine, scale: Scale, device: torch.device, name: str) -> 
     with profile(activities=activities) as profiler:
         for _ in range(scale.num_steps):
             engine.step()
-    wanted = "CUDA" if on_device else "CPU"
+    device_type = "CUDA" if on_device else "CPU"
     intervals = [
         (event.time_range.start, event.time_range.end)
         for event in profiler.events() or []
-        if event.device_type.name == wanted
+        if event.device_type.name == device_type
     ]
     share = idle_share(intervals)
     return Row(
@@ -100,9 +100,9 @@ def _step_seconds(engine: Engine, count: int) -> list[float]:
 
 
 def _decoding_engine(scale: Scale, device: torch.device, **settings: Any) -> Engine:
-    """Return an engine in which the whole batch is past its prompts and around the wanted context; none can end soon.
+    """Return an engine whose whole batch is past its prompts, near the given context, and cannot end soon.
 
-    Its pool holds every sequence at its longest.
+    Its pool holds every sequence at its maximum length.
     """
     num_steps = 2 * scale.num_steps + _UNCOUNTED_STEPS
     budget = 32 * scale.step_batch

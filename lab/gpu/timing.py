@@ -1,4 +1,4 @@
-"""Time calls on a device and find out what it can do at best. Knows tensors, no model."""
+"""Timing of calls on a device, and its best rates. Uses tensors only, no model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Callable
 import torch
 
 _GROUPS = 5
-"""The median of so many groups of calls is reported."""
+"""The median of this many groups of calls is reported."""
 
 
 def seconds_per_call(run: Callable[[], object], device: torch.device, *, calls: int) -> float:
-    """Return the median over groups of `calls` calls in a row, after one group that is not counted.
+    """Return the median over groups of `calls` consecutive calls, after a warm-up group.
 
-    On CUDA the calls of a group are queued together, so that launching them is hidden where it takes less time than
-    the device needs; a call that the host takes longer to launch is timed as long as that.
+    On CUDA the calls of a group are queued together, which hides their launch if it takes less time than the device
+    needs; otherwise the launch time is measured.
     """
     groups = [_seconds(run, device, calls) / calls for _ in range(_GROUPS + 1)]
     return statistics.median(groups[1:])
 
 
 def copy_bandwidth(device: torch.device, *, num_bytes: int) -> float:
-    """Return bytes per second of a copy on the device, read and written both counted."""
+    """Return bytes per second of a copy on the device, counting reads and writes."""
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * num_bytes / seconds_per_call(lambda: target.copy_(source), device, calls=5)
@@ -39,21 +39,21 @@ def product_rate(device: torch.device, *, size: int) -> float:
 
 
 def release_memory() -> None:
-    """Give what a finished section held back to the device."""
+    """Return the memory of a finished section to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def device_name(device: torch.device) -> str:
-    """Name the device, and on CUDA its driver."""
+    """Return the name of the device, and on CUDA its driver."""
     if device.type != "cuda":
         return f"CPU, {torch.get_num_threads()} threads"
     command = shutil.which("nvidia-smi")
     driver = "unknown"
     if command is not None:
-        asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-        lines = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+        query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+        lines = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.split()
         driver = lines[0] if lines else "unknown"
     return f"{torch.cuda.get_device_name(device)}, driver {driver}"
 

@@ -1,1 +1,1 @@
-"""What one tenant waits for another, or for what is broken, on stacks of any revision."""
+"""Delays of one tenant caused by other tenants or by broken parts, on stacks of any revision."""

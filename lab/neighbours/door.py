@@ -1,9 +1,9 @@
-"""Measure how long one tenant's request takes while others crowd the API.
+"""Measure how long one tenant's requests take while others overload the API.
 
 python -m lab.neighbours.door [--tokenmill OTHER/.venv/bin/tokenmill] [--python-path OTHER] [--attacks bodies]
 
-Starts a stack of its own, of any revision. One tenant, the neighbour, asks for its batches twenty times a second, each
-time on a connection of its own; its times alone and under each attack are printed. What attacks is another process.
+Starts its own stack, of any revision. One tenant, the neighbour, lists its batches twenty times a second, each time on
+a new connection; its times alone and under each attack are printed. Another process attacks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from benchmarks.arguments import names, natural
 from lab.own_stack import OwnStack, own_stack
 
 _PERIOD_SECONDS = 0.05
-"""How often the neighbour begins a request."""
+"""Interval between the starts of the neighbour's requests."""
 _REFILL_SECONDS = 6.5
-"""Until a bucket of requests has what a round takes again."""
+"""Until a bucket of requests is refilled for the next round."""
 _HALF_SECONDS = 4.0
-"""For how long half bodies are held."""
+"""How long incomplete bodies are kept open."""
 _BODY_BYTES = 8 * 1024 * 1024 - 1024
 _MAKE_TENANT = """
     WITH made AS (INSERT INTO tenant (id, name) VALUES (%s, %s) RETURNING id),
@@ -42,7 +42,7 @@ _MAKE_TENANT = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to ask, and with which keys."""
+    """The address and the keys of the API."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ def post(key: str, body: bytes, *, announced: int, path: str = "/v1/batches") ->
 
 
 async def ask(target: Target, request: bytes, *, wait_seconds: float = 120.0) -> None:
-    """Send a request on a connection of its own and wait for the beginning of its answer, or for as long."""
+    """Send a request on a new connection and wait for the start of its answer, at most `wait_seconds`."""
     with suppress(OSError, TimeoutError):
         reader, writer = await asyncio.open_connection(target.host, target.port)
         try:
@@ -71,13 +71,13 @@ async def ask(target: Target, request: bytes, *, wait_seconds: float = 120.0) ->
 
 
 async def requests(target: Target) -> None:
-    """Ask 600 times at once with one key, as often as its bucket allows."""
+    """Send 600 concurrent requests with one key, as often as its bucket allows."""
     await asyncio.gather(*(ask(target, get(target.keys[0])) for _ in range(600)))
     await asyncio.sleep(_REFILL_SECONDS)
 
 
 async def strangers(target: Target) -> None:
-    """Ask 600 times at once with keys that nobody has."""
+    """Send 600 concurrent requests with unknown keys."""
     await asyncio.gather(*(ask(target, get("tm-" + secrets.token_urlsafe(32))) for _ in range(600)))
 
 
@@ -89,7 +89,7 @@ async def bodies(target: Target) -> None:
 
 
 async def halves(target: Target) -> None:
-    """Begin 1,200 bodies with one key, and never end them."""
+    """Start 1,200 bodies with one key, and never finish them."""
     half = post(target.keys[0], b'{"endpoint":', announced=30_000)
     await asyncio.gather(*(ask(target, half, wait_seconds=_HALF_SECONDS) for _ in range(1_200)))
     await asyncio.sleep(_REFILL_SECONDS)
@@ -123,14 +123,14 @@ def attacking(name: str, target: Target) -> Iterator[None]:
 
 
 class Neighbour:
-    """One tenant's client, which asks for the first page of its batches."""
+    """One tenant's client, which requests the first page of its batches."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._times: list[float] = []
 
     def times(self, seconds: float) -> list[float]:
-        """Return how long requests took of which one began every PERIOD_SECONDS, whatever became of the others."""
+        """Return the durations of requests that start every PERIOD_SECONDS, independently of each other."""
         self._times = []
         asyncio.run(self._ask_for(seconds))
         return self._times
@@ -149,11 +149,11 @@ class Neighbour:
         self._times.append(time.monotonic() - started_at)
         writer.transport.abort()
         if b" 200 " not in status:
-            raise SystemExit(f"the neighbour was answered {status!r}")
+            raise SystemExit(f"the neighbour got {status!r}")
 
 
 def described(times: list[float]) -> dict[str, float]:
-    """Return milliseconds."""
+    """Return statistics in milliseconds."""
     ordered = sorted(times)
     return {
         "number": len(times),
@@ -164,7 +164,7 @@ def described(times: list[float]) -> dict[str, float]:
 
 
 def new_tenant(stack: OwnStack, name: str) -> str:
-    """Make a tenant of a revision's own schema; return its key."""
+    """Insert a tenant into the schema of any revision; return its key."""
     key = "tm-" + secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
     stack.query(_MAKE_TENANT, f"tenant_{name}", name, f"key_{name}", digest, key[:10])
@@ -179,23 +179,23 @@ def measure(stack: OwnStack, attacks: list[str], *, seconds: float) -> None:
     client = Neighbour(Target(host=address.hostname, port=address.port, keys=(neighbour,)))
     target = Target(host=address.hostname, port=address.port, keys=tuple(others))
     stack.query("UPDATE tenant SET max_requests_per_minute = 1000000 WHERE id = 'tenant_neighbour' RETURNING id")
-    client.times(2.0)  # warms everything up
+    client.times(2.0)  # warm-up
     for name in attacks:
         alone = described(client.times(seconds / 2))
         with attacking(name, target):
             beside = described(client.times(seconds))
         bound = round(2 * alone["p99"] + 100, 1)
-        found = {"attack": name, "alone": alone, "beside": beside, "goal_p99": bound, "load": os.getloadavg()[0]}
-        print(json.dumps(found), flush=True)
+        figures = {"attack": name, "alone": alone, "beside": beside, "goal_p99": bound, "load": os.getloadavg()[0]}
+        print(json.dumps(figures), flush=True)
         time.sleep(_REFILL_SECONDS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
-    parser.add_argument("--python-path", help="of that revision, where it is not installed")
+    parser.add_argument("--tokenmill", default="tokenmill", help="tokenmill executable of the revision to measure")
+    parser.add_argument("--python-path", help="PYTHONPATH of that revision, if it is not installed")
     parser.add_argument("--attacks", type=names, default=list(ATTACKS), help=", ".join(ATTACKS))
-    parser.add_argument("--seconds", type=natural, default=20, help="under each attack; alone half of them")
+    parser.add_argument("--seconds", type=natural, default=20, help="duration of each attack; half of it alone")
     arguments = parser.parse_args()
     environment = {} if arguments.python_path is None else {"PYTHONPATH": arguments.python_path}
     with own_stack(arguments.tokenmill, environment=environment) as stack:

@@ -1,9 +1,9 @@
-"""Measure what an object store that answers 503, or nothing at all, costs whoever does not need it.
+"""Measure how an object store that answers 503, or not at all, delays work that does not need it.
 
 python -m lab.neighbours.slow_store [--tokenmill OTHER/.venv/bin/tokenmill]
 
-Starts a stack of its own, of any revision, on a store that fails when it is told to. A chunk whose input must be read
-to decide on it is lost; meanwhile others want the dispatcher's lock, the batch's and its tenant's rows, and to cancel.
+Starts its own stack, of any revision, on a store that fails on demand. A chunk is lost whose input must be read to
+decide about it; meanwhile others need the dispatcher's lock, the batch's and its tenant's rows, and a cancellation.
 Then 18 downloads hang.
 """
 
@@ -33,13 +33,13 @@ _IDLE = (
 
 
 class Stopwatch:
-    """Does things beside each other, and says how long each took, at most `limit_seconds`."""
+    """Runs functions concurrently and prints the duration of each, at most `limit_seconds`."""
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
 
     def run(self, works: Mapping[str, Callable[[float], str]]) -> None:
-        """Call each with the seconds that it may take; print its words and its time."""
+        """Call each function with its time limit; print its result and its duration."""
         with ThreadPoolExecutor(len(works)) as executor:
             for line in executor.map(lambda item: self._timed(*item), works.items()):
                 print(line, flush=True)
@@ -47,14 +47,14 @@ class Stopwatch:
     def _timed(self, name: str, work: Callable[[float], str]) -> str:
         started_at = time.monotonic()
         try:
-            said = work(self._limit_seconds)
+            result = work(self._limit_seconds)
         except (TimeoutError, httpx.TimeoutException, psycopg.errors.LockNotAvailable):
-            said = "gave up"
-        return f"  {name}: {time.monotonic() - started_at:.2f} s {said}"
+            result = "gave up"
+        return f"  {name}: {time.monotonic() - started_at:.2f} s {result}"
 
 
 def lose_suspect(stack: OwnStack, batch_id: str) -> None:
-    """Let a chunk that waits have been leased and lost, and once before."""
+    """Change a waiting chunk to one that has been leased and lost twice."""
     started = ", started_fence = fence + 1" if stack.query(_HAS_STARTED_FENCE) else ""
     stack.query(
         "UPDATE chunk SET state = 'leased', fence = fence + 1, losses = 1, worker_id = 'gone', "
@@ -65,7 +65,7 @@ def lose_suspect(stack: OwnStack, batch_id: str) -> None:
 
 
 def measure_locks(stack: OwnStack, s3: S3Server, *, mood: Mood, limit_seconds: float) -> None:
-    """Print how long the dispatcher's lock, a batch's rows and its cancellation are waited for."""
+    """Print how long the dispatcher's lock, a batch's rows and its cancellation take."""
 
     def lead(seconds: float) -> str:
         deadline = time.monotonic() + seconds
@@ -95,7 +95,7 @@ def measure_locks(stack: OwnStack, s3: S3Server, *, mood: Mood, limit_seconds: f
     counts = f"SELECT count(*) FROM chunk WHERE batch_id = '{batch_id}' AND state = "
     while stack.query(f"{counts}'leased'") < 6 or stack.query(f"{counts}'ready'") < 1:
         time.sleep(0.1)
-    time.sleep(2)  # the chunks that were claimed are read
+    time.sleep(2)  # until the claimed chunks are read
     num_reads = s3.num_requests("GET")
     s3.trouble(mood, methods="GET HEAD")
     lose_suspect(stack, batch_id)
@@ -110,7 +110,7 @@ def measure_locks(stack: OwnStack, s3: S3Server, *, mood: Mood, limit_seconds: f
 
 
 def measure_downloads(stack: OwnStack, s3: S3Server, *, limit_seconds: float) -> None:
-    """Print how long `/v1/batches` takes while downloads hang, and what `/readyz` says."""
+    """Print how long `/v1/batches` takes while downloads hang, and the answer of `/readyz`."""
     file_id = httpx.post(
         f"{stack.base_url}/files",
         headers=stack.headers,
@@ -135,7 +135,7 @@ def measure_downloads(stack: OwnStack, s3: S3Server, *, limit_seconds: float) ->
     for thread in downloads:
         thread.start()
     s3.wait_for_hanging()
-    time.sleep(3)  # all of them are there
+    time.sleep(3)  # until all requests have arrived
     print(f"  connections idle in a transaction for over a second: {stack.query(_IDLE)}", flush=True)
     root = stack.base_url.removesuffix("/v1")
     Stopwatch(limit_seconds).run(
@@ -153,19 +153,19 @@ def _quietly(work: Callable[[], None]) -> None:
     try:
         work()
     except httpx.HTTPError:
-        return  # the download has failed, as it may
+        return  # the download may fail
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokenmill", default="tokenmill", help="the program of the revision that is measured")
-    parser.add_argument("--limit-seconds", type=natural, default=150, help="when a measurement gives up")
+    parser.add_argument("--tokenmill", default="tokenmill", help="tokenmill executable of the revision to measure")
+    parser.add_argument("--limit-seconds", type=natural, default=150, help="time limit of a measurement")
     arguments = parser.parse_args()
     with s3_server() as s3:
         environment = {**s3.environment, "TOKENMILL_STORAGE_URL": s3.url, "TOKENMILL_EXTERNAL_SERVERS": "1"}
         with own_stack(arguments.tokenmill, environment=environment) as stack:
-            for mood, told in ((Mood.REFUSE, "answers 503"), (Mood.HANG, "hangs")):
-                print(f"the store {told}:", flush=True)
+            for mood, behaviour in ((Mood.REFUSE, "answers 503"), (Mood.HANG, "hangs")):
+                print(f"the store {behaviour}:", flush=True)
                 measure_locks(stack, s3, mood=mood, limit_seconds=arguments.limit_seconds)
             print(f"{_NUM_DOWNLOADS} downloads hang:", flush=True)
             measure_downloads(stack, s3, limit_seconds=arguments.limit_seconds)

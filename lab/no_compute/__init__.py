@@ -1,7 +1,7 @@
-"""An engine that computes nothing, in the place of ours: what the service costs, or does, where answers cost nothing.
+"""An engine that computes nothing, in place of ours: the cost and behaviour of the service without that of answers.
 
-Every process is the real one, the engine's with its pipe and the worker with its tokenizer too; what it loads and runs
-is replaced as it starts. Nothing of the product knows of it.
+All processes are the real ones, including the engine's with its pipe and the worker with its tokenizer; only the engine
+object is replaced at startup. Nothing in the product imports this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SEATS = 256
-"""Requests that run at once, unless told otherwise."""
+"""Default number of concurrent requests."""
 _STAND_IN = Path(__file__).parent / "stand_in"
 STEP_SECONDS, TOKENS_A_STEP = "NO_COMPUTE_STEP_SECONDS", "NO_COMPUTE_TOKENS_A_STEP"
 NUM_SEATS = "NO_COMPUTE_SEATS"
@@ -21,10 +21,10 @@ NUM_SEATS = "NO_COMPUTE_SEATS"
 def environment(
     *, step_seconds: float = 0.0, tokens_a_step: int = 1_000_000, num_seats: int = SEATS
 ) -> Mapping[str, str]:
-    """Return the variables with which every engine process of a stack has this engine.
+    """Return the environment variables with which all engine processes of a stack use this engine.
 
-    It answers a prompt with its own tokens and the end, so many a step; a step takes so many seconds, and none of them
-    is computed.
+    It answers a prompt with the prompt's own tokens and the end token, `tokens_a_step` in each step; a step takes
+    `step_seconds`, and nothing is computed.
     """
     paths = [str(_STAND_IN), os.environ.get("PYTHONPATH", "")]
     return {

@@ -1,4 +1,4 @@
-"""An engine that answers each prompt with its own tokens and the end, some a step, and computes nothing."""
+"""An engine that answers each prompt with its own tokens and the end token, some per step, and computes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.no_compute import NUM_SEATS, STEP_SECONDS, TOKENS_A_STEP
 
 
 class EchoEngine:
-    """What `engine.process.child` needs of an engine; max_tokens may end an answer before its prompt does."""
+    """The engine interface that `engine.process.child` needs; max_tokens may end an answer before its prompt ends."""
 
     def __init__(self, config: EngineConfig) -> None:
         model = json.loads(Path(config.model, "config.json").read_text())
@@ -36,7 +36,7 @@ class EchoEngine:
         self._tokens_a_step = int(os.environ[TOKENS_A_STEP])
         self._num_seats = int(os.environ[NUM_SEATS])
         self._waiting: deque[NewRequest] = deque()
-        self._running: dict[int, tuple[NewRequest, int]] = {}  # by id, with how many tokens were answered
+        self._running: dict[int, tuple[NewRequest, int]] = {}  # by id, with the number of tokens answered
         self._ended: list[TokenDelta] = []  # aborted since the last step
         self._stats = EngineStats()
 
@@ -48,9 +48,9 @@ class EchoEngine:
         self._waiting.append(new)
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        wanted = set(request_ids)
-        known = wanted & {*self._running, *(new.request_id for new in self._waiting)}
-        self._waiting = deque(new for new in self._waiting if new.request_id not in wanted)
+        ids = set(request_ids)
+        known = ids & {*self._running, *(new.request_id for new in self._waiting)}
+        self._waiting = deque(new for new in self._waiting if new.request_id not in ids)
         for request_id in known:
             self._running.pop(request_id, None)
             self._ended.append(TokenDelta(request_id=request_id, finish_reason=FinishReason.ABORT))
@@ -59,7 +59,7 @@ class EchoEngine:
         self.abort(request_id for request_id, _ in children)
 
     def step(self) -> list[TokenDelta]:
-        """Give every seat its next tokens."""
+        """Generate the next tokens of every seat."""
         if self._step_seconds:
             time.sleep(self._step_seconds)
         while self._waiting and len(self._running) < self._num_seats:

@@ -1,4 +1,4 @@
-"""Run ours and every installed peer on the same token ids, one after the other, and print the ratios.
+"""Run our engine and every installed peer on the same token ids, one after the other, and print the ratios.
 
 python -m lab.peers --models build/S --workloads S_W1.jsonl.gz --venvs build/peers
 """
@@ -26,57 +26,57 @@ _TRIAL_REQUESTS, _TRIAL_TOKENS = 4, 8
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; return 1 where a run failed, 2 on bad arguments, else 0."""
-    given = _parser().parse_args(argv)
+    """Measure and print; return 1 if a run failed, 2 on bad arguments, otherwise 0."""
+    arguments = _parser().parse_args(argv)
     try:
-        peers = choose(given.peers)
-        if unknown := sorted(set(given.dtypes) - set(DTYPES)):
+        peers = choose(arguments.peers)
+        if unknown := sorted(set(arguments.dtypes) - set(DTYPES)):
             raise ValueError(f"{', '.join(unknown)}: no such precision. There are {', '.join(DTYPES)}.")
-        jobs = {name(path): _job(path, given) for path in given.workloads}
+        jobs = {name(path): _job(path, arguments) for path in arguments.workloads}
     except (WorkloadError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    missing = [peer.how_to_install(given.venvs) for peer in peers if peer.python(given.venvs) is None]
+    missing = [peer.how_to_install(arguments.venvs) for peer in peers if peer.python(arguments.venvs) is None]
     for sentence in missing:
         print(sentence, file=sys.stderr)
-    present = [peer for peer in peers if peer.python(given.venvs) is not None]
+    present = [peer for peer in peers if peer.python(arguments.venvs) is not None]
     comparisons: list[Comparison] = []
     settings: dict[str, Any] = {}
     tried: dict[str, Any] = {}
     for workload, job in jobs.items():
-        session = _Session(workload, given)
+        session = _Session(workload, arguments)
         runs = list(session.runs(job, present))
         settings[workload] = {f"{run.peer} {run.dtype}": run.settings for run in runs if isinstance(run, Run)}
         tried[workload] = session.tried
         comparisons.append(compare(workload, runs))
-        if not given.json:
+        if not arguments.json:
             print_comparison(comparisons[-1])
-    if given.json:
+    if arguments.json:
         print(json.dumps(as_json(comparisons, settings=settings, tried=tried, missing=missing), indent=2))
-    return int(any(found.has_failures for found in comparisons))
+    return int(any(comparison.has_failures for comparison in comparisons))
 
 
 def name(workload: Path) -> str:
-    """Return what a workload is called: its file name without .jsonl and .gz."""
+    """Return the name of a workload: its file name without .jsonl and .gz."""
     return workload.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
 def model_for(workload: Path, models: list[Path]) -> Path:
     """Return the only model, or the one whose folder is named like the file up to its underscore (S for S_W1).
 
-    Raises ValueError where there is no such folder among them.
+    Raises ValueError if there is no such folder among them.
     """
     if len(models) == 1:
         return models[0]
-    wanted = name(workload).partition("_")[0]
+    folder_name = name(workload).partition("_")[0]
     for model in models:
-        if model.name == wanted:
+        if model.name == folder_name:
             return model
-    raise ValueError(f"{workload.name}: none of the models is called {wanted}. Give its folder with --models.")
+    raise ValueError(f"{workload.name}: none of the models is named {folder_name}. Give its folder with --models.")
 
 
 def converted_folder(model: Path, work: Path) -> Path:
-    """Return where engines keep this model in their own format: another folder once its files have changed."""
+    """Return where engines keep this model in their own format; the folder changes with the model's files."""
     digest = hashlib.sha256()
     for file in [*sorted(model.glob("*.safetensors")), model / "config.json"]:
         state = file.stat()
@@ -87,22 +87,22 @@ def converted_folder(model: Path, work: Path) -> Path:
 class _Session:
     """The runs of one workload."""
 
-    def __init__(self, workload: str, given: argparse.Namespace) -> None:
+    def __init__(self, workload: str, arguments: argparse.Namespace) -> None:
         self._workload = workload
-        self._given = given
+        self._arguments = arguments
         self._num_runs = 0
         self.tried: dict[str, list[dict[str, Any]]] = {}
-        """By engine and precision: what each candidate setting gave."""
+        """By engine and precision: the result of each candidate setting."""
 
     def runs(self, job: Job, peers: list[Peer]) -> Iterator[Run | Failure]:
-        """Yield ours, the peers, ours again: what the machine did meanwhile shows between our two."""
-        for dtype in self._given.dtypes:
+        """Yield ours, the peers, and ours again: the difference of our two shows changes of the machine."""
+        for dtype in self._arguments.dtypes:
             for peer in [OURS, *peers, OURS]:
                 if dtype in peer.dtypes:
                     yield self._measured(peer, replace(job, dtype=dtype))
 
     def _measured(self, peer: Peer, job: Job) -> Run | Failure:
-        if self._given.search:
+        if self._arguments.search:
             job, tried = best_settings(peer, job, partial(self._run, peer))
             if tried:
                 self.tried[f"{peer.name} {job.dtype}"] = tried
@@ -111,18 +111,18 @@ class _Session:
         return self._run(peer, job)
 
     def _run(self, peer: Peer, job: Job) -> Run | Failure:
-        python = peer.python(self._given.venvs)
+        python = peer.python(self._arguments.venvs)
         assert python is not None
         self._num_runs += 1
         called = f"{self._workload} {peer.name} {job.dtype} {_written(job.settings)}".rstrip()
-        log = self._given.work / "logs" / f"{self._workload}-{self._num_runs}-{peer.name}.log"
+        log = self._arguments.work / "logs" / f"{self._workload}-{self._num_runs}-{peer.name}.log"
         run = run_peer(
             peer,
             job,
             python=python,
             log=log,
-            timeout_seconds=self._given.timeout_seconds,
-            report=lambda said: print(f"{called}: {said}", file=sys.stderr, flush=True),
+            timeout_seconds=self._arguments.timeout_seconds,
+            report=lambda status: print(f"{called}: {status}", file=sys.stderr, flush=True),
         )
         print(f"{called}: {_outcome(run)}", file=sys.stderr, flush=True)
         return run
@@ -142,24 +142,24 @@ def _outcome(run: Run | Failure) -> str:
     return f"{run.tokens_per_second:.0f} tok/s, the median of {each}"
 
 
-def _job(workload: Path, given: argparse.Namespace) -> Job:
+def _job(workload: Path, arguments: argparse.Namespace) -> Job:
     requests = read_workload(workload)
     if any(request.json_schema is not None for request in requests):
-        raise ValueError(f"{workload.name} has requests with a JSON schema, which the adapters do not hand on.")
-    model = model_for(workload, given.models)
+        raise ValueError(f"{workload.name} has requests with a JSON schema, which the adapters do not support.")
+    model = model_for(workload, arguments.models)
     if not (model / "config.json").is_file():
         raise ValueError(
-            f"{model} has no config.json. Make a model with `python -m lab.make_model`, of a GGUF file with "
+            f"{model} has no config.json. Make a model with `python -m lab.make_model`, from a GGUF file with "
             "--weights FILE."
         )
     return make_job(
-        [_short(request) for request in requests[:_TRIAL_REQUESTS]] if given.trial else requests,
+        [_short(request) for request in requests[:_TRIAL_REQUESTS]] if arguments.trial else requests,
         model=model,
-        converted=converted_folder(model, given.work),
-        threads=given.threads,
-        max_num_seqs=given.max_num_seqs,
+        converted=converted_folder(model, arguments.work),
+        threads=arguments.threads,
+        max_num_seqs=arguments.max_num_seqs,
         vocab_size=_vocab_size(model),
-        repeat=given.repeat,
+        repeat=arguments.repeat,
     )
 
 
@@ -182,11 +182,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=names, default=known, help=f"of {','.join(known)}")
     parser.add_argument("--repeat", type=natural, default=3, help="repetitions after a warm-up; the median counts")
     parser.add_argument("--dtypes", type=names, default=list(DTYPES), help=f"of {','.join(DTYPES)}")
-    parser.add_argument("--no-search", dest="search", action="store_false", help="a peer's default settings only")
+    parser.add_argument("--no-search", dest="search", action="store_false", help="use only a peer's default settings")
     parser.add_argument("--threads", type=natural, default=2)
     parser.add_argument("--max-num-seqs", type=natural, default=128)
-    parser.add_argument("--timeout-seconds", type=positive, default=1800.0, help="for one run with loading")
-    parser.add_argument("--trial", action="store_true", help="4 requests of 8 tokens: is everything set up?")
+    parser.add_argument(
+        "--timeout-seconds", type=positive, default=1800.0, help="timeout of one run, including loading"
+    )
+    parser.add_argument("--trial", action="store_true", help="4 requests of 8 tokens, to check the setup")
     parser.add_argument("--json", action="store_true")
     return parser
 

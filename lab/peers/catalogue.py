@@ -1,7 +1,4 @@
-"""The engines that can be compared: the script that runs each, where its Python is looked for, how to install it.
-
-Starts nothing and imports none of them.
-"""
+"""The engines that can be compared: the script that runs each, the location of its Python, and its installation."""
 
 from __future__ import annotations
 
@@ -23,27 +20,27 @@ class Peer:
     name: str
     script: Path
     folder: str | None = None
-    """Its virtual environment under --venvs, None where ours will do."""
+    """Its virtual environment under --venvs; None if ours is used."""
     packages: str = ""
     dtypes: tuple[str, ...] = DTYPES
-    """What its adapter can compute in."""
+    """The precisions that its adapter supports."""
     candidates: tuple[Mapping[str, Any], ...] = ({},)
     """Settings to choose from: each runs a workload once, and the fastest is measured. The first is its default."""
 
     def python(self, venvs: Path) -> Path | None:
-        """Return the interpreter to run the adapter with; None where the engine is not installed."""
+        """Return the interpreter for the adapter, or None if the engine is not installed."""
         if self.folder is None:
             return Path(sys.executable)
         python = venvs / self.folder / "bin" / "python"
         return python if python.is_file() else None
 
     def how_to_install(self, venvs: Path) -> str:
-        """Return the sentence that says what is missing and what to do."""
+        """Return a sentence that names what is missing and how to install it."""
         venv = venvs / str(self.folder)
         return (
             f"{self.name} is missing: there is no {venv}/bin/python. Install it with "
             f"`python3 -m venv {venv}` and `{venv}/bin/pip install {self.packages}`; "
-            f"lab/README.md says which versions and what else it needs."
+            f"lab/README.md lists versions and other requirements."
         )
 
 
@@ -81,7 +78,7 @@ PEERS = (
 
 
 def choose(names: Sequence[str]) -> list[Peer]:
-    """Return the peers of these names in the order given. Raises ValueError on a name that is none."""
+    """Return the peers with these names in the given order. Raises ValueError for an unknown name."""
     known = {peer.name: peer for peer in PEERS}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{', '.join(unknown)}: no such peer. There are {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""Ratios between the runs of one workload. Runs nothing, prints nothing."""
+"""Ratios between the runs of one workload."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Row:
     dtype: str
     version: str = ""
     rates: list[float] = field(default_factory=list)
-    """Output tokens a second of each repetition, in order."""
+    """Output tokens per second of each repetition, in order."""
     tokens_per_second: float | None = None
-    """Their median; None where a run failed."""
+    """Their median; None if a run failed."""
     cpu_seconds: float | None = None
     """The median."""
     other_cores: list[float] = field(default_factory=list)
-    """Cores that others kept busy during each repetition."""
+    """Cores that other processes kept busy during each repetition."""
     ratio: float | None = None
-    """Our best precision over this."""
+    """Speed of our best precision over this one."""
     same_tokens: float | None = None
-    """The share of requests whose first token is the one that ours gave: far below one, it is not the same model."""
+    """Share of requests whose first token equals ours: far below one, the models differ."""
     failure: str | None = None
 
 
@@ -39,11 +39,12 @@ class Comparison:
     workload: str
     rows: list[Row]
     drift: float | None
-    """The last of our runs over the first: one on a steady machine."""
+    """Speed of our last run over our first: one on a steady machine."""
     best_peer: str | None
     """With its precision."""
     best_ratio: float | None
-    """Our best precision over the fastest peer's best; None where no peer ran well, or ours failed in every one."""
+    """Speed of our best precision over the fastest peer's best; None if no peer ran well, or ours failed in every
+    one."""
 
     @property
     def has_failures(self) -> bool:
@@ -51,7 +52,7 @@ class Comparison:
 
 
 def compare(workload: str, runs: Sequence[Run | Failure]) -> Comparison:
-    """Put the runs of one workload, in the order they were made, beside ours."""
+    """Compare the runs of one workload, in the order they were made, with ours."""
     keys = sorted({(run.peer, run.dtype): None for run in runs}, key=lambda key: key[0] != OURS.name)
     ours = [run for run in runs if run.peer == OURS.name and isinstance(run, Run)]
     our_rate = max(
@@ -75,7 +76,7 @@ def _mine(runs: Sequence[Run | Failure], peer: str, dtype: str) -> list[Run | Fa
 
 
 def _rate(runs: Sequence[Run | Failure], peer: str, dtype: str) -> float | None:
-    """Return the median; None where a run of this engine failed, so that no figure rests on the luckier ones."""
+    """Return the median, or None if a run of this engine failed, so that no figure rests on the lucky runs."""
     mine = _mine(runs, peer, dtype)
     rates = [one.tokens_per_second for one in _repetitions(mine)]
     return statistics.median(rates) if rates and all(isinstance(run, Run) for run in mine) else None
@@ -87,19 +88,19 @@ def _repetitions(runs: Sequence[Run | Failure]) -> list[Repetition]:
 
 def _row(peer: str, dtype: str, runs: Sequence[Run | Failure], *, our_rate: float | None, first: Run | None) -> Row:
     mine = _mine(runs, peer, dtype)
-    done = [run for run in mine if isinstance(run, Run)]
+    completed = [run for run in mine if isinstance(run, Run)]
     failures = [run.reason for run in mine if isinstance(run, Failure)]
     rate, repetitions = _rate(runs, peer, dtype), _repetitions(mine)
     return Row(
         peer=peer,
         dtype=dtype,
-        version=done[0].version if done else "",
+        version=completed[0].version if completed else "",
         rates=[one.tokens_per_second for one in repetitions],
         tokens_per_second=rate,
         cpu_seconds=statistics.median(one.cpu_seconds for one in repetitions) if repetitions else None,
         other_cores=[one.other_cores for one in repetitions],
         ratio=our_rate / rate if our_rate is not None and rate is not None else None,
-        same_tokens=_same_tokens(first, done[0]) if first and done else None,
+        same_tokens=_same_tokens(first, completed[0]) if first and completed else None,
         failure=failures[0] if failures else None,
     )
 

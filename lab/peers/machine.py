@@ -1,4 +1,4 @@
-"""Watch how busy the machine is while an engine runs, from Linux's /proc. Starts nothing and knows no engine."""
+"""Measure how busy the machine is while an engine runs, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class MachineWatch:
-    """What all processes together have used, looked at now and then, and what one of them has."""
+    """The CPU time of all processes together, sampled now and then, and that of one process."""
 
     seconds_between_looks = 0.5
     seconds_between_reports = 10.0
@@ -21,7 +21,7 @@ class MachineWatch:
         self.look()
 
     def look(self) -> None:
-        """Note the time and the CPU seconds that the machine has spent since it started."""
+        """Sample the time and the machine's CPU seconds since its start."""
         self._looks.append((time.perf_counter(), _busy_seconds()))
 
     def process_seconds(self) -> float:
@@ -33,16 +33,16 @@ class MachineWatch:
         return sum(map(int, fields[11:15])) / _TICKS
 
     def other_cores(self, started: float, seconds: float, *, cpu_seconds: float) -> float:
-        """Return how many cores others kept busy in a span; `started` is of `time.perf_counter`, one for all processes.
+        """Return how many cores others kept busy; `started` is of `time.perf_counter`, shared by all processes.
 
-        `cpu_seconds` are those that the engine says it used itself.
+        `cpu_seconds` is what the engine reports as its own use.
         """
         self.look()
         busy = self._busy_at(started + seconds) - self._busy_at(started)
         return max(0.0, (busy - cpu_seconds) / seconds)
 
     def _busy_at(self, moment: float) -> float:
-        """Return the CPU seconds at a moment, between two looks in proportion."""
+        """Return the CPU seconds at a moment, interpolated between two samples."""
         before, after = self._looks[0], self._looks[-1]
         for look in self._looks:
             if look[0] <= moment:

@@ -1,4 +1,4 @@
-"""Run one adapter on one job in a process of its own and check what it says. Knows no engine and draws no table."""
+"""Run an adapter on a job in its own process and check its output."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from lab.peers.machine import MachineWatch
 _FIELDS = {"version", "settings", "repetitions"}
 _KV_GIB = 4
 _STEP = 7919
-"""Token ids of one repetition are those of the one before and this; a prime, so that they meet again late."""
+"""Offset of token ids from one repetition to the next; a prime, so that they rarely coincide."""
 
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every adapter is handed."""
+    """The input of every adapter."""
 
     model: str
     converted: str
-    """A folder where it may keep the model in its own format."""
+    """A folder in which it may keep the model in its own format."""
     threads: int
     max_num_seqs: int
     max_model_len: int
     dtype: str
     kv_gib: int
-    """Memory for keys and values, where an engine can be told."""
+    """Memory for keys and values, if an engine can be configured."""
     settings: Mapping[str, Any]
-    """Of the adapter's own, from the catalogue."""
+    """The adapter's own, from the catalogue."""
     warm_up: list[dict[str, Any]]
-    """As many requests as are measured, as long and with the same prefixes in common, of other tokens."""
+    """As many requests as are measured, with the same lengths and shared prefixes, but other tokens."""
     repetitions: list[list[dict[str, Any]]]
-    """The workload, each time with other tokens, so that nothing is found in a prefix cache that it did not fill."""
+    """The workload, each time with other tokens, so that an engine finds only its own prefixes in its cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One time that an engine ran a workload. Seconds are of the requests alone: no loading, no warm-up."""
+    """One run of a workload. Seconds are of the requests only, without loading and warm-up."""
 
     wall_seconds: float
     cpu_seconds: float
     other_cores: float
-    """How many cores other processes kept busy meanwhile, on average."""
+    """Mean number of cores that other processes kept busy meanwhile."""
     outputs: list[list[int]]
 
     @property
@@ -64,7 +64,7 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one engine did with a job."""
+    """An engine's results of a job."""
 
     peer: str
     version: str
@@ -80,7 +80,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run counts for nothing."""
+    """Why a run is invalid."""
 
     peer: str
     dtype: str
@@ -98,8 +98,8 @@ def make_job(
     repeat: int = 1,
     dtype: str = "bfloat16",
 ) -> Job:
-    """Return the job; the first repetition has the tokens of the workload, the warm-up none of any repetition's."""
-    asked = [{"prompt_token_ids": request.prompt_token_ids, "max_tokens": request.max_tokens} for request in requests]
+    """Return the job; the first repetition has the workload's tokens, the warm-up shares none with any repetition."""
+    bodies = [{"prompt_token_ids": request.prompt_token_ids, "max_tokens": request.max_tokens} for request in requests]
     return Job(
         model=str(model.resolve()),
         converted=str(converted.resolve()),
@@ -109,8 +109,8 @@ def make_job(
         dtype=dtype,
         kv_gib=_KV_GIB,
         settings={},
-        warm_up=_with_other_tokens(asked, repeat, vocab_size),
-        repetitions=[_with_other_tokens(asked, index, vocab_size) for index in range(repeat)],
+        warm_up=_with_other_tokens(bodies, repeat, vocab_size),
+        repetitions=[_with_other_tokens(bodies, index, vocab_size) for index in range(repeat)],
     )
 
 
@@ -123,13 +123,13 @@ def _with_other_tokens(requests: list[dict[str, Any]], index: int, vocab_size: i
 
 
 def best_settings(peer: Peer, job: Job, run: Callable[[Job], Run | Failure]) -> tuple[Job, list[dict[str, Any]]]:
-    """Return the job with the fastest of a peer's candidate settings, and what each of them gave in one repetition."""
+    """Return the job with the fastest of a peer's candidate settings, and each candidate's result in one repetition."""
     if len(peer.candidates) == 1:
         return replace(job, settings=peer.candidates[0]), []
     tried: list[dict[str, Any]] = []
     for candidate in peer.candidates:
-        found = run(replace(job, settings=candidate, repetitions=job.repetitions[:1]))
-        rate = found.tokens_per_second if isinstance(found, Run) else None
+        result = run(replace(job, settings=candidate, repetitions=job.repetitions[:1]))
+        rate = result.tokens_per_second if isinstance(result, Run) else None
         tried.append({"settings": dict(candidate), "tokens_per_second": rate})
     best = max(tried, key=lambda one: one["tokens_per_second"] or 0.0)
     return replace(job, settings=best["settings"]), tried
@@ -138,9 +138,9 @@ def best_settings(peer: Peer, job: Job, run: Callable[[Job], Run | Failure]) -> 
 def run_peer(
     peer: Peer, job: Job, *, python: Path, log: Path, timeout_seconds: float, report: Report = lambda _: None
 ) -> Run | Failure:
-    """Run the adapter to its end; everything it prints goes to `log`, which is written anew.
+    """Run the adapter to its end; its output goes to `log`, which is overwritten.
 
-    `report` hears every few seconds that it is still alive, and what it printed last.
+    `report` is called every few seconds with the time so far and the last line of output.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     Path(job.converted).mkdir(parents=True, exist_ok=True)
@@ -176,13 +176,13 @@ def _hand_over(child: subprocess.Popen[str], job: Job) -> None:
         with child.stdin:
             json.dump(asdict(job), child.stdin)
     except BrokenPipeError:
-        return  # it ended without reading; its log says why
+        return  # it ended without reading; its log has the reason
 
 
 def _wait(
     child: subprocess.Popen[str], watch: MachineWatch, log: Path, *, timeout_seconds: float, report: Report
 ) -> int | None:
-    """Return the exit code, None when the time is over."""
+    """Return the exit code, or None after the timeout."""
     started = reported = time.monotonic()
     while True:
         try:
@@ -194,7 +194,7 @@ def _wait(
             return None
         if now - reported >= watch.seconds_between_reports:
             reported = now
-            report(f"{now - started:.0f} s, {watch.process_seconds():.0f} s CPU, last said: {_last_line(log)}")
+            report(f"{now - started:.0f} s, {watch.process_seconds():.0f} s CPU, last line: {_last_line(log)}")
 
 
 def _last_line(log: Path) -> str:
@@ -205,20 +205,20 @@ def _last_line(log: Path) -> str:
 
 
 def _checked(peer: Peer, job: Job, lines: list[str], *, log: Path, watch: MachineWatch) -> Run | Failure:
-    answer = next((found for line in reversed(lines) if (found := _answer(line)) is not None), None)
+    answer = next((parsed for line in reversed(lines) if (parsed := _answer(line)) is not None), None)
     if answer is None:
         return Failure(peer=peer.name, dtype=job.dtype, reason=f"ended without a line of results ({log})")
     measured = answer["repetitions"]
-    wanted = [request["max_tokens"] for requests in job.repetitions for request in requests]
+    expected = [request["max_tokens"] for requests in job.repetitions for request in requests]
     lengths = [len(tokens) for one in measured for tokens in one["outputs"]]
-    if lengths != wanted or len(measured) != len(job.repetitions):
-        wrong = sum(given != want for given, want in zip(lengths, wanted, strict=False)) + abs(
-            len(lengths) - len(wanted)
-        )
+    if lengths != expected or len(measured) != len(job.repetitions):
+        wrong = sum(
+            length != expected_length for length, expected_length in zip(lengths, expected, strict=False)
+        ) + abs(len(lengths) - len(expected))
         return Failure(
             peer=peer.name,
             dtype=job.dtype,
-            reason=f"gave {sum(lengths)} tokens where {sum(wanted)} were asked for; {wrong} requests are wrong ({log})",
+            reason=f"gave {sum(lengths)} tokens instead of {sum(expected)}; {wrong} requests are wrong ({log})",
         )
     return Run(
         peer=peer.name,
@@ -243,19 +243,19 @@ def _answer(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
+        body = json.loads(line)
     except json.JSONDecodeError:
         return None
-    return found if isinstance(found, dict) and found.keys() >= _FIELDS else None
+    return body if isinstance(body, dict) and body.keys() >= _FIELDS else None
 
 
 def _environment(peer: Peer, threads: int) -> dict[str, str]:
-    """Return the variables of the run: the same threads for all, nothing from a hub, ours only for ours."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    kept |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    """Return the variables of the run: the same threads for all, no access to a hub, our code only for our engine."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    variables |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     if peer.folder is None:
-        kept["PYTHONPATH"] = str(Path(str(lab.__file__)).parent.parent)
-    return kept
+        variables["PYTHONPATH"] = str(Path(str(lab.__file__)).parent.parent)
+    return variables
 
 
 def _ending(code: int) -> str:

@@ -1,4 +1,4 @@
-"""Show a comparison to a person or a program. Computes nothing."""
+"""Print a comparison as a table, or return it as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lab.peers.comparison import Comparison, Row
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the table of one workload, what failed and the summary."""
+    """Print the table of one workload, its failures and the summary."""
     console = Console()
     table = Table(title=comparison.workload, title_justify="left", box=None, pad_edge=False)
     for name in ("engine", "precision"):
         table.add_column(name, no_wrap=True)
     for name in ("output\ntok/s", "ours ÷\ntheirs", "CPU s", "same\ntoken"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("each\nrun", "busy\nbeside"):  # one figure a repetition: they wrap where there is no room
+    for name in ("each\nrun", "busy\nbeside"):  # one figure per repetition: they wrap where there is no room
         table.add_column(name, min_width=7)
     for row in comparison.rows:
         table.add_row(*_cells(row))
@@ -35,18 +35,18 @@ def print_comparison(comparison: Comparison) -> None:
 def summary(comparison: Comparison) -> str:
     """Return one line: the ratio to the best peer, and how steady the machine was."""
     if comparison.best_ratio is None:
-        said = f"{comparison.workload}: nothing to compare with"
+        text = f"{comparison.workload}: nothing to compare with"
     else:
-        said = f"{comparison.workload}: ours gives {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
+        text = f"{comparison.workload}: ours gives {comparison.best_ratio:.2f} × the best peer, {comparison.best_peer}"
     if comparison.drift is not None:
-        said += f"; our last run had {comparison.drift:.2f} × the speed of our first"
-    return said + "."
+        text += f"; our last run had {comparison.drift:.2f} × the speed of our first"
+    return text + "."
 
 
 def as_json(
     comparisons: Sequence[Comparison], *, settings: dict[str, Any], tried: dict[str, Any], missing: Sequence[str]
 ) -> dict[str, Any]:
-    """Return everything measured: `settings` that each engine says it ran with, and what was `tried` to choose them."""
+    """Return all results: `settings` are those that each engine reports, and `tried` those tested to choose them."""
     workloads = [asdict(comparison) for comparison in comparisons]
     return {"workloads": workloads, "settings": settings, "tried": tried, "missing": list(missing)}
 

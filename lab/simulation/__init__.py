@@ -1,4 +1,4 @@
-"""Replay workloads through the real scheduler at a step cost instead of on a device.
+"""Replay workloads through the real scheduler with simulated step costs instead of a device.
 
-Knows no model and no tensor; the engine never imports it.
+Uses no model and no tensors; the engine never imports it.
 """

@@ -27,14 +27,14 @@ from lab.simulation.simulator import Simulator
 
 _CHUNK_LINES = 64
 _OPEN_CHUNKS = 6
-"""As the defaults are."""
+"""The default."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Chunk:
     batch: SimulatedBatch
     lines: Sequence[SimulatedLine]
-    """Those that have not begun."""
+    """Lines that have not started."""
     num_running: int = 0
     charged: int = 0
     """The estimate of its claim."""
@@ -46,7 +46,7 @@ class _Chunk:
         return sum(line.num_prompt_tokens for line in self.lines) + self.batch.max_tokens * len(self.lines)
 
     def cost(self, line: SimulatedLine) -> int:
-        """Return the most that a line may use."""
+        """Return the maximum tokens of a line."""
         return line.num_prompt_tokens + line.num_cached_tokens + self.batch.max_tokens
 
 
@@ -54,7 +54,7 @@ class _Running(NamedTuple):
     worker: int
     chunk: _Chunk
     line: SimulatedLine
-    request: SimulatedRequest  # kept, so that its identity stays its own
+    request: SimulatedRequest  # kept so that its id() stays unique
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class _Share:
 
 
 class BatchSimulator:
-    """Some workers of one model, and the queue before them."""
+    """Some workers of one model, and their queue."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class BatchSimulator:
         num_kv_blocks: int,
         limits: Mapping[str, int] | None = None,
     ) -> None:
-        """`limits` are tenants' budgets in tokens: what has no room waits, if need be for ever."""
+        """`limits` are tenants' budgets in tokens: lines without room wait, possibly forever."""
         self.batches: list[SimulatedBatch] = []
-        """Those that have come and not ended."""
+        """Batches that have arrived and not ended."""
         self.num_finished_tokens = 0
         """Of lines that have ended."""
         self._shares: dict[tuple[Priority, str], _Share] = defaultdict(_Share)
@@ -91,7 +91,7 @@ class BatchSimulator:
         self._budgets = TokenBudgets(limits or {})
         self._partly_begun: deque[tuple[int, _Chunk]] = deque()  # a line of theirs has ended, and others wait for room
         self._laid_aside: dict[str, list[tuple[int, int, _Chunk]]] = defaultdict(list)  # by tenant: heaps by need
-        self._ended_at = 0.0  # when the last line did
+        self._ended_at = 0.0  # of the last line
         self._numbers = count()
         self._running: dict[int, _Running] = {}  # by the identity of a request
         self._num_open = [0] * num_workers
@@ -100,13 +100,13 @@ class BatchSimulator:
         ]
 
     def run(self, coming: Iterable[SimulatedBatch], *, every_seconds: float, look: Callable[[float], None]) -> None:
-        """Replay batches, given in order of arrival, until none goes on; `look` is called every so often."""
+        """Replay batches, given in order of arrival, until none proceeds; `look` is called every `every_seconds`."""
         arrivals = deque(coming)
         next_look = every_seconds
         while arrivals or self.batches:
             now = self._advance(arrivals[0].arrival_seconds if arrivals else math.inf)
             if now == math.inf and self.batches:
-                return  # what is left waits for room that never comes
+                return  # the rest waits for room that never comes
             while next_look <= now:
                 look(next_look)
                 next_look += every_seconds
@@ -114,33 +114,33 @@ class BatchSimulator:
                 self._submit(arrivals.popleft())
 
     def cache_counters(self) -> list[CacheCounters]:
-        """Return what each worker's prefix cache has found."""
+        """Return each worker's prefix cache counters."""
         return [worker.scheduler.cache_counters for worker in self._workers]
 
     @property
     def busy_seconds(self) -> float:
-        """Return how long workers worked, all together."""
+        """Return the total working time of all workers."""
         return sum(worker.busy_seconds for worker in self._workers)
 
     def virtual_time(self, batch: SimulatedBatch) -> float:
-        """Return that of its tenant, in its class."""
+        """Return the virtual time of its tenant, in its class."""
         return self._shares[batch.priority, batch.tenant].virtual_time
 
     def running(self) -> dict[int, tuple[int, int]]:
-        """Return by batch number how many of its lines have a seat, and the tokens generated for them."""
-        found: dict[int, tuple[int, int]] = {}
+        """Return, by batch number, the number of its lines with a seat, and the tokens generated for them."""
+        totals: dict[int, tuple[int, int]] = {}
         for worker in self._workers:
             for sequence in cast(Iterable[SimulatedSequence], worker.scheduler.running_sequences()):
                 running = self._running.get(id(sequence.asked))
                 if running is not None:
                     number = running.chunk.batch.number
-                    num_lines, num_tokens = found.get(number, (0, 0))
+                    num_lines, num_tokens = totals.get(number, (0, 0))
                     num_new = sequence.num_tokens - sequence.num_prompt_tokens
-                    found[number] = num_lines + 1, num_tokens + num_new
-        return found
+                    totals[number] = num_lines + 1, num_tokens + num_new
+        return totals
 
     def _advance(self, until: float) -> float:
-        """Take up what can be taken up and run one step of the worker that is behind; return the time everywhere."""
+        """Claim what can be claimed and run one step of the worker that is furthest behind; return the common time."""
         self._claim()
         busy = [worker for worker in self._workers if worker.scheduler.has_work]
         if not busy:
@@ -166,7 +166,7 @@ class BatchSimulator:
                 worker.now = max(worker.now, until)
 
     def _activated(self, batch: SimulatedBatch, *, now: float) -> _Share:
-        """Return a batch's share; one that was idle keeps up with the others of its class."""
+        """Return a batch's share; one that was idle catches up with the others of its class."""
         share = self._shares[batch.priority, batch.tenant]
         if not share.is_active:
             active = [
@@ -179,7 +179,7 @@ class BatchSimulator:
         return share
 
     def _claim(self) -> None:
-        """Give workers with a free slot the chunks that are next in turn."""
+        """Give the next chunks in the fair order to workers with a free slot."""
         while self._partly_begun:
             self._begin_lines(*self._partly_begun.popleft())
         for tenant, chunks in self._laid_aside.items():
@@ -226,7 +226,7 @@ class BatchSimulator:
         self._begin_lines(number, chunk)
 
     def _begin_lines(self, number: int, chunk: _Chunk) -> None:
-        """Begin the lines that there is room for; without any that runs the chunk leaves."""
+        """Start the lines that there is room for; a chunk without running lines leaves."""
         fits = self._budgets.cover(chunk.batch.tenant, [chunk.cost(line) for line in chunk.lines])
         begun, chunk.lines = list(compress(chunk.lines, fits)), list(compress(chunk.lines, map(not_, fits)))
         chunk.num_running += len(begun)
@@ -260,7 +260,7 @@ class BatchSimulator:
             heapq.heappush(self._laid_aside[batch.tenant], (need, next(self._numbers), chunk))
 
     def _wake(self, tenant: str, chunks: list[tuple[int, int, _Chunk]]) -> None:
-        """Return chunks to the queue, those with the smallest need first, as far as there is room for them together."""
+        """Return chunks to the queue, those with the smallest need first, as long as there is room for all of them."""
         room = self._budgets.room(tenant) or 0
         while chunks and chunks[0][0] <= room:
             need, _, chunk = heapq.heappop(chunks)

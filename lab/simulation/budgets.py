@@ -1,6 +1,6 @@
-"""Token budgets of simulated tenants: a line is covered with the most that it may use, and settled when it has ended.
+"""Token budgets of simulated tenants: a line is covered with its maximum, and settled when it has ended.
 
-Knows no queue, and no window that turns: a budget is for the whole replay.
+A budget is for the whole replay; there are no windows.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from jobs.accounts.covers import fitting
 
 
 class TokenBudgets:
-    """What tenants with a limit have left; others have no end of tokens."""
+    """The remaining tokens of tenants with a limit; others are unlimited."""
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._left = dict(limits)
 
     def room(self, tenant: str) -> int | None:
-        """Return what is neither used nor covered, None without a limit."""
+        """Return the tokens that are neither used nor covered, or None without a limit."""
         return self._left.get(tenant)
 
     def cover(self, tenant: str, costs: Sequence[int]) -> list[bool]:
-        """Cover lines that are about to run, as far as there is room; return which."""
+        """Cover lines that are about to run, as far as there is room; return which are covered."""
         room = self._left.get(tenant)
         if room is None:
             return [True] * len(costs)
@@ -30,6 +30,6 @@ class TokenBudgets:
         return fits
 
     def settle(self, tenant: str, *, covered: int, used: int) -> None:
-        """Give back what a line that has ended did not use."""
+        """Return the tokens that an ended line did not use."""
         if tenant in self._left:
             self._left[tenant] += covered - used

@@ -1,6 +1,6 @@
-"""How long a step takes, from its size alone: fitted to measured steps, or from a device's rooflines. No torch.
+"""Cost models: the duration of a step by its size, fitted to measured steps or from a device's rooflines. No torch.
 
-A cost model stands in for the forward pass in the simulator; it knows no requests and no queue.
+A cost model replaces the forward pass in the simulator; it uses no requests and no queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.scheduling.step_load import StepLoad
 
 
 class CostModel(Protocol):
-    """Tell how long a step takes."""
+    """Returns the duration of steps."""
 
     def seconds(self, load: StepLoad) -> float:
         """Return the step's duration in seconds, above zero."""
@@ -28,16 +28,16 @@ class LinearCost:
     """A sum of non-negative parts, each in seconds per unit of the load."""
 
     per_step: float
-    """Paid once."""
+    """Once per step."""
     per_token: float
     per_seq: float
     per_context_token: float
     per_shared_token: float
-    """In place of `per_context_token` where it is shared: attention reads it from nearer."""
+    """Instead of `per_context_token` for shared context: attention reads it from a nearer cache."""
     per_attended: float
     per_logit_row: float
     per_token_past_knee: float = 0.0
-    """What tokens past the first `knee_tokens` cost more: up to there a step waits for the weights."""
+    """Extra cost of tokens past the first `knee_tokens`: up to there a step waits for the weights."""
     knee_tokens: int = 0
 
     def seconds(self, load: StepLoad) -> float:
@@ -55,7 +55,7 @@ class LinearCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCost:
-    """What an engine was measured to take: apart for steps of one token a sequence, which may run other kernels."""
+    """Measured costs of an engine, separate for steps of one token per sequence, which may run other kernels."""
 
     decode: LinearCost
     mixed: LinearCost
@@ -66,7 +66,7 @@ class MeasuredCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCost:
-    """A step on a GPU that reaches the share `efficiency` of what its memory and its arithmetic allow.
+    """A step on a GPU that reaches the share `efficiency` of the limits of its memory and its arithmetic.
 
     Bytes: all weights once, and the KV of every context token. Operations: two per weight and token, four per head
     dimension, head and layer (`attention_width`) for each attended pair, two per element of a logit row.
@@ -93,9 +93,9 @@ class RooflineCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarseCost:
-    """Another cost where each simulated token stands for `stride` of them, so that a step stands for as many steps.
+    """A cost for simulated tokens that stand for `stride` real ones, so that a step stands for as many steps.
 
-    Their contexts are `stride` times as long; what one of these steps computes is what the simulated one does.
+    Contexts are `stride` times as long as simulated; each of these steps computes as many tokens as the simulated one.
     """
 
     cost: CostModel
@@ -117,10 +117,10 @@ _LEAST_STEPS = 16
 
 _KNEES = (8, 16, 32, 64, 128, 256)
 _WORTH_A_KNEE = 0.95
-"""A knee is believed when it leaves at most so much of the error that there is without one."""
+"""A knee is accepted if it leaves at most this share of the error without one."""
 
 _USUAL_ERRORS = 3.0
-"""Times the median error from which on a step counts as interrupted, and for less."""
+"""A step with more than this many times the median error counts as interrupted, and gets less weight."""
 
 
 def fit_measured_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> MeasuredCost:
@@ -137,10 +137,10 @@ def fit_measured_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> Me
 
 
 def fit_linear_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> LinearCost:
-    """Fit the parts to measured steps by least squares, each step weighed by its predicted duration, none below zero.
+    """Fit the parts to measured steps by least squares, weighted by predicted duration, none below zero.
 
-    Needs at least as many steps as there are parts. A part that would come out negative is left at zero and the others
-    are fitted again, so that no load can get a cost below that of a smaller one.
+    Needs at least as many steps as there are parts. A part that would be negative is set to zero and the others are
+    fitted again, so that no load costs less than a smaller one.
     """
     assert len(loads) == len(seconds) >= len(fields(LinearCost)) - 1, f"{len(loads)} steps are too few to fit"
     measured = np.array(seconds, dtype=np.float64)
@@ -150,7 +150,7 @@ def fit_linear_cost(loads: Sequence[StepLoad], seconds: Sequence[float]) -> Line
 
 
 def _fit(loads: Sequence[StepLoad], measured: npt.NDArray[np.float64], *, knee_tokens: int) -> tuple[LinearCost, float]:
-    """Return the best parts for a knee (none at 0 tokens), and the mean relative error that they leave."""
+    """Return the best parts for a knee (none at 0 tokens), and their mean relative error."""
     rows = [
         (
             *(1, load.num_tokens, load.num_seqs),
@@ -163,8 +163,8 @@ def _fit(loads: Sequence[StepLoad], measured: npt.NDArray[np.float64], *, knee_t
     matrix = np.array(rows, dtype=np.float64)
     predicted, trust = np.ones_like(measured), np.ones_like(measured)
     for _ in range(_NUM_REWEIGHINGS):
-        # The noise of a step grows with its length, so an error counts relative to it: to the predicted length,
-        # because relative to the measured one the steps that something interrupted would count for next to nothing.
+        # The noise of a step grows with its length, so errors are relative: to the predicted length, because relative
+        # to the measured one interrupted steps would count for almost nothing.
         weights = trust / predicted
         parts = _non_negative_least_squares(matrix * weights[:, None], measured * weights)
         predicted = np.maximum(matrix @ parts, measured.min())

@@ -1,7 +1,7 @@
-"""A fleet of workers and thousands of tenants, whose chunks are handed out by the service's own fair order.
+"""A fleet of workers and thousands of tenants, whose chunks are assigned by the service's own fair order.
 
-The clock is virtual and a chunk is a number of tokens: no engine, no database. As the service does, a choice looks at a
-few queues only, the least served of each class and those that waited longest (`jobs/chunks/ready_queues`).
+The clock is virtual and a chunk is a number of tokens: no engine, no database. As in the service, a choice considers
+few queues: the least served of each class and those that have waited longest (`jobs/chunks/ready_queues`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lab.simulation.shares import jain_index
 from lab.simulation.simulated_batches import EPOCH
 
 _SLOTS = 6
-"""Open chunks of a worker, as the default is."""
+"""Open chunks of a worker, by default."""
 _TOKENS_A_SECOND = 10_000.0
 """Of a worker with all slots taken: an 8B model on one GPU."""
 _CHUNK_TOKENS = 16_000
 """Estimated: 64 lines of 250 tokens."""
 _WEIGHTS = (1.0, 1.0, 1.0, 2.0, 4.0)
 _URGENT_SHARE = 0.02
-"""Of the tenants: they send a chunk now and then, which goes first. The others have work without end."""
+"""Share of tenants that send a chunk now and then, which goes first. The others have endless work."""
 _URGENT_SECONDS = 60.0
-"""Between two chunks of one of them, on average."""
+"""Mean time between two chunks of one of them."""
 _CANDIDATES = 2
-"""Queues of each class that one choice looks at, and as many of those that waited longest."""
+"""Queues of each class that a choice considers, and as many of those that have waited longest."""
 _MIB = 1 << 20
 WINDOW_SECONDS = 60.0
 """In which shares are compared."""
@@ -48,7 +48,7 @@ class _Tenant:
     served_at: float = 0.0
     num_leased: int = 0
     waiting: deque[tuple[int, float]] = field(default_factory=deque)
-    """Tokens of urgent chunks, and when they came; the others' work has no end."""
+    """Tokens of urgent chunks, and their arrivals; the others' work is endless."""
     num_tokens: float = 0.0
     """Used."""
 
@@ -59,20 +59,20 @@ class _Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """What came of it."""
+    """The results."""
 
     num_decisions: int
     decision_seconds: float
-    """Processor time of all choices together, their candidates' finding included."""
+    """CPU time of all choices together, including finding the candidates."""
     index: float
-    """Jain's, of tokens ÷ weight, of the tenants with work without end, in the least fair window."""
+    """Jain's index of tokens ÷ weight among the tenants with endless work, in the least fair window."""
     urgent_waits: Sequence[float]
-    """Seconds that urgent chunks waited, sorted."""
+    """Waiting times of urgent chunks in seconds, sorted."""
     most_tokens: float
-    """Of the tenant that had most by its weight, as a multiple of the mean; and"""
+    """Of the tenant with most tokens by its weight, as a multiple of the mean."""
     fewest_tokens: float
     memory_bytes: int
-    """How much more the process holds than before there was a fleet, at most."""
+    """Peak memory of the process beyond that before the fleet was made."""
 
 
 class Fleet:
@@ -85,18 +85,18 @@ class Fleet:
         self._now = 0.0
         self._tenants = [self._tenant(number) for number in range(num_tenants)]
         self._endless = [tenant for tenant in self._tenants if tenant.is_endless]
-        self._by_time: dict[Priority, list[tuple[float, int]]] = defaultdict(list)  # heaps of who has work
+        self._by_time: dict[Priority, list[tuple[float, int]]] = defaultdict(list)  # heaps of tenants with work
         self._by_wait: list[tuple[float, int]] = []
         self._events: list[
             tuple[float, int, int, int]
-        ] = []  # (end, a number, tenant, tokens charged); none: it arrives
+        ] = []  # (end, a number, tenant, tokens charged); None: an arrival
         self._numbers = count()
         self._num_decisions = 0
         self._decision_seconds = 0.0
         self._urgent_waits: list[float] = []
 
     def run(self, *, seconds: float, window_seconds: float) -> FleetRun:
-        """Let all slots take chunks for so long, and look at the shares of each window."""
+        """Let all slots take chunks for `seconds`, and record the shares of each window."""
         for number in range(len(self._tenants)):
             self._offer_first(number)
         for _ in range(self._num_workers * _SLOTS):
@@ -111,7 +111,7 @@ class Fleet:
         return FleetRun(
             num_decisions=self._num_decisions,
             decision_seconds=self._decision_seconds,
-            index=min(indexes[1:] or indexes),  # in the first one all begin at once
+            index=min(indexes[1:] or indexes),  # in the first one all start at once
             urgent_waits=sorted(self._urgent_waits),
             most_tokens=max(before) / mean,
             fewest_tokens=min(before) / mean,
@@ -145,7 +145,7 @@ class Fleet:
 
     def _arrive(self, number: int) -> None:
         tenant = self._tenants[number]
-        if not tenant.waiting and not tenant.num_leased:  # as one that becomes active: max(own, least active)
+        if not tenant.waiting and not tenant.num_leased:  # as for a tenant that becomes active: max(own, least active)
             least = self._by_time[tenant.priority]
             tenant.virtual_time = max(tenant.virtual_time, least[0][0] if least else 0.0)
         tenant.waiting.append((_CHUNK_TOKENS, self._now))
@@ -163,7 +163,7 @@ class Fleet:
         return max(tenant.served_at, came_at)
 
     def _start(self) -> None:
-        """Give a free slot the chunk that is next in turn; there always is one."""
+        """Give a free slot the next chunk in the fair order; there always is one."""
         began_at = time.process_time()
         number = self._next()
         self._decision_seconds += time.process_time() - began_at
@@ -181,22 +181,24 @@ class Fleet:
         heapq.heappush(self._events, (self._now + seconds, next(self._numbers), number, tokens))
 
     def _next(self) -> int:
-        """Return whose turn it is, by the service's order among those that may be next."""
-        found = {number for heap in self._by_time.values() for number in self._first(heap, self._is_at)}
-        found.update(self._first(self._by_wait, self._is_waiting_since))
-        (picked,) = order([self._queue(number) for number in found], now=EPOCH + timedelta(seconds=self._now), limit=1)
+        """Return the next tenant by the service's order among the candidates."""
+        candidates = {number for heap in self._by_time.values() for number in self._first(heap, self._is_at)}
+        candidates.update(self._first(self._by_wait, self._is_waiting_since))
+        (picked,) = order(
+            [self._queue(number) for number in candidates], now=EPOCH + timedelta(seconds=self._now), limit=1
+        )
         return picked
 
     def _first(self, heap: list[tuple[float, int]], is_true: Callable[[float, int], bool]) -> list[int]:
-        """Return the first of a heap, dropping entries that are no longer true."""
-        kept: list[tuple[float, int]] = []
-        while heap and len(kept) < _CANDIDATES:
+        """Return the first valid entries of a heap, dropping stale ones."""
+        valid: list[tuple[float, int]] = []
+        while heap and len(valid) < _CANDIDATES:
             entry = heapq.heappop(heap)
-            if is_true(*entry) and entry not in kept:
-                kept.append(entry)
-        for entry in kept:
+            if is_true(*entry) and entry not in valid:
+                valid.append(entry)
+        for entry in valid:
             heapq.heappush(heap, entry)
-        return [number for _, number in kept]
+        return [number for _, number in valid]
 
     def _is_at(self, virtual_time: float, number: int) -> bool:
         tenant = self._tenants[number]
@@ -218,7 +220,7 @@ class Fleet:
         )
 
     def _end(self, number: int, charged: int) -> None:
-        """End a chunk, which has used what nobody knew before, and correct what was charged for it."""
+        """End a chunk with its true use, and correct what was charged for it."""
         tenant = self._tenants[number]
         used = charged * self._random.uniform(0.4, 1.0)
         tenant.num_tokens += used
@@ -241,7 +243,7 @@ def _window_ends(seconds: float, window_seconds: float) -> Iterator[float]:
 
 
 def report(fleet_run: FleetRun, *, window_seconds: float) -> str:
-    """Return what came of it in words."""
+    """Return the results as text."""
     waits = fleet_run.urgent_waits
     urgent = f"{waits[len(waits) // 2]:.2f} s (p50), {waits[int(len(waits) * 0.99)]:.2f} s (p99)" if waits else "none"
     return (

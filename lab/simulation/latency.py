@@ -1,6 +1,6 @@
-"""Count durations in logarithmic bins, so that hundreds of millions take no memory. Values only.
+"""A histogram of durations in logarithmic bins, so that hundreds of millions take little memory.
 
-A quantile read back is within 0.5 % of the true one.
+Quantiles are within 0.5 % of the true ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _LOG_BASE = math.log(_BASE)
 
 
 class LatencyHistogram:
-    """Durations in seconds, above zero, with how often each came."""
+    """Counts of durations in seconds, above zero."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -27,7 +27,7 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """Return how many durations were counted."""
+        """Return the number of durations."""
         return sum(self._counts.values())
 
     @property

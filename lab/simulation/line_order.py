@@ -1,6 +1,6 @@
-"""What the order of a batch's waiting lines is worth: how much of their prompts is found cached, and when it ends.
+"""The effect of the order of a batch's waiting lines: the share of prompts found in the cache, and the batch's end.
 
-One batch on one simulated worker with as many open chunks as a real one has; all figures are the cost model's.
+One batch on one simulated worker with as many open chunks as a real one; all figures are the cost model's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.traces import TraceRow
 
 _MAX_SEQS = 256
 SHARING = ((100, 12, 20_000), (300, 4, study.NUM_KV_BLOCKS), (1000, 2, study.NUM_KV_BLOCKS))
-"""(beginnings, lines with each, KV blocks): there is room for between a tenth and half of the beginnings."""
+"""(prefixes, lines with each, KV blocks): there is room for between a tenth and half of the prefixes."""
 _MEAN_PREFIX, _LEAST_PREFIX, _MOST_PREFIX = 6000, 512, 24_000
 _OWN_TOKENS = (100, 1500)
 _MEAN_OUTPUT, _MOST_OUTPUT = 200, 1024
@@ -28,14 +28,14 @@ BATCH_LINES = (500, 2000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a batch came to."""
+    """The result of a batch."""
 
     seconds: float
     cache: CacheCounters
 
     @property
     def found_share(self) -> float:
-        """Return how much of the prompts was in the cache."""
+        """Return the share of the prompts that was in the cache."""
         return self.cache.num_cached_tokens / self.cache.num_looked_up_tokens
 
 
@@ -69,9 +69,9 @@ def run(
 
 
 def sharing_lines(num_prefixes: int, lines_each: int, *, seed: int = 0) -> list[SimulatedLine]:
-    """Make lines that share long beginnings with a few others somewhere in the file: the beginnings are interleaved.
+    """Make lines that share long prefixes with a few others anywhere in the file: the prefixes are interleaved.
 
-    Lengths are exponential, with means of the size that conversations with documents and tools have.
+    Lengths are exponential, with means as in conversations with documents and tools.
     """
     generator = random.Random(seed)
     prefixes = [_drawn(generator, _MEAN_PREFIX, _LEAST_PREFIX, _MOST_PREFIX) for _ in range(num_prefixes)]
@@ -90,14 +90,14 @@ def sharing_lines(num_prefixes: int, lines_each: int, *, seed: int = 0) -> list[
 
 
 def most_found(lines: Sequence[SimulatedLine]) -> float:
-    """Return how much of the prompts a cache without end would have: each beginning is computed once."""
+    """Return the share of the prompts that an unlimited cache would hold: each prefix is computed once."""
     computed = {line.prefix: line.num_prefix_tokens for line in lines}
-    found = sum(line.num_prefix_tokens for line in lines) - sum(computed.values())
-    return found / sum(line.num_prompt_tokens for line in lines)
+    num_found = sum(line.num_prefix_tokens for line in lines) - sum(computed.values())
+    return num_found / sum(line.num_prompt_tokens for line in lines)
 
 
 def longest_first(lines: Sequence[SimulatedLine]) -> list[SimulatedLine]:
-    """Have the longest outputs start first among those at hand, as if they were known: no forecast does better."""
+    """Sort lines so that the longest outputs start first, as if lengths were known: no forecast does better."""
     return [line._replace(seconds_earlier=float(line.num_output_tokens)) for line in lines]
 
 
@@ -116,10 +116,10 @@ def by_prompt_table() -> str:
 
 
 def longest_first_table(rows: Sequence[TraceRow], *, seed: int = 0) -> str:
-    """Return the ends in the order of arrival and with the longest known and first: lines as a trace's, and made up."""
+    """Return the ends in order of arrival and with the longest first, for lines of a trace and generated ones."""
     generator = random.Random(seed)
     fitting = [row for row in rows if row.num_prompt_tokens + row.num_output_tokens < study.MAX_MODEL_LEN // 2]
-    found = []
+    table_rows = []
     for count in BATCH_LINES:
         drawn = [generator.choice(fitting) for _ in range(count)]
         kinds = {
@@ -136,8 +136,8 @@ def longest_first_table(rows: Sequence[TraceRow], *, seed: int = 0) -> str:
         }
         for name, lines in kinds.items():
             before, after = (run(each, PolicyName.PRIORITY) for each in (lines, longest_first(lines)))
-            found.append(f"{count:,}, {name} | {_seconds(before, after)}")
-    return _table("lines | end, s, by arrival | longest first", found)
+            table_rows.append(f"{count:,}, {name} | {_seconds(before, after)}")
+    return _table("lines | end, s, by arrival | longest first", table_rows)
 
 
 def _drawn(generator: random.Random, mean: float, least: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""Requests and sequences of counts: lengths, and who shares how much of a prompt with whom. There are no tokens."""
+"""Requests and sequences of counts: lengths and shared parts of prompts, without tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.scheduling.request import Request, Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """What the scheduler may know of a request, and how many tokens it will really generate."""
+    """The scheduler's view of a request, and the number of tokens that it will really generate."""
 
     arrival_seconds: float
     num_prompt_tokens: int
@@ -25,9 +25,9 @@ class SimulatedRequest:
     tenant: str = ""
     prefix: str = ""
     num_prefix_tokens: int = 0
-    """So many first prompt tokens are common to requests of one tenant with the same `prefix`."""
+    """Number of first prompt tokens shared by requests of one tenant with the same `prefix`."""
     prompt_bytes: bytes | None = None
-    """Its place in the order of prompts, where a run with tokens is to be repeated; None: after its `prefix`."""
+    """Its place in the order of prompts, to repeat a run with tokens; None: ordered by its `prefix`."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.num_output_tokens <= self.max_tokens, f"{self.num_output_tokens} of {self.max_tokens} tokens"
@@ -35,7 +35,7 @@ class SimulatedRequest:
 
 
 class SimulatedSequence(Sequence):
-    """A sequence of counts: it has lengths and a chain of its own making, and no tokens."""
+    """A sequence of counts: it has lengths and a chain of its own, and no tokens."""
 
     __slots__ = ("asked", "first_token_at", "num_tokens_at_end")
 
@@ -49,15 +49,15 @@ class SimulatedSequence(Sequence):
 
     @property
     def prompt_bytes(self) -> bytes:
-        """Return what puts those with one prefix beside each other."""
-        given = self.asked.prompt_bytes
-        return f"{self.asked.prefix}\0{self.request.request_id}".encode() if given is None else given
+        """Return a sort key that puts sequences with one prefix next to each other."""
+        prompt = self.asked.prompt_bytes
+        return f"{self.asked.prefix}\0{self.request.request_id}".encode() if prompt is None else prompt
 
 
 class CountedChain(PrefixChain):
-    """The blocks of a sequence named instead of hashed: by the shared prefix as far as it goes, then by the request.
+    """The blocks of a sequence named instead of hashed: by the shared prefix as far as it reaches, then by the request.
 
-    The block that holds the end of the shared prefix is the request's own.
+    The block that contains the end of the shared prefix belongs to the request.
     """
 
     __slots__ = ("_num_shared", "_own", "_shared")
@@ -68,6 +68,6 @@ class CountedChain(PrefixChain):
         self._own = request_id
 
     def at(self, index: int, token_ids: AnySequence[int]) -> tuple[bytes, bytes]:
-        """Return the block's name, for digest and for content."""
+        """Return the block's name, as digest and as content."""
         name = b"%s\0%d" % (self._shared, index) if index < self._num_shared else b"%d:%d" % (self._own, index)
         return name, name

@@ -1,4 +1,4 @@
-"""How evenly something is shared. Pure."""
+"""Fairness of shares."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def jain_index(shares: Sequence[float]) -> float:
-    """Return 1 where all have the same and 1 / n where one has all (Jain, Chiu, Hawe, 1984); 1 where nobody has any."""
+    """Return 1 if all shares are equal and 1 / n if one has all (Jain, Chiu, Hawe, 1984); 1 if all are zero."""
     squares = sum(share * share for share in shares)
     return float(sum(shares) ** 2 / (len(shares) * squares)) if squares else 1.0

@@ -1,4 +1,4 @@
-"""A batch of simulated lines, and how far it is. Runs nothing."""
+"""A batch of simulated lines, and its progress."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SimulatedLine(NamedTuple):
-    """Lengths in tokens, and what the prompt begins with."""
+    """Lengths in tokens, and the start of the prompt."""
 
     num_prompt_tokens: int
     num_output_tokens: int
     prefix: str = ""
     num_prefix_tokens: int = 0
     seconds_earlier: float = 0.0
-    """How much before its batch's the line's own deadline is: it starts before lines that have a later one."""
+    """How much earlier than its batch's the line's own deadline is: it starts before lines with a later one."""
     num_cached_tokens: int = 0
-    """Of the prompt, beside the others: budgets count them, and nobody computes them."""
+    """Part of the prompt in addition to the others: counted by budgets, but not computed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedBatch:
-    """A batch, and how far it is."""
+    """A batch, and its progress."""
 
     number: int
     tenant: str
@@ -39,15 +39,15 @@ class SimulatedBatch:
     max_tokens: int
     """Of every line."""
     deadline_seconds: float | None = None
-    """None: a day after the arrival, so that the oldest of a tenant is first."""
+    """None: a day after the arrival, so that a tenant's oldest batch is first."""
     num_finished: int = 0
     used: int = 0
-    """Tokens of the finished lines, and of these"""
+    """Tokens of the finished lines."""
     output_tokens: int = 0
-    """those of answers."""
+    """Tokens of their answers."""
     num_claimed: int = 0
     claimed_at: float = 0.0
-    """When its last chunk was, in seconds."""
+    """When its last chunk was claimed, in seconds."""
     first_end_seconds: float = math.inf
     """When its first line ended."""
     end_seconds: float = math.inf
@@ -62,5 +62,5 @@ class SimulatedBatch:
 
     @property
     def estimated_tokens(self) -> int:
-        """Return what a submit would estimate for all lines."""
+        """Return a submit's estimate for all lines."""
         return sum(line.num_prompt_tokens for line in self.lines) + self.max_tokens * len(self.lines)

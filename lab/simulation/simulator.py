@@ -1,7 +1,7 @@
 """Replay requests through the real scheduler and blocks, with a cost model in place of the forward pass. No torch.
 
-The clock is virtual: a step takes what the cost model says, and nothing else takes time. Token ids do not exist here,
-only counts, and which requests share how much of their prompts; so a million requests take minutes and little memory.
+The clock is virtual: a step takes what the cost model says, and nothing else takes time. There are no token ids, only
+counts, and which requests share how much of their prompts; so a million requests take minutes and little memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_TOKENS = [0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What a replay gave. The arrays have one entry per request that ran, in the order in which they ended.
+    """The result of a replay. The arrays have one entry per request that ran, in the order in which they ended.
 
     Times are seconds on the virtual clock.
     """
@@ -49,7 +49,7 @@ class SimulationResult:
     end: npt.NDArray[np.float64]
     num_preemptions: npt.NDArray[np.int64]
     gaps: LatencyHistogram
-    """The times between one token of a request and the next."""
+    """Times between consecutive tokens of a request."""
     counters: SchedulerCounters
     cache: CacheCounters
     seconds: float
@@ -68,7 +68,7 @@ _Loop = StepLoop[float, list[SimulatedSequence], list[SimulatedSequence], None]
 
 
 class Simulator:
-    """Own a scheduler with its blocks on a virtual clock. `num_kv_blocks` is what requests can use."""
+    """A scheduler with its blocks on a virtual clock. `num_kv_blocks` are available to requests."""
 
     def __init__(
         self,
@@ -110,37 +110,37 @@ class Simulator:
 
     @property
     def busy_seconds(self) -> float:
-        """Return how long its steps took so far."""
+        """Return the total duration of its steps so far."""
         return self._busy_seconds
 
     def step(self) -> None:
         """Run the scheduler's next step."""
         self._loop.step()
 
-    def add(self, asked: SimulatedRequest) -> None:
+    def add(self, simulated: SimulatedRequest) -> None:
         """Queue a request now; one that can never fit is counted as refused."""
         number = self._num_added
         self._num_added += 1
-        num_tokens = asked.num_prompt_tokens + asked.max_tokens
+        num_tokens = simulated.num_prompt_tokens + simulated.max_tokens
         if num_tokens > self.scheduler.config.max_model_len or not self.scheduler.can_ever_hold(num_tokens - 1):
             self._num_refused += 1
             return
         request = Request(
             request_id=number,
             prompt_token_ids=_NO_TOKENS,
-            params=_KNOWN_LENGTH if asked.has_known_length else _OPEN_LENGTH,
-            max_tokens=asked.max_tokens,
+            params=_KNOWN_LENGTH if simulated.has_known_length else _OPEN_LENGTH,
+            max_tokens=simulated.max_tokens,
             seed=0,
             eos_token_ids=_EOS,
             arrival=number,
-            priority=asked.priority,
-            deadline=asked.deadline,
-            tenant=asked.tenant,
+            priority=simulated.priority,
+            deadline=simulated.deadline,
+            tenant=simulated.tenant,
         )
-        self.scheduler.add([SimulatedSequence(request, asked, self.scheduler.pool.block_size)])
+        self.scheduler.add([SimulatedSequence(request, simulated, self.scheduler.pool.block_size)])
 
     def start(self, plan: StepPlan, pending: object) -> float:
-        """Let the time pass that a step costs, and return when it began; this and what follows is for the loop."""
+        """Advance the clock by a step's cost and return its start; the loop calls this and the following methods."""
         began = self.now
         took = self._cost.seconds(load_of(plan))
         self._busy_seconds += took
@@ -148,15 +148,15 @@ class Simulator:
         return began
 
     def draw(self, plan: StepPlan, started: float, rows: list[int] | None) -> list[SimulatedSequence]:
-        """Give each sampling sequence its token; return those that have all of theirs."""
+        """Give each sampling sequence its token; return the completed sequences."""
         return self._times.observe(plan, began=started, now=self.now)
 
     def record(self, plan: StepPlan, drawn: list[SimulatedSequence] | None) -> list[SimulatedSequence]:
-        """Return them: they know how many tokens they have."""
+        """Return the drawn sequences: they already count their tokens."""
         return drawn or []
 
     def finish(self, recorded: list[SimulatedSequence]) -> None:
-        """End them."""
+        """End these sequences."""
         for sequence in recorded:
             self.scheduler.finish(sequence)
             self._times.end(sequence, self.now)
@@ -165,7 +165,7 @@ class Simulator:
 
 
 class _Arrivals:
-    """Requests that have not arrived yet, read as far as one ahead."""
+    """Requests that have not arrived yet, read one ahead."""
 
     def __init__(self, requests: Iterable[SimulatedRequest]) -> None:
         self._requests = iter(requests)
@@ -180,7 +180,7 @@ class _Arrivals:
         return math.inf if self._next is None else self._next.arrival_seconds
 
     def until(self, now: float) -> Iterator[SimulatedRequest]:
-        """Yield those that have arrived by now."""
+        """Yield the requests that have arrived by now."""
         while self._next is not None and self._next.arrival_seconds <= now:
             request, self._next = self._next, next(self._requests, None)
             assert self.next_seconds >= request.arrival_seconds, "the requests are not in order of arrival"
@@ -188,7 +188,7 @@ class _Arrivals:
 
 
 class _Times:
-    """When each sequence started, had its first token and ended, and the gaps between tokens."""
+    """The times at which each sequence started, had its first token and ended, and the gaps between tokens."""
 
     def __init__(self) -> None:
         self._columns = {name: array("d") for name in ("arrival", "start", "first_token", "end")}
@@ -197,14 +197,14 @@ class _Times:
         self._num_output_tokens = 0
 
     def observe(self, plan: StepPlan, *, began: float, now: float) -> list[SimulatedSequence]:
-        """Give each sampling sequence its token; return those that have all of theirs."""
+        """Give each sampling sequence its token; return the completed sequences."""
         ended = []
         num_steady = 0
-        sequences = cast(list[SimulatedSequence], plan.sequences)  # nothing else is ever added
+        sequences = cast(list[SimulatedSequence], plan.sequences)  # the simulator adds no others
         for sequence, count, num_sampled in zip(sequences, plan.counts, plan.num_sampled, strict=True):
             num_tokens = sequence.num_tokens
             if count == 1 and num_sampled and num_tokens > sequence.num_prompt_tokens:
-                num_steady += 1  # its last token came in the step before
+                num_steady += 1  # its last token came in the previous step
             else:
                 self._observe_piece(sequence, num_sampled, now=now)
             if num_sampled:
@@ -221,7 +221,7 @@ class _Times:
             self._gaps.add(now - sequence.times.queued_at)  # it was preempted right after its last token
 
     def end(self, sequence: SimulatedSequence, now: float) -> None:
-        """Note the times of a sequence that has ended."""
+        """Record the times of a sequence that has ended."""
         times = (sequence.asked.arrival_seconds, sequence.times.started_at, sequence.first_token_at, now)
         for column, value in zip(self._columns.values(), times, strict=True):
             column.append(value)

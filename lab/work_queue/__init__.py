@@ -1,4 +1,4 @@
-"""`tokenmill bench queue`: what queue, Postgres and roles carry, with an engine that computes nothing.
+"""`tokenmill bench queue`: the capacity of queue, Postgres and roles, with an engine that computes nothing.
 
-Starts stacks of its own, with fsync on, in folders that are thrown away.
+Starts its own stacks, with fsync on, in temporary folders.
 """

@@ -1,4 +1,4 @@
-"""How long a claim takes before queues of different lengths: the very call that workers make, one after the other.
+"""Duration of claims on queues of different lengths: the call that workers make, repeated one after the other.
 
 The queues are rows as a validation leaves them, written by SQL: nobody reads their input.
 """
@@ -25,15 +25,15 @@ from lab.work_queue.percentiles import percentile
 
 MODEL = "queued"
 _LINES_A_CHUNK = 100
-"""Of 500 bytes each, as `jobs.batches.scan` makes them."""
+"""Of 500 bytes each, as made by `jobs.batches.scan`."""
 _LINES_A_BATCH = 50_000
 _OPEN_CHUNKS = 50
-"""Claimed before they are given back, so that tenants take turns and the queue keeps its length."""
+"""Claimed before they are released, so that tenants alternate and the queue keeps its length."""
 _LEASE = timedelta(hours=1)
 
 
 def measure(stack: OwnStack, *, queued: Sequence[int], num_tenants: int, num_claims: int) -> None:
-    """Print the times of claims before each queue, shortest first, and how many times the first the others are."""
+    """Print the times of claims on each queue, shortest first, and their ratio to the first."""
     engine = connect(stack.database_url)
     maker = sessions(engine)
     names = [make_tenant(maker) for _ in range(num_tenants)]
@@ -42,7 +42,7 @@ def measure(stack: OwnStack, *, queued: Sequence[int], num_tenants: int, num_cla
         fill(maker, names, num_lines=num_lines - num_there)
         num_there = num_lines
         a_round = max(min(_OPEN_CHUNKS, num_lines // _LINES_A_CHUNK // 2), 1)
-        claim_and_release(maker, a_round)  # warms up
+        claim_and_release(maker, a_round)  # warm-up
         before = processor_seconds(stack.base_url)
         rounds = [claim_and_release(maker, a_round) for _ in range(-(-num_claims // a_round))]
         seconds = sorted(chain.from_iterable(rounds))
@@ -52,14 +52,14 @@ def measure(stack: OwnStack, *, queued: Sequence[int], num_tenants: int, num_cla
         print(
             f"claims: {len(seconds)} with {num_lines:,} lines of {num_tenants} tenants queued: p50 {median:.2f} ms, "
             f"p99 {high:.2f} ms, {median / first:.2f} x the first's p50; Postgres "
-            f"{spent / len(seconds) * 1e3:.2f} ms for each and its return",
+            f"{spent / len(seconds) * 1e3:.2f} ms for each and its release",
             flush=True,
         )
     engine.dispose()
 
 
 def fill(maker: sessionmaker[Session], tenant_ids: Sequence[str], *, num_lines: int) -> None:
-    """Queue so many lines more, evenly among tenants, in batches of at most 50,000."""
+    """Queue `num_lines` more, evenly among tenants, in batches of at most 50,000."""
     num_chunks = -(-num_lines // _LINES_A_CHUNK)
     a_batch = min(_LINES_A_BATCH // _LINES_A_CHUNK, -(-num_chunks // len(tenant_ids)))
     for number, first in enumerate(range(0, num_chunks, a_batch)):
@@ -71,10 +71,7 @@ def fill(maker: sessionmaker[Session], tenant_ids: Sequence[str], *, num_lines: 
 
 
 def claim_and_release(maker: sessionmaker[Session], num_claims: int) -> list[float]:
-    """Claim the chunks that are next in turn, one by one, then give all back; return the seconds of each claim.
-
-    Its commit is in them.
-    """
+    """Claim the next chunks one by one, then release all; return the seconds of each claim, including its commit."""
     claims, seconds = [], []
     for _ in range(num_claims):
         began_at = time.perf_counter()
@@ -82,14 +79,14 @@ def claim_and_release(maker: sessionmaker[Session], num_claims: int) -> list[flo
             claims.append(claiming.claim_next(session, model=MODEL, worker_id="bench", lease=_LEASE))
         seconds.append(time.perf_counter() - began_at)
     for claim in claims:
-        assert claim is not None, "there are more chunks than are claimed"
+        assert claim is not None, "the queue has more chunks than are claimed"
         with transaction(maker) as session:
             leasing.release(session, claim)
     return seconds
 
 
 def make_tenant(maker: sessionmaker[Session]) -> str:
-    """Return the id of a new tenant, whose model there is."""
+    """Create a tenant and its model; return its id."""
     with transaction(maker) as session:
         served_models.put_model(session, MODEL, "/models/queued", is_checked=True)
         return tenants.create_tenant(session, new_id("bench")).id

@@ -1,4 +1,4 @@
-"""What two tenants of equal weight get in any minute while both have work, one a hundred times the other's."""
+"""Shares of two tenants of equal weight in any minute while both have work, one a hundred times the other's."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LINES_A_BATCH = 50_000
 _STEP_SECONDS = 1.0
 _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 5.0
-"""At the beginning, while one of them alone has work, and at the end: shares of what has not come are no shares."""
+"""At the start, while only one of them has work, and at the end: results that have not arrived would distort shares."""
 
 Used = Sequence[tuple[float, int]]
-"""When, in seconds, and how many tokens."""
+"""Pairs of a time in seconds and a number of tokens."""
 
 
 def measure(stack: OwnStack, *, num_lines: int, window_seconds: float) -> None:
-    """Let both have their work done until the smaller one's is over; print the least fair window's index."""
+    """Run both tenants' work until the smaller one is done; print the least fair window's index."""
     small, large = (new_tenant(stack) for _ in range(2))
     num_large = num_lines * _TIMES_AS_MUCH
     _submit(stack, large[1], num_lines=min(num_large, _LINES_A_BATCH), num_batches=-(-num_large // _LINES_A_BATCH))
@@ -49,7 +49,7 @@ def measure(stack: OwnStack, *, num_lines: int, window_seconds: float) -> None:
 
 
 def window_indexes(used: Sequence[Used], *, begin: float, end: float, window_seconds: float) -> list[float]:
-    """Return the Jain index of each window, one for every second that one may begin at."""
+    """Return the Jain index of each window; one starts every second."""
     sums = [_Sums(each) for each in used]
     num_windows = int((end - begin - window_seconds) / _STEP_SECONDS) + 1
     starts = [begin + number * _STEP_SECONDS for number in range(num_windows)]
@@ -68,7 +68,7 @@ class _Sums:
 
 
 def new_tenant(stack: OwnStack) -> tuple[str, str]:
-    """Return the id and a key of a tenant."""
+    """Create a tenant; return its id and a key."""
     engine = connect(stack.database_url)
     with transaction(sessions(engine)) as session:
         tenant = tenants.create_tenant(session, new_id("bench"))

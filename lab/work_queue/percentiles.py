@@ -1,4 +1,4 @@
-"""Percentiles of what was measured."""
+"""Percentiles of measured values."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from collections.abc import Sequence
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of all are not above (nearest rank). There is one at least."""
+    """Return the nearest-rank percentile: the smallest value at or above `share` of all; needs at least one."""
     return sorted_values[max(math.ceil(share * len(sorted_values)) - 1, 0)]

@@ -1,6 +1,6 @@
-"""Results committed a second, end to end through Celery, and what each costs: processors, WAL, rows, memory.
+"""Results committed per second, end to end through Celery, and the cost of each: processors, WAL, rows, memory.
 
-Meanwhile a client asks for the status of a batch again and again.
+Meanwhile a client polls the status of a batch.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _WATCHED = ("worker", "api")
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen while lines were answered."""
+    """Samples taken while lines were answered."""
 
     get_seconds: list[float] = field(default_factory=list)
     memory: dict[str, list[int]] = field(default_factory=lambda: {role: [] for role in _WATCHED})
-    """Bytes of each role's own process, second by second."""
+    """Bytes of each role's own process, sampled every second."""
 
 
 def measure(stack: OwnStack, num_lines: int) -> None:
-    """Answer so many lines, in batches of at most 50,000 that are all there from the start, and print what it took."""
+    """Answer `num_lines`, in batches of at most 50,000 that all exist from the start, and print the measurements."""
     answer(stack, _WARM_LINES, num_batches=1)
     a_batch = min(num_lines, _LINES_A_BATCH)
     num_batches = -(-num_lines // a_batch)
@@ -70,7 +70,7 @@ def answer(stack: OwnStack, num_lines: int, *, num_batches: int) -> float:
             input_file_id=uploaded.id,
             endpoint="/v1/chat/completions",
             completion_window="24h",
-            metadata={"number": str(number)},  # without, it would be taken for a repetition of the call before
+            metadata={"number": str(number)},  # otherwise it would count as a repetition of the previous call
         ).id
         for number in range(num_batches)
     ]
@@ -84,7 +84,7 @@ def answer(stack: OwnStack, num_lines: int, *, num_batches: int) -> float:
 
 @contextmanager
 def watching(stack: OwnStack) -> Iterator[Watch]:
-    """Until the block ends, ask for the status of the newest batch 20 times a second, and for memory every second."""
+    """Until the block ends, poll the status of the newest batch 20 times a second, and sample memory every second."""
     watch, is_over = Watch(), threading.Event()
     works = (_ask, _weigh)
     threads = [threading.Thread(target=work, args=(stack, watch, is_over), daemon=True) for work in works]
@@ -115,17 +115,17 @@ def _weigh(stack: OwnStack, watch: Watch, is_over: threading.Event) -> None:
 
 
 def _own_bytes(process: psutil.Process) -> int:
-    """Return what it holds of memory that no file backs."""
-    found = process.memory_info()
-    return int(found.rss - found.shared)
+    """Return its memory that no file backs."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
 
 
 def _print_watched(watch: Watch) -> None:
     times = sorted(watch.get_seconds)
-    shown = ", ".join(
+    durations = ", ".join(
         f"p{share:.0%}".rstrip("%") + f" {percentile(times, share) * 1e3:.1f} ms" for share in (0.5, 0.99)
     )
-    print(f"  GET /batches/{{id}} meanwhile, {len(times):,} times: {shown}")
+    print(f"  GET /batches/{{id}} meanwhile, {len(times):,} times: {durations}")
     for role, sizes in watch.memory.items():
         if sizes:
             tenth = sizes[len(sizes) // 10]

@@ -1,6 +1,6 @@
-"""Batches of one line: how many end a minute where many of one tenant are open, and how long one of another takes.
+"""Batches of one line: how many of one tenant end per minute, and how long one of another tenant takes meanwhile.
 
-All are there from the start, as the API leaves them, written by SQL: what is timed is everything after.
+All exist from the start, as the API leaves them, written by SQL: the measurement covers everything after that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lab.validation import input_parts
 from lab.work_queue.fairness import new_tenant
 
 _OTHERS_SECONDS = 5.0
-"""From one batch of the other tenant to the next."""
+"""Interval between batches of the other tenant."""
 _POLL_SECONDS = 0.1
 _WARM_BATCHES = 20
 
 
 def measure(stack: OwnStack, num_batches: int) -> None:
-    """Let so many batches of one tenant end, and meanwhile now and then one of another; print what it took."""
+    """Let `num_batches` of one tenant end, with one of another now and then; print the measurements."""
     client = stack.client()
     content = b"".join(input_parts(1, model="demo"))
     file_id = client.files.create(file=("bench.jsonl", content), purpose="batch").id
@@ -38,8 +38,8 @@ def measure(stack: OwnStack, num_batches: int) -> None:
         flush=True,
     )
     print(f"  processor ms a batch: {spent(before, after, num_lines=num_batches)}")
-    shown = ", ".join(f"{each:.1f}" for each in others)
-    print(f"  seconds of a batch of another tenant meanwhile, one after the other: {shown}", flush=True)
+    times = ", ".join(f"{each:.1f}" for each in others)
+    print(f"  seconds of a batch of another tenant meanwhile, one after the other: {times}", flush=True)
 
 
 def _run(
@@ -54,13 +54,13 @@ def _run(
     while stack.query(_OPEN, file_id):
         now = time.monotonic()
         if other_id is None and now >= next_at:
-            made = other.batches.create(
+            batch = other.batches.create(
                 input_file_id=others_file_id,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
                 metadata={"number": str(now)},
             )
-            other_id, other_began = made.id, now
+            other_id, other_began = batch.id, now
         elif other_id is not None and not stack.query(_IS_OPEN, other_id):
             others.append(now - other_began)
             other_id, next_at = None, now + _OTHERS_SECONDS

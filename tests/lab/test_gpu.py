@@ -129,7 +129,7 @@ def test_a_section_without_time_is_skipped_and_a_shorter_one_after_it_runs() -> 
     first, long, short = run(sections, clock, budget=100.0)
     assert (first.status, first.seconds) == (Status.DONE, 70.0)
     assert (long.status, long.rows) == (Status.SKIPPED, [])
-    assert long.reason == "30 s of the time budget are left and it may take 31 s"
+    assert long.reason == "30 s of the time budget are left, and it may take 31 s"
     assert short.status is Status.DONE
     assert "long: skipped: 30 s of the time budget" in table([first, long, short])
 

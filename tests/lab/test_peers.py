@@ -83,7 +83,7 @@ def test_an_engine_that_is_killed_says_by_which_signal(tmp_path: Path) -> None:
 def test_tokens_that_were_not_asked_for_are_a_failure(tmp_path: Path, change: str) -> None:
     outcome = run(tmp_path, ANSWER.format(change=change))
     assert isinstance(outcome, Failure)
-    assert "where 245 were asked for" in outcome.reason
+    assert "tokens instead of 245" in outcome.reason
 
 
 def test_an_engine_that_ends_well_but_says_nothing_has_failed(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_life_is_shown_while_an_engine_says_nothing_of_its_own(tmp_path: Path, m
         report=report,
     )
     assert isinstance(outcome, Run)
-    assert any(said.endswith("last said: compiling") and " s CPU" in said for said in heard)
+    assert any(said.endswith("last line: compiling") and " s CPU" in said for said in heard)
 
 
 def test_what_others_keep_busy_is_told_from_what_the_engine_uses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_a_workload_finds_its_model_by_name(tmp_path: Path) -> None:
     models = [tmp_path / "S", tmp_path / "T"]
     assert model_for(Path("x/T_W1.jsonl.gz"), models) == tmp_path / "T"
     assert model_for(Path("x/any.jsonl"), models[:1]) == tmp_path / "S"
-    with pytest.raises(ValueError, match="none of the models is called U"):
+    with pytest.raises(ValueError, match="none of the models is named U"):
         model_for(Path("U_W1.jsonl"), models)
 
 

@@ -1,6 +1,6 @@
-"""Python imports this at its start wherever this folder is on PYTHONPATH: engine processes get an engine of no cost.
+"""Imported by Python at startup if this folder is on PYTHONPATH: replaces the engine in engine processes.
 
-Every other process goes on as it is.
+Does nothing in other processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run a job with llama.cpp through llama-cpp-python's C interface. Knows nothing of the other engines.
+"""Run a job with llama.cpp through llama-cpp-python's C interface.
 
 The model becomes a GGUF in bf16 without a vocabulary. Sequences come and go every step, as in llama.cpp's own server; a
 prefix that all prompts share is computed once and copied, as its batched benchmark does.
@@ -22,20 +22,20 @@ import numpy as np
 BATCH_TOKENS = 2048
 MICRO_BATCH_TOKENS = 512
 SHORTEST_SHARED_PREFIX = 32
-# Each sequence has its own stream of the cache: with one cache for all, attention would visit everybody's cells.
+# Each sequence has its own stream of the cache: with a unified cache, attention would visit the cells of all.
 IS_CACHE_UNIFIED = False
 
 ERROR = 3  # GGML_LOG_LEVEL_ERROR
 
 
 def log_errors(level: int, text: bytes, _: Any) -> None:
-    """Print what llama.cpp says only where it is an error."""
+    """Print llama.cpp's messages only if they are errors."""
     if level == ERROR:
         sys.stderr.write(text.decode(errors="replace"))
 
 
 def main() -> None:
-    """Read the job, convert the model where that is still to do, run the job, print the line."""
+    """Read the job, convert the model if needed, run the job, print the result line."""
     job = json.load(sys.stdin)
     path = convert(Path(job["model"]), Path(job["converted"]) / "llama-cpp.gguf")
     engine = Engine(path, job)
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 class Engine:
-    """A model, a context with `max_num_seqs` sequences, and one batch that is filled anew every step."""
+    """A model, a context with `max_num_seqs` sequences, and one batch that is refilled every step."""
 
     def __init__(self, path: Path, job: dict[str, Any]) -> None:
         params = llama_cpp.llama_context_default_params()
@@ -123,9 +123,9 @@ class Engine:
         self.batch.n_tokens = 0
         rows = list(slots)
         for slot in rows:
-            done = outputs[slots[slot]]
-            position = len(requests[slots[slot]]["prompt_token_ids"]) + len(done) - 1
-            self._put(done[-1], position, slot, has_logits=True)
+            tokens = outputs[slots[slot]]
+            position = len(requests[slots[slot]]["prompt_token_ids"]) + len(tokens) - 1
+            self._put(tokens[-1], position, slot, has_logits=True)
         free = [slot for slot in range(self.num_slots) if slot not in slots]
         while waiting and free:
             prompt = requests[waiting[-1]]["prompt_token_ids"]
@@ -156,7 +156,7 @@ class Engine:
 
 
 def shared_prefix(prompts: list[list[int]]) -> int:
-    """Return how many tokens all prompts have in common at their start, at least one token left over."""
+    """Return the length of the longest prefix that all prompts share, leaving at least one token of each."""
     if len(prompts) < 2:
         return 0
     first, end = prompts[0], min(len(prompt) for prompt in prompts) - 1
@@ -206,15 +206,15 @@ def tensors(path: Path) -> list[tuple[str, Any]]:
     """Return the names and bf16 bit patterns (uint16) of a safetensors file."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
-    found = []
+    arrays = []
     for name, entry in json.loads(data[8 : 8 + size]).items():
         if name == "__metadata__":
             continue
         if entry["dtype"] != "BF16":
             raise ValueError(f"{name} is {entry['dtype']}; this script converts bf16 models only.")
         begin, end = (8 + size + offset for offset in entry["data_offsets"])
-        found.append((name, np.frombuffer(data[begin:end], dtype=np.uint16).reshape(entry["shape"])))
-    return found
+        arrays.append((name, np.frombuffer(data[begin:end], dtype=np.uint16).reshape(entry["shape"])))
+    return arrays
 
 
 KINDS = ("llama", "qwen3")
@@ -238,7 +238,8 @@ WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
 def add(writer: Any, name: str, bits: Any, *, paired_heads: dict[str, int]) -> None:
     """Add one tensor under GGUF's name: vectors as fp32, matrices as bf16.
 
-    Those of `paired_heads`, so many heads each, go into llama.cpp's order of pairs, which it has for a Llama alone.
+    `paired_heads` gives the number of heads of tensors that are permuted into llama.cpp's order of pairs, used only for
+    Llama.
     """
     stem = name.removesuffix(".weight")
     if stem in WHOLE:

@@ -1,7 +1,7 @@
-"""Run a job with OpenVINO GenAI's continuous batching on the CPU. Knows nothing of the other engines.
+"""Run a job with OpenVINO GenAI's continuous batching on the CPU.
 
-The model is converted once with optimum-intel, weights kept in bf16. That writes float16 for keys and values into the
-file; a run in fp32 has them in fp32, as the other engines do.
+The model is converted once with optimum-intel, keeping weights in bf16. The converted file specifies float16 for keys
+and values; a run in fp32 uses fp32 for them, as the other engines do.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
-SHARED_TOKENS = 32  # as long as this, a common prefix is worth waiting for
+SHARED_TOKENS = 32  # from this length on it pays to wait for a common prefix
 
 
 def main() -> None:
-    """Read the job, convert the model where that is still to do, run the job, print the line."""
+    """Read the job, convert the model if needed, run the job, print the result line."""
     job = json.load(sys.stdin)
     path = convert(job["model"], Path(job["converted"]) / "openvino")
 
-    import openvino_genai  # noqa: PLC0415 - not needed to convert, and torch goes first
+    import openvino_genai  # noqa: PLC0415 - not needed for conversion, and torch must be first
 
     scheduler = openvino_genai.SchedulerConfig()
     settings: dict[str, Any] = {
@@ -77,8 +77,8 @@ def convert(model: str, path: Path) -> Path:
 def generate(pipeline: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
     """Run the requests together; return the tokens of each.
 
-    Where they share a prefix, the others are added once the first one's prompt is computed: the prefix cache is looked
-    into only when a request is added, so that together none would find anything.
+    If they share a prefix, the others are added once the first one's prompt is computed: the prefix cache is only
+    consulted when a request is added, so added together they would not find it.
     """
     handles = [add(pipeline, requests[0], 0)]
     prompts = [request["prompt_token_ids"] for request in requests]
@@ -92,7 +92,7 @@ def generate(pipeline: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def add(pipeline: Any, request: dict[str, Any], index: int) -> Any:
-    """Hand one request to the pipeline; return what its tokens are read from."""
+    """Submit one request to the pipeline; return the handle from which its tokens are read."""
     import numpy  # noqa: PLC0415
     import openvino  # noqa: PLC0415
     import openvino_genai  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Run a job with our own engine, as anybody else's engine is run here."""
+"""Run a job with our own engine, in the same way as the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.scheduling.request import NewRequest
 
 
 def main() -> None:
-    """Read the job, run it, print the line."""
+    """Read the job, run it, print the result line."""
     job = json.load(sys.stdin)
     settings: dict[str, Any] = {
         "dtype": job["dtype"],

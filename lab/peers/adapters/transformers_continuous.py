@@ -1,4 +1,4 @@
-"""Run a job with transformers' own continuous batching on the CPU. Knows nothing of the other engines."""
+"""Run a job with transformers' own continuous batching on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_EOS = -1
 
 
 def main() -> None:
-    """Read the job, run it, print the line."""
+    """Read the job, run it, print the result line."""
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
@@ -61,7 +61,7 @@ def generate(
 ) -> list[list[int]]:
     """Run the requests together; return the tokens of each.
 
-    Raises RuntimeError where the manager's thread has died, or they take longer than `most_seconds`.
+    Raises RuntimeError if the manager's thread has died, or they take longer than `most_seconds`.
     """
     indices = {
         manager.add_request(

@@ -16,7 +16,7 @@ from benchmarks.workload import WorkloadRequest
 
 
 def main() -> None:
-    """Read the job, run it, print the line."""
+    """Read the job, run it, print the result line."""
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     model: Any = AutoModelForCausalLM.from_pretrained(
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def generate(model: Any, requests: list[dict[str, Any]], *, batch_size: int) -> list[list[int]]:
-    """Run the requests in order, a batch at a time; return the tokens of each, cut where it asked to end."""
+    """Run the requests in order, a batch at a time; return the tokens of each, truncated at its requested length."""
     outputs: list[list[int]] = []
     for start in range(0, len(requests), batch_size):
         batch = [

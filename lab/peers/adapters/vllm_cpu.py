@@ -1,7 +1,7 @@
-"""Run a job with vLLM's CPU backend, in this process. Knows nothing of the other engines.
+"""Run a job with vLLM's CPU backend, in this process.
 
-The settings are the ones its documentation gives for throughput: compiled (no eager mode), Intel's OpenMP and
-tcmalloc loaded first. The engine stays in this process: a scheduler in one of its own would compete for the same cores.
+The settings are those that its documentation recommends for throughput: compiled (no eager mode), Intel's OpenMP and
+tcmalloc preloaded. The engine stays in this process: a separate scheduler process would compete for the same cores.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TCMALLOC = (
 
 
 def main() -> None:
-    """Read the job, run it, print the line."""
+    """Read the job, run it, print the result line."""
     preloaded = preload()
     job = json.load(sys.stdin)
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(job["kv_gib"])}
     bind = f"0-{job['threads'] - 1}" if job["settings"].get("is_bound") else "nobind"
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": bind, "VLLM_LOGGING_LEVEL": "WARNING"}
 
-    from vllm import LLM  # noqa: PLC0415 - reads the environment when it is imported
+    from vllm import LLM  # noqa: PLC0415 - reads the environment on import
 
     settings: dict[str, Any] = {
         "dtype": job["dtype"],
@@ -58,13 +58,13 @@ def main() -> None:
 
 
 def preload() -> list[str]:
-    """Start this script again with the libraries loaded first that are there; return their names."""
-    wanted = [*TCMALLOC, Path(sys.prefix) / "lib/libiomp5.so"]
-    found = [path for path in wanted if path.is_file()]
-    if found and "LD_PRELOAD" not in os.environ:
-        os.environ["LD_PRELOAD"] = ":".join(str(path) for path in found)
+    """Restart this script with the available libraries preloaded; return their names."""
+    candidates = [*TCMALLOC, Path(sys.prefix) / "lib/libiomp5.so"]
+    libraries = [path for path in candidates if path.is_file()]
+    if libraries and "LD_PRELOAD" not in os.environ:
+        os.environ["LD_PRELOAD"] = ":".join(str(path) for path in libraries)
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    return [path.name for path in found]
+    return [path.name for path in libraries]
 
 
 def generate(llm: Any, requests: list[dict[str, Any]]) -> list[list[int]]:
