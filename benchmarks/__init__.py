@@ -1,1 +1,1 @@
-"""Measure an installation: throughput on a workload, a running service, and the record of a day for `lab` to replay."""
+"""Measurements of an installation: throughput, a running service, and recording a day for `lab` to replay."""

@@ -1,7 +1,4 @@
-"""What the benchmarks' command lines share: checked numbers and lists as argparse's `type`, and an engine's options.
-
-Reads no workload and starts no engine.
-"""
+"""Shared parts of the benchmarks' command lines: types of checked numbers and lists, and an engine's options."""
 
 from __future__ import annotations
 
@@ -51,14 +48,14 @@ def add_limits(
     max_num_batched_tokens: int = 1024,
     num_kv_blocks: int | None = None,
 ) -> None:
-    """Declare how much an engine, or a simulated one, may hold at once."""
+    """Declare the limits of an engine, or of a simulated one."""
     parser.add_argument("--max-num-seqs", type=natural, default=max_num_seqs)
     parser.add_argument("--max-num-batched-tokens", type=natural, default=max_num_batched_tokens)
     parser.add_argument("--num-kv-blocks", type=natural, default=num_kv_blocks)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what `engine_config` reads."""
+    """Declare the options of `engine_config`."""
     parser.add_argument("--model", required=True, help="model folder or Hugging Face id")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--num-threads", type=natural)
@@ -66,7 +63,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_config(arguments: argparse.Namespace, **more: Any) -> EngineConfig:
-    """Return what a command line asks for; `more` are fields whose options are one benchmark's own."""
+    """Return the configuration that a command line selects; `more` are fields with options of their own."""
     return EngineConfig(
         model=arguments.model,
         device=arguments.device,

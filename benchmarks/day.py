@@ -1,6 +1,6 @@
-"""The file of a recorded day: a line on the whole, then one a batch, in order of arrival. No prompts, no answers.
+"""The file of a recorded day: a header line, then one line per batch, in order of arrival. No prompts, no answers.
 
-Times are seconds from the beginning of the day.
+Times are seconds from the start of the day.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _VERSION = 1
 
 
 class DayError(ValueError):
-    """A file holds no day that can be replayed."""
+    """A file does not contain a day that can be replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayBatch:
-    """One batch, and what became of it."""
+    """One batch, and its outcome."""
 
     tenant: str
     weight: float
@@ -37,7 +37,7 @@ class DayBatch:
     max_tokens: int
     worker_seconds: float
     lines: list[tuple[int, int, int]]
-    """Tokens of the prompt, those of them that were cached, and of the answer."""
+    """Tokens of the prompt, those of them that were cached, and tokens of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ class Day:
 
     model: str
     num_workers: int | None
-    """That took up work; None where nobody knows any more."""
+    """The number of active workers; None if it was not recorded."""
     batches: list[DayBatch]
 
 
 def write_day(out: TextIO, span: Span, batches: Iterable[RecordedBatch], *, start: datetime) -> int:
-    """Write a day; return how many batches it has."""
+    """Write a day; return the number of its batches."""
     head = {"object": "day", "version": _VERSION, "start": start.isoformat(), **asdict(span)}
     out.write(json.dumps(head) + "\n")
     num_batches = 0
@@ -91,22 +91,22 @@ def read_day(path: Path, *, model: str | None = None) -> Day:
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, DayError):
             raise
-        raise DayError(f"{path} is no day that `tokenmill bench record` wrote: {error!r}.") from error
+        raise DayError(f"{path} is not a day written by `tokenmill bench record`: {error!r}.") from error
     models = sorted({batch.model for batch in batches})
     if not models:
-        raise DayError(f"{path} has no batch. Record a span in which some ended.")
+        raise DayError(f"{path} has no batch. Record a span in which batches ended.")
     if model is None and len(models) > 1:
-        raise DayError(f"{path} has batches of {', '.join(models)}, each with a queue of its own: choose with --model.")
-    chosen = model or models[0]
-    if chosen not in models:
-        raise DayError(f"{path} has no batch of {chosen!r}; there are some of {', '.join(models)}.")
+        raise DayError(f"{path} has batches of {', '.join(models)}, each with its own queue: choose one with --model.")
+    name = model or models[0]
+    if name not in models:
+        raise DayError(f"{path} has no batch of {name!r}; it has batches of {', '.join(models)}.")
     num_workers: Mapping[str, int] = head["num_workers"]
-    own = sorted((batch for batch in batches if batch.model == chosen), key=lambda batch: batch.arrival)
-    return Day(model=chosen, num_workers=num_workers.get(chosen), batches=own)
+    own = sorted((batch for batch in batches if batch.model == name), key=lambda batch: batch.arrival)
+    return Day(model=name, num_workers=num_workers.get(name), batches=own)
 
 
 def _batch(line: dict[str, Any]) -> DayBatch:
-    lines = [(int(given), int(cached), int(answered)) for given, cached, answered in line["lines"]]
+    lines = [(int(prompt), int(cached), int(answered)) for prompt, cached, answered in line["lines"]]
     if not lines:
         raise ValueError("a batch has no lines")
     return DayBatch(**{**line, "priority": Priority(line["priority"]), "lines": lines})

@@ -1,6 +1,6 @@
-"""Measure the demo's documents through a running service, and the same lines with the bare engine, by turns.
+"""Measure the demo's documents through a running service and the same lines with the bare engine, alternating.
 
-Each turn has documents of its own: neither side finds the other's, or its own last ones, in its prefix cache.
+Each turn has its own documents, so that no side finds them in its prefix cache.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from engine.llm import LLM
 
 _POLL_SECONDS = 0.25
-"""Between two looks at the batch: each takes some of the processors."""
+"""Poll interval of the batch: each poll costs CPU time."""
 _NUM_WARM_UP = 200
 _ENGINE = "engine"
 
 
 class Batches(Protocol):
-    """What is needed of `benchmarks.service.Batches`."""
+    """The part of `benchmarks.service.Batches` that is used here."""
 
     def submit_file(self, content: bytes) -> str: ...
     def wait_for(self, batch_id: str, status: str, *, poll_seconds: float) -> Any: ...
@@ -42,9 +42,9 @@ class Turn:
     """From the upload to the finished files."""
     spent_before: Mapping[str, float]
     spent_after: Mapping[str, float]
-    """Processor seconds of each role; none where the service runs elsewhere."""
+    """CPU seconds of each role; empty if the service runs on another machine."""
     bare_seconds: float
-    """Template, tokens and text included."""
+    """Including the chat template, tokenization and decoding."""
     bare_processor_seconds: float
 
     @property
@@ -53,7 +53,7 @@ class Turn:
 
     @property
     def ms_outside(self) -> float | None:
-        """Return the processor milliseconds a line of everything but the engine."""
+        """Return the CPU milliseconds per line of everything but the engine."""
         if not self.spent_after:
             return None
         total = sum(
@@ -62,7 +62,7 @@ class Turn:
         return total / self.num_lines * 1e3
 
     def shown(self) -> str:
-        """Return what came of it, in words."""
+        """Return the results as text."""
         speed = f"{self.service_seconds:.1f} s, the bare engine {self.bare_seconds:.1f} s, {self.ratio:.2f} times"
         if not self.spent_after:
             return speed
@@ -77,14 +77,14 @@ class Turn:
 def measure(batches: Batches, num_documents: int, *, turns: int) -> None:
     """Print each turn, and the medians of several."""
     llm = _bare_engine()
-    seed = time.time_ns()  # a run after another one must not find its documents in the service's cache
+    seed = time.time_ns()  # other documents in each run: the service may have those of earlier runs in its cache
     _turn(batches, llm, document_lines(_NUM_WARM_UP, seed=seed))
-    found = []
+    results = []
     for number in range(1, turns + 1):
-        found.append(_turn(batches, llm, document_lines(num_documents, seed=seed + number)))
-        print(f"{num_documents} documents of the demo: {found[-1].shown()}", flush=True)
+        results.append(_turn(batches, llm, document_lines(num_documents, seed=seed + number)))
+        print(f"{num_documents} documents of the demo: {results[-1].shown()}", flush=True)
     if turns > 1:
-        print(_medians(found), flush=True)
+        print(_medians(results), flush=True)
 
 
 def _medians(turns: Sequence[Turn]) -> str:
@@ -102,17 +102,17 @@ def document_lines(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 def _examples() -> Any:
     try:
-        from examples import make_batch  # noqa: PLC0415 - not there where the package was installed from a wheel
+        from examples import make_batch  # noqa: PLC0415 - not in a wheel
     except ImportError:
-        raise SystemExit("the demo's documents and model are in a checkout only; run the command there") from None
+        raise SystemExit("the demo's documents and model exist only in a checkout; run the command there") from None
     return make_batch
 
 
 def _bare_engine() -> LLM:
-    """Return the demo's model, loaded here as a worker's engine loads it."""
+    """Return the demo's model, loaded as by a worker."""
     from engine.process.spawned import openmp_environment  # noqa: PLC0415 - as below
 
-    os.environ.update(openmp_environment())  # before torch is there: the engine process has it so
+    os.environ.update(openmp_environment())  # before torch is loaded, as in the engine process
     from engine.llm import LLM  # noqa: PLC0415 - torch, which other measurements do not need
 
     return LLM(Path(_examples().__file__).parent / "demo_model")

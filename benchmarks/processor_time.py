@@ -1,6 +1,6 @@
-"""What the processes of a stack on this machine spend of the processors, by role.
+"""CPU time of the processes of a stack on this machine, by role.
 
-Knows nothing of what they do; a stack on another machine has no processes here.
+A stack on another machine has no processes here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _SERVERS = ("postgres", "valkey")
 
 
 def processor_seconds(base_url: str) -> dict[str, float]:
-    """Return the processor time so far of each role beside the API that listens at a URL; empty where none does here.
+    """Return the CPU time so far of each role of the stack whose API listens at a URL; empty if it is elsewhere.
 
-    What processes that have ended took counts with who started them.
+    The time of ended processes counts for their parents.
     """
     parent = _parent_of_listener(urlsplit(base_url).port)
     seconds: dict[str, float] = {}
@@ -32,14 +32,14 @@ def processor_seconds(base_url: str) -> dict[str, float]:
 
 
 def spent(before: Mapping[str, float], after: Mapping[str, float], *, num_lines: int) -> str:
-    """Return what each role spent on a line between two looks, in words."""
+    """Return the CPU time per line of each role between two measurements, as text."""
     each = {role: (seconds - before.get(role, 0.0)) / num_lines * 1e3 for role, seconds in after.items()}
     shown = ", ".join(f"{role} {each[role]:.2f}" for role in sorted(each))
     return f"{shown}; together {sum(each.values()):.2f}"
 
 
 def role_of(command: Sequence[str]) -> str | None:
-    """Return the role that a command line runs, None where it is none of a stack's."""
+    """Return the role of a command line, or None if it is not part of a stack."""
     if "engine.process.child" in command:
         return "engine"
     if "cli.main" in command[:-1]:

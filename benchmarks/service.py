@@ -1,6 +1,6 @@
 """Measure the service around the engine: many short lines, an urgent line behind a backlog of bulk work, documents.
 
-Times are a client's, by polling; processor time is that of every process of the stack, where it runs on this machine.
+Times are a client's, by polling; CPU time is that of every process of the stack, if it runs on this machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 _POLL_SECONDS = 0.05
 _SELDOM_SECONDS = 0.5
-"""Between two looks at a batch whose processor time counts: each look takes some of it."""
+"""Poll interval of a batch whose CPU time is measured: each poll costs some."""
 _ENDS = ("completed", "failed", "expired", "cancelled")
 
 
 class Batches:
-    """Batches of made-up lines for one served model."""
+    """Generated batches for one served model."""
 
     def __init__(self, client: openai.OpenAI, model: str) -> None:
         self._client = client
@@ -58,30 +58,30 @@ class Batches:
         ).id
 
     def wait_for(self, batch_id: str, status: str, *, poll_seconds: float = _POLL_SECONDS) -> Any:
-        """Return the batch once it is there; end the program where it ended otherwise."""
+        """Return the batch once it has this status; exit if it ended with another one."""
         while (batch := self._client.batches.retrieve(batch_id)).status != status:
             if batch.status in _ENDS:
                 reasons = "; ".join(error.message or "" for error in (batch.errors and batch.errors.data) or [])
-                raise SystemExit(f"batch {batch_id} ended as {batch.status} and not as {status}. {reasons}")
+                raise SystemExit(f"batch {batch_id} ended as {batch.status} instead of {status}. {reasons}")
             time.sleep(poll_seconds)
         return batch
 
     def wait_for_answers(self, batch_id: str, number: int) -> None:
-        """Return once so many lines have an answer."""
+        """Return once `number` lines have an answer."""
         while not ((counts := self.wait_for(batch_id, "in_progress").request_counts) and counts.completed >= number):
             time.sleep(_POLL_SECONDS)
 
     def is_running(self, batch_id: str) -> bool:
-        """Tell whether a batch has neither ended nor begun to."""
+        """Return whether a batch has neither ended nor started to end."""
         return self._client.batches.retrieve(batch_id).status == "in_progress"
 
     def num_unanswered(self, batch_id: str) -> int:
-        """Return how many lines of a batch still run or wait, whatever its status, which follows its last answer."""
+        """Return how many lines of a batch are unanswered, whatever its status, which lags behind its last answer."""
         counts = self._client.batches.retrieve(batch_id).request_counts
         return counts.total - counts.completed - counts.failed if counts else 0
 
     def processor_seconds(self) -> dict[str, float]:
-        """Return what each role has spent so far, where the server runs on this machine."""
+        """Return the CPU seconds of each role so far, if the server runs on this machine."""
         return processor_seconds(str(self._client.base_url))
 
     def cancel(self, batch_id: str) -> None:
@@ -91,7 +91,7 @@ class Batches:
 
 
 def short_lines(batches: Batches, num_lines: int) -> None:
-    """Print lines per second of lines of one output token, validation and files included, and what each role spent."""
+    """Print lines per second for lines of one output token, with validation and files, and each role's CPU time."""
     before, started_at = batches.processor_seconds(), time.monotonic()
     batch_id = batches.submit(num_lines, max_tokens=1, priority="normal")
     batches.wait_for(batch_id, "completed", poll_seconds=_SELDOM_SECONDS)
@@ -102,7 +102,7 @@ def short_lines(batches: Batches, num_lines: int) -> None:
 
 
 def urgent_line(batches: Batches, num_bulk: int) -> None:
-    """Print how long an urgent line of 4 tokens takes while bulk lines of 450 tokens have every slot."""
+    """Print the time of an urgent line of 4 tokens while bulk lines of 450 tokens occupy every slot."""
     bulk = batches.submit(num_bulk, max_tokens=450, priority="bulk")
     batches.wait_for_answers(bulk, 1)
     started_at = time.monotonic()
@@ -116,24 +116,28 @@ def urgent_line(batches: Batches, num_bulk: int) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line's options."""
+    """Parse the command line's options."""
     parser = argparse.ArgumentParser(prog="tokenmill bench service", description=__doc__)
     parser.add_argument("--model", default="demo", help="served name")
-    parser.add_argument("--short-lines", type=natural, default=20_000, help="of one token each")
-    parser.add_argument("--bulk-lines", type=natural, default=1_500, help="of 450 tokens each, behind which one waits")
+    parser.add_argument("--short-lines", type=natural, default=20_000, help="lines of one token each")
     parser.add_argument(
-        "--documents", type=natural, help="so many of the demo's, here and with the bare engine, and nothing else"
+        "--bulk-lines", type=natural, default=1_500, help="lines of 450 tokens each, ahead of an urgent one"
+    )
+    parser.add_argument(
+        "--documents",
+        type=natural,
+        help="measure only this many of the demo's documents, here and with the bare engine",
     )
     parser.add_argument("--turns", type=natural, default=1, help="of --documents")
     return parser.parse_args(arguments)
 
 
 def run(client: openai.OpenAI, arguments: argparse.Namespace) -> None:
-    """Measure the server behind `client`, which does nothing else."""
+    """Measure the server behind `client`, which must be idle otherwise."""
     batches = Batches(client, arguments.model)
     if arguments.documents:
         documents.measure(batches, arguments.documents, turns=arguments.turns)
         return
-    short_lines(batches, 500)  # warms everything up; the next figure counts
+    short_lines(batches, 500)  # warm-up; the next figure counts
     short_lines(batches, arguments.short_lines)
     urgent_line(batches, arguments.bulk_lines)

@@ -1,4 +1,4 @@
-"""Static batches, which continuous ones are compared with: a batch is formed when the last one has ended completely.
+"""Static batches, a baseline for continuous ones: a batch starts when the previous one has ended completely.
 
 The engine with another scheduler over the same seats and blocks; the kernels, the sampler and the loop are the same.
 """
@@ -21,31 +21,31 @@ from engine.scheduling.scheduler import Scheduler
 
 
 class Batching(StrEnum):
-    """How sequences come and go."""
+    """How sequences enter and leave."""
 
     CONTINUOUS = "continuous"
-    """Every step."""
+    """At every step."""
     STATIC = "static"
     """A whole batch at a time."""
 
 
 def load_engine(config: EngineConfig, batching: Batching) -> Engine:
-    """Load an engine. In static batches there are no drafts, and a step waits for the tokens of the one before."""
+    """Load an engine. Static batches have no drafts, and each step waits for the tokens of the previous one."""
     if batching is Batching.CONTINUOUS:
         return build_engine(config)
     return build_engine(replace(config, speculation=Speculation.OFF, overlap=False), scheduler_type=StaticScheduler)
 
 
 def batching_of(engine: Engine) -> Batching:
-    """Return how an engine's sequences come and go."""
+    """Return the engine's kind of batching."""
     return Batching.STATIC if isinstance(engine.scheduler, StaticScheduler) else Batching.CONTINUOUS
 
 
 class StaticScheduler(Scheduler):
-    """Seat a batch at once and nobody until all of it has ended.
+    """Seats a whole batch, and no further sequences until all of it has ended.
 
-    Whoever has finished keeps its seat and its blocks until then, and its row is computed on: a filler, last in the
-    plan, computes its last token again, over the same context and into the same slot, and nobody reads what is sampled.
+    A finished sequence keeps its seat and its blocks until then, and its row is still computed: a filler, last in the
+    plan, recomputes its last token over the same context and into the same slot, and the sampled token is ignored.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -54,7 +54,7 @@ class StaticScheduler(Scheduler):
         self._filler_of: dict[Sequence, Sequence] = {}
 
     def add(self, sequences: list[Sequence]) -> None:
-        """Take the children of one request; none waits for another."""
+        """Add the children of one request; they do not wait for each other."""
         super().add(sequences)
         self._roster.release_followers_of(sequences[0])
 
@@ -64,7 +64,7 @@ class StaticScheduler(Scheduler):
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
-        """End a sequence; its blocks go back with those of its batch."""
+        """End a sequence; its blocks are freed with those of its batch."""
         self.forecast.observe(sequence)
         self._running.remove(sequence)
         self._filler_of[sequence] = _filler(sequence)
@@ -72,7 +72,7 @@ class StaticScheduler(Scheduler):
         self._end_batch_if_done()
 
     def schedule(self) -> StepPlan:
-        """Hand out one step's token budget, of which each filler has one token."""
+        """Plan one step's token budget, of which each filler gets one token."""
         if not self._running:
             self._form_batch()
         plan = self.last_plan = StepPlan()
@@ -86,11 +86,11 @@ class StaticScheduler(Scheduler):
         return 0
 
     def advance(self, plan: StepPlan) -> None:
-        """Record that the plan's tokens are computed; what fillers do is not counted."""
+        """Record that the plan's tokens are computed, without those of fillers."""
         super().advance(_without_fillers(plan, len(self._filler_of)))
 
     def _form_batch(self) -> None:
-        """Seat as many as there is room for; their prompts may take several steps."""
+        """Seat as many sequences as there is room for; their prompts may take several steps."""
         while self._waiting and self._seats.has_free_row:
             sequence = self._waiting.peek()
             shared, position = self._seats.find_prefix(sequence)
@@ -109,14 +109,14 @@ class StaticScheduler(Scheduler):
 
 
 class _WholeOutputGate(Gate):
-    """Hold waiting sequences back unless the blocks of all outputs in full length fit beside each other."""
+    """Holds waiting sequences back unless the blocks of all outputs at full length fit."""
 
     def _peak(self, group: list[Sequence], num_shared: int) -> int:
         return sum(num_blocks_for(member.max_total_tokens, self._pool.block_size) for member in group)
 
 
 def _filler(sequence: Sequence) -> Sequence:
-    """Return what computes the last computed token of a finished sequence again, in its seat."""
+    """Return a sequence that recomputes the last computed token of a finished one, in its seat."""
     request = Request(
         request_id=sequence.request.request_id,
         prompt_token_ids=sequence.token_ids[: sequence.num_computed_tokens],

@@ -1,5 +1,8 @@
-"""Read a workload: one request per line, `{"prompt_token_ids": […], "max_tokens": n, "ignore_eos": true,
-"arrival_seconds": 0.0}`, plain or gzipped; a `json_schema`, as text, is what its output is kept to. Knows no engine."""
+"""Read a workload: one request per line, plain or gzipped.
+
+A request is `{"prompt_token_ids": […], "max_tokens": n, "ignore_eos": true, "arrival_seconds": 0.0}`; an optional
+`json_schema`, as text, constrains its output.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 
 class WorkloadError(ValueError):
-    """A workload file is missing or a line of it is not a request."""
+    """A workload file is missing, or one of its lines is not a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +24,9 @@ class WorkloadRequest:
     max_tokens: int
     ignore_eos: bool
     arrival_seconds: float
-    """After the start."""
+    """From the start."""
     json_schema: str | None = None
-    """What the output is kept to."""
+    """Constraint of the output."""
 
 
 def read_workload(path: Path) -> list[WorkloadRequest]:

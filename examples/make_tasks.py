@@ -36,8 +36,8 @@ def _question(document: Document, rng: random.Random) -> dict[str, Any]:
 
 
 def _fields(document: Document, _rng: random.Random) -> dict[str, Any]:
-    wanted = "Write its type, vendor, number, date, total and currency as JSON."
-    return _body(f"{document.text}\n\n{wanted}", max_tokens=128, response_format=_SCHEMA)
+    task = "Write its type, vendor, number, date, total and currency as JSON."
+    return _body(f"{document.text}\n\n{task}", max_tokens=128, response_format=_SCHEMA)
 
 
 def _copy(document: Document, _rng: random.Random) -> dict[str, Any]:

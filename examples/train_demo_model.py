@@ -60,8 +60,8 @@ class Optimizers:
 
     def __init__(self, model: LlamaForCausalLM, settings: Settings) -> None:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-        chosen = {id(p) for p in matrices}
-        others = [p for p in model.parameters() if id(p) not in chosen]
+        matrix_ids = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in matrix_ids]
         self._settings = settings
         self._all: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
@@ -89,8 +89,8 @@ def rate_factor(step: int, settings: Settings) -> float:
     """Return the learning rate as a fraction of its peak: linear warm-up, then cosine."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return FINAL_RATE_FRACTION + (1 - FINAL_RATE_FRACTION) * 0.5 * (1 + math.cos(math.pi * done))
+    progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    return FINAL_RATE_FRACTION + (1 - FINAL_RATE_FRACTION) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:

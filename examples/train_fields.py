@@ -71,10 +71,10 @@ def field_chat(index: int, *, seed: int) -> Chat:
     """Return a request for all fields, some of them, one or two doubtful ones again, or a second reading."""
     rng = random.Random(f"field chat/{seed}/{index}")
     harm_share = _HARM_SHARE if rng.random() < _HARMED_SHARE else 0.0
-    asked = field_requests.make_request(Split.TRAINING, seed, index, harm_share=harm_share)
-    names = list(asked.fields)
+    field_request = field_requests.make_request(Split.TRAINING, seed, index, harm_share=harm_share)
+    names = list(field_request.fields)
     if rng.random() < _LIST_SHARE:
-        return _list_chat(asked, is_free=rng.random() < _FREE_SHARE)
+        return _list_chat(field_request, is_free=rng.random() < _FREE_SHARE)
     doubts: dict[tuple[str, ...], str] | None = None
     if rng.random() < _SOME_FIELDS_SHARE:
         rng.shuffle(names)
@@ -82,16 +82,16 @@ def field_chat(index: int, *, seed: int) -> Chat:
     if rng.random() < _AGAIN_SHARE:
         names = rng.sample(names, min(len(names), rng.randint(1, 2)))
         doubts = {(name,): rng.choice(_REASONS) for name in names}
-    request = hunter_request(asked.text, _group(tuple(names)), doubts=doubts)
+    request = hunter_request(field_request.text, _group(tuple(names)), doubts=doubts)
     messages = [dict(message) for message in request.messages]
-    answer = field_requests.answer_text({name: asked.fields[name] for name in names})
+    answer = field_requests.answer_text({name: field_request.fields[name] for name in names})
     return messages, answer, None if rng.random() < _FREE_SHARE else _form(tuple(names))
 
 
-def _list_chat(asked: FieldRequest, *, is_free: bool) -> Chat:
-    group = _group(tuple(asked.fields))
-    request = second_reading_request(asked.text, group)
-    answer = list_text(asked, {leaf.kind for leaf in group.leaves if leaf.ground})
+def _list_chat(field_request: FieldRequest, *, is_free: bool) -> Chat:
+    group = _group(tuple(field_request.fields))
+    request = second_reading_request(field_request.text, group)
+    answer = list_text(field_request, {leaf.kind for leaf in group.leaves if leaf.ground})
     form = StructuredOutput(json=request.response_format["json_schema"]["schema"])
     return [dict(message) for message in request.messages], answer, None if is_free else form
 

@@ -33,14 +33,14 @@ def list_text(request: FieldRequest, kinds: Collection[Kind]) -> str:
 
 
 def _placed(request: FieldRequest) -> list[tuple[int, Value, str]]:
-    taken: list[tuple[int, Value, str]] = []
+    placed: list[tuple[int, Value, str]] = []
     for one in _values(request):
         for quote in one.shown:
             for match in re.finditer(rf"(?<![\w.:/-]){re.escape(quote)}(?![\w:/-]|\.\d)", request.text):
-                is_free = all(match.start() >= start + len(other) or match.end() <= start for start, _, other in taken)
+                is_free = all(match.start() >= start + len(other) or match.end() <= start for start, _, other in placed)
                 if is_free:
-                    taken.append((match.start(), one, quote))
-    return sorted(taken, key=lambda each: each[0])
+                    placed.append((match.start(), one, quote))
+    return sorted(placed, key=lambda each: each[0])
 
 
 def _values(request: FieldRequest) -> Iterator[Value]:

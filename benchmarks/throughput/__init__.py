@@ -1,1 +1,1 @@
-"""Output tokens per second of the engine on a workload, alone or beside its static mode and transformers."""
+"""Output tokens per second of the engine on a workload, alone or compared with its static mode and transformers."""

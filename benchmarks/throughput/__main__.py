@@ -1,4 +1,4 @@
-"""Measure output tokens per second of the engine on a workload, alone or beside its static mode and transformers.
+"""Measure output tokens per second of the engine on a workload, alone or against its static mode and transformers.
 
 python -m benchmarks.throughput --model DIR --workload FILE.jsonl[.gz] [--batching static] [--compare] [--json]
 """
@@ -20,12 +20,12 @@ from engine.gguf.container import is_gguf
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Read the command line, measure, print; return the exit code."""
+    """Read the command line, measure and print; return the exit code."""
     return run(parse(argv))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print what `parse` read; return the exit code."""
+    """Measure and print with the arguments of `parse`; return the exit code."""
     try:
         requests = read_workload(arguments.workload)
         if arguments.compare:
@@ -52,20 +52,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_comparable(model: str, requests: list[WorkloadRequest]) -> None:
-    """Raise WorkloadError for what transformers' `generate` cannot be given."""
+    """Raise WorkloadError if transformers' `generate` cannot run the workload."""
     if is_gguf(Path(model)):
         raise WorkloadError(
             f"--compare: transformers needs a model folder, {model} is a GGUF file; "
             f"`python -m lab.make_model OUT --weights {model}` writes one."
         )
     if any(request.json_schema is not None for request in requests):
-        raise WorkloadError("--compare: transformers keeps no output to a JSON schema, and the workload has some.")
+        raise WorkloadError("--compare: transformers does not support JSON schemas, and the workload has some.")
 
 
 def _measured(
     config: EngineConfig, requests: list[WorkloadRequest], arguments: argparse.Namespace
 ) -> list[ThroughputReport]:
-    """Return the runs that the command line asks for; where requests fail, that run alone: no ratio to it holds."""
+    """Return the requested runs; if requests fail, only that run, because its ratios would be invalid."""
     if not arguments.compare:
         return [measure_engine(config, requests, batching=Batching(arguments.batching))]
     reports = []
@@ -83,7 +83,7 @@ def _measured(
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """Read the command line; exit with a sentence where it is wrong."""
+    """Parse the command line; exit with a message if it is wrong."""
     parser = argparse.ArgumentParser(prog="tokenmill bench throughput", description=(__doc__ or "").partition("\n")[0])
     add_engine_options(parser)
     parser.add_argument("--workload", type=Path, required=True, help="JSONL of prompt_token_ids, max_tokens, …")

@@ -19,7 +19,7 @@ from engine.structured import StructuredOutput
 
 
 class _Stopwatch:
-    """Measure wall and CPU seconds from its making on."""
+    """Measures wall and CPU seconds since its creation."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
@@ -39,7 +39,7 @@ def measure_engine(
     engine = load_engine(config, batching)
     watch = _Stopwatch()
     num_added = 0
-    errors: dict[int, str] = {}  # of failed requests, in the order they failed
+    errors: dict[int, str] = {}  # of failed requests, in the order of failure
     while num_added < len(requests) or engine.has_work:
         now = watch.wall_seconds
         while num_added < len(requests) and requests[num_added].arrival_seconds <= now:
@@ -76,7 +76,7 @@ def measure_transformers(
 
 
 def generate_padded(model: Any, batch: list[WorkloadRequest]) -> list[list[int]]:
-    """Return the new tokens of each request, all as many as the longest asks for."""
+    """Return the new tokens of each request, generated to the length of the longest."""
     import torch  # noqa: PLC0415
 
     width = max(len(request.prompt_token_ids) for request in batch)
@@ -100,7 +100,7 @@ def compare(
     static_batch_sizes: list[int],
     transformers_batch_sizes: list[int],
 ) -> Iterator[ThroughputReport]:
-    """Measure continuous batching, the static mode at the same limit and other sizes, and transformers, in one run."""
+    """Measure, in one run, continuous batching, the static mode at the same limit and other sizes, and transformers."""
     yield measure_engine(config, requests)
     for size in dict.fromkeys([config.max_num_seqs, *static_batch_sizes]):
         yield measure_engine(replace(config, max_num_seqs=size), requests, batching=Batching.STATIC)

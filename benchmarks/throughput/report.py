@@ -1,4 +1,4 @@
-"""What a run of a workload took and did, as a table and as JSON."""
+"""The report of a workload's run, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.stats import EngineStats, Histogram, measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputReport:
-    """What one run took and did. Shares are of one."""
+    """Measurements of one run. Shares are fractions of one."""
 
     name: str
     num_requests: int
@@ -22,24 +22,24 @@ class ThroughputReport:
     output_tokens: int
     wall_seconds: float
     cpu_seconds: float
-    """The process's CPU time: on a machine that is busy with other things, compare that."""
+    """The process's CPU time: compare this on a busy machine."""
     output_tokens_per_second: float
     total_tokens_per_second: float
     steps: int = 0
     mean_batch: float = 0.0
     kv_use: float = 0.0
-    """A mean over the steps, as `kv_waste`."""
+    """A mean over the steps, as is `kv_waste`."""
     kv_waste: float = 0.0
     preemptions: int = 0
     prefix_hit_tokens: int = 0
     drafted_tokens: int = 0
     acceptance_rate: float = 0.0
     joules_per_output_token: float | None = None
-    """The whole GPU's energy, prefill and idle time included; None where nothing counts it."""
+    """Energy of the whole GPU, including prefill and idle time; None if it is not measured."""
     first_error: str | None = None
-    """Why the first of the failed requests failed."""
+    """Error of the first failed request."""
     counters: dict[str, float] = field(default_factory=dict)
-    """Every number that workers export, by its metric's name; in JSON alone."""
+    """Every metric that workers export, by its name; only in JSON."""
 
 
 _COMPARED = (
@@ -55,7 +55,7 @@ _COMPARED = (
 
 
 def speedups(reports: list[ThroughputReport]) -> dict[str, float]:
-    """Return how many times faster the first report is than the second, and than the best of each other kind."""
+    """Return the speed of the first report relative to the second, and to the best of each other kind."""
     first, *others = reports
     rates = {report.name: report.output_tokens_per_second for report in others[:1]}
     for report in others:
@@ -65,7 +65,7 @@ def speedups(reports: list[ThroughputReport]) -> dict[str, float]:
 
 
 def render(reports: list[ThroughputReport]) -> str:
-    """Return the reports as a table, one row each, and the ratios; without what no report knows."""
+    """Return the reports as a table, one row each, and the ratios; values that all reports lack are omitted."""
     names = [
         one.name
         for one in fields(ThroughputReport)
@@ -88,7 +88,7 @@ def make_report(
     times: dict[str, float],
     stats: EngineStats | None,
 ) -> ThroughputReport:
-    """Report a run; `errors` are those of failed requests, by index, `stats` is None where no engine of ours ran."""
+    """Report a run; `errors` are those of failed requests, by index; `stats` is None if our engine did not run."""
     prompt_tokens = sum(len(request.prompt_token_ids) for index, request in enumerate(requests) if index not in errors)
     output_tokens = stats.requests.num_output_tokens if stats else sum(request.max_tokens for request in requests)
     return ThroughputReport(
@@ -128,7 +128,7 @@ def _per_output_token(joules: float | None, stats: EngineStats) -> float | None:
 
 
 def as_json(reports: list[ThroughputReport]) -> str:
-    """Return the reports, and where there are several the ratios, as `--json` prints them."""
+    """Return the reports, and if there are several the ratios, in the format of `--json`."""
     body: dict[str, Any] = {"runs": [asdict(report) for report in reports]}
     if len(reports) > 1:
         body["speedups"] = speedups(reports)

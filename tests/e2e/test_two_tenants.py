@@ -337,5 +337,5 @@ def test_the_benchmark_of_the_service_measures_a_running_stack(stack: Any) -> No
     assert "ended" in few.stderr
     wrong = stack.run("bench", "service", "--model", "nobody")
     assert wrong.returncode == 1
-    assert "ended as failed and not as completed" in wrong.stderr
+    assert "ended as failed instead of completed" in wrong.stderr
     assert "nobody" in wrong.stderr

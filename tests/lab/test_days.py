@@ -183,7 +183,7 @@ def test_a_day_is_replayed_from_the_command_line_beside_what_happened(
     [
         (["--weight", "nobody=2"], "--weight names 'nobody', which has no batch; there are big, small."),
         (["--budget", "nobody=2"], "--budget names 'nobody', which has no batch; there are big, small."),
-        (["--model", "other"], "has no batch of 'other'; there are some of m."),
+        (["--model", "other"], "has no batch of 'other'; it has batches of m."),
         (["--num-kv-blocks", "1"], "A line needs 100 tokens, and 1 blocks of 16 hold fewer."),
     ],
 )
