@@ -141,7 +141,7 @@ def test_limits_say_what_was_given_and_what_is_allowed(deploy: Callable[..., Any
         one, two = upload(http, "one.txt", content=b"1"), upload(http, "two.txt", content=b"2")
         refused = http.post(url, json={"file_ids": [one, two]}).json()["error"]
         assert refused["code"] == "too_many_documents"
-        assert "2 documents and 1 are allowed" in refused["message"]
+        assert "2 documents, and 1 are allowed" in refused["message"]
         assert http.get(url).json()["data"] == []
         large = http.post(url, json={"file_ids": [upload(http, "large.txt", content=b"1234567")]})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "document_too_large")
