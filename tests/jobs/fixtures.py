@@ -17,10 +17,10 @@ from jobs import served_models
 from jobs.accounts import budgets, tenants
 from jobs.database import connect, sessions
 from jobs.ids import new_id
-from jobs.settings import Settings
 from jobs.states import AskedPriority, BatchState
 from jobs.storage import Storage
 from jobs.tables import Batch, Chunk, File, Tenant
+from tests.all_settings import Settings
 from tests.jobs.batches.control import validate
 
 

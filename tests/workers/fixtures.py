@@ -18,10 +18,10 @@ from jobs.batches.validation import validate_batch
 from jobs.database import connect, sessions
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.input_estimate import InputEstimator
-from jobs.settings import Settings
 from jobs.states import AskedPriority
 from jobs.storage import Storage
 from jobs.tables import Batch, Tenant
+from tests.all_settings import Settings
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "examples" / "demo_model"
 
