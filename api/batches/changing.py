@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.auth import TenantDep
-from api.batches.answers import shown
+from api.batches.responses import batch_object
 from api.fields import StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
@@ -35,4 +35,4 @@ def change(
     if body.priority is None and body.completion_window is None:
         raise InputError("There is nothing to change. Give priority, completion_window or both.", code="invalid_body")
     batch = change_batch(session, tenant, batch_id, priority=body.priority, completion_window=body.completion_window)
-    return shown(session, batch, services.settings)
+    return batch_object(session, batch, services.settings)

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
 from api.auth import KeyIdDep, TenantDep
-from api.batches.answers import shown
 from api.batches.making import make_batch
+from api.batches.responses import batch_object
 from api.bodies import described, signed_in_body
 from api.fields import ExpiresAfter, ObjectId, Storable, StrictModel
 from api.openapi import failures
@@ -168,4 +168,4 @@ def _create(
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
         batch = lifecycle.create_batch(session, tenant, submission, settings, key_id=key_id, spend=spend)
-        return shown(session, batch, settings)
+        return batch_object(session, batch, settings)

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.batches.answers import all_shown
+from api.batches.responses import batch_objects
 from api.schemas.batches import BatchObject
 from api.services import Services
 from jobs.batches import lifecycle
@@ -143,7 +143,7 @@ def _looks_at(services: Services, batch_ids: Sequence[str]) -> Mapping[str, Batc
         by_tenant: dict[str, list[Batch]] = defaultdict(list)
         for batch in lifecycle.find_batches(session, batch_ids):
             by_tenant[batch.tenant_id].append(batch)
-        batches = [one for own in by_tenant.values() for one in all_shown(session, own, services.settings)]
+        batches = [one for own in by_tenant.values() for one in batch_objects(session, own, services.settings)]
     return {one.id: BatchLook.of(one) for one in batches}
 
 
@@ -151,4 +151,4 @@ def look_at(services: Services, tenant_id: str, batch_id: str) -> BatchLook:
     """Read one batch of a tenant now. Raise NotFoundError."""
     with transaction(services.sessions) as session:
         batch = lifecycle.get_batch(session, tenant_id, batch_id)
-        return BatchLook.of(all_shown(session, [batch], services.settings)[0])
+        return BatchLook.of(batch_objects(session, [batch], services.settings)[0])

@@ -8,7 +8,7 @@ from functools import partial
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from api.batches.answers import shown
+from api.batches.responses import batch_object
 from api.schemas.batches import BatchObject
 from api.services import Services
 from api.spending import Spending
@@ -58,4 +58,4 @@ def _submit(
     with transaction(services.sessions) as session:
         settings, spend = services.settings, spending.spend
         made = made_inputs.submit(session, tenant, submission, new, settings, key_id=key_id, spend=spend)
-        return shown(session, made.batch, settings), made.is_new
+        return batch_object(session, made.batch, settings), made.is_new

@@ -8,8 +8,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 
 from api.auth import KeyIdDep, TenantDep
-from api.batches.answers import shown
 from api.batches.making import make_batch
+from api.batches.responses import batch_object
 from api.fields import StrictModel
 from api.openapi import failures
 from api.schemas.batches import BatchObject
@@ -102,5 +102,5 @@ def _begin(
         )
         earlier = lifecycle.find_repeated(session, tenant, submission)
         if earlier is not None:
-            return shown(session, earlier, services.settings)
+            return batch_object(session, earlier, services.settings)
         return submission, retrying.begin(session, tenant, batch, submission, services.settings)

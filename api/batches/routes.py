@@ -8,7 +8,7 @@ from fastapi import APIRouter, BackgroundTasks, Query, Response
 from pydantic import Field
 
 from api.auth import KeyIdDep, TenantDep
-from api.batches.answers import all_shown, shown
+from api.batches.responses import batch_object, batch_objects
 from api.fields import PageQuery, StrictModel
 from api.openapi import failures, lines_of
 from api.schemas.batches import BatchObject, BatchPage, DeletedBatch, ResultLine
@@ -33,17 +33,17 @@ def list_page(
     session: SessionDep, *, tenant: TenantDep, services: ServicesDep, query: Annotated[PageQuery, Query()]
 ) -> BatchPage:
     page = lifecycle.list_batches(session, tenant.id, after=query.after, limit=query.limit)
-    return BatchPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
+    return BatchPage.of(batch_objects(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{batch_id}", operation_id="retrieveBatch", responses=failures(404))
 def retrieve(batch_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> BatchObject:
-    return shown(session, lifecycle.get_batch(session, tenant.id, batch_id), services.settings)
+    return batch_object(session, lifecycle.get_batch(session, tenant.id, batch_id), services.settings)
 
 
 @router.post("/{batch_id}/cancel", operation_id="cancelBatch", responses=failures(404, 409))
 def cancel(batch_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> BatchObject:
-    return shown(session, lifecycle.cancel_batch(session, tenant.id, batch_id), services.settings)
+    return batch_object(session, lifecycle.cancel_batch(session, tenant.id, batch_id), services.settings)
 
 
 @router.delete("/{batch_id}", operation_id="deleteBatch", responses=failures(404, 409))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.batches.answers import with_outlooks
+from api.batches.responses import with_outlooks
 from api.dashboard import formats
 from api.dashboard.bars import bar
 from api.dashboard.live import Shown

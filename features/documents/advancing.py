@@ -15,7 +15,7 @@ from features.documents.claims import EXTRACTIONS, ExtractionWork
 from features.documents.collections.read_notes import note_read
 from features.documents.reviewing import reviews
 from features.documents.stage_lines import ExtractionFailedError, StageLines
-from features.documents.stages import Stage, stage_of
+from features.documents.stages import DocumentStage, stage_of
 from features.documents.standing import Standing, look, problem_of
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionStage
@@ -33,8 +33,8 @@ from jobs.states import BatchState
 from jobs.storage import Storage
 from jobs.tables import File
 
-_ASKING_AGAIN = (Stage.ASK_AGAIN, Stage.ASK_COVERED)
-_DISPENSABLE = (*_ASKING_AGAIN, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
+_ASKING_AGAIN = (DocumentStage.ASK_AGAIN, DocumentStage.ASK_COVERED)
+_DISPENSABLE = (*_ASKING_AGAIN, DocumentStage.GROUND_AGAIN, DocumentStage.GROUND_COVERED)
 """Stages that only improve records that already exist."""
 
 
@@ -82,14 +82,14 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
-    def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: Stage) -> bool:
+    def _begin_stage(self, work: ExtractionWork, standing: Standing, stage: DocumentStage) -> bool:
         """Begin a stage; return False if it is a further round with nothing to ask.
 
         Raises what `_submit` raises, or _NoRoomError if the stage is dispensable.
         """
         stage_lines = self._lines_of(work, standing)
         kept = stage_lines.keep(stage)
-        documents_key = kept["documents_file_id"].object_key if stage is Stage.READ else None
+        documents_key = kept["documents_file_id"].object_key if stage is DocumentStage.READ else None
         counted = CountedLines(stage_lines.lines(stage, documents_key=documents_key))
         is_further_round = stage in map(stage_of, standing.begun)
         if is_further_round and counted.is_empty():
@@ -119,7 +119,13 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
             return bool(session.scalar(select(func.clock_timestamp() >= extraction.expires_at)))
 
     def _submit(
-        self, work: ExtractionWork, stage: Stage, kept: dict[str, NewFile], lines: NewFile | None, *, num_lines: int
+        self,
+        work: ExtractionWork,
+        stage: DocumentStage,
+        kept: dict[str, NewFile],
+        lines: NewFile | None,
+        *,
+        num_lines: int,
     ) -> None:
         with work.writing() as (session, extraction):
             if extraction.state != ExtractionState.IN_PROGRESS:
@@ -134,7 +140,7 @@ class Extractions(CourseAdvancer[Extraction, Standing]):
         assert open_stage is not None, "the stage that has ended"
         if batch is not None and batch.state == BatchState.FAILED:
             raise ExtractionFailedError(problem_of(open_stage, batch))
-        if stage_of(open_stage) is Stage.READ and batch is not None:
+        if stage_of(open_stage) is DocumentStage.READ and batch is not None:
             note_read(work, self._lines_of(work, standing).progress())
         with work.writing() as (session, extraction):
             stage = session.get_one(ExtractionStage, (extraction.id, open_stage.number))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from features.documents.collections.snapshot import KeptDocument, custom_id, kept_documents
-from features.documents.extraction.course.answers import TOO_LONG_CODE, Answers, LineResult, result_of
 from features.documents.extraction.course.job import custom_id as question_id
+from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult, result_of
 from features.documents.extraction.scoring.records import failed_record
-from features.documents.stages import Stage
+from features.documents.stages import DocumentStage
 from jobs.batches.ordered_results import OrderedResults
 from jobs.storage import Storage
 
@@ -115,7 +115,7 @@ class Progress:
         self,
         storage: Storage,
         documents_key: str,
-        stages: Sequence[tuple[Stage, StageFiles]],
+        stages: Sequence[tuple[DocumentStage, StageFiles]],
         *,
         num_groups: int,
         not_asked: Mapping[str, Any] | None = None,
@@ -135,18 +135,20 @@ class Progress:
         results = _Results(self._storage, self._stages)
         for number, document in kept_documents(self._storage, self._documents_key):
             name = custom_id(number)
-            first, second_readings = self._first_answers(results.of(Stage.ASK), number)
+            first, second_readings = self._first_answers(results.of(DocumentStage.ASK), number)
             yield DocumentProgress(
                 number=number,
                 document=document,
-                read=Outcome() if document.is_index else results.of(Stage.READ).outcome(name),
+                read=Outcome() if document.is_index else results.of(DocumentStage.READ).outcome(name),
                 first=[first[group] for group in range(self._num_groups)] if len(first) == self._num_groups else (),
                 second_readings=second_readings,
-                grounded=results.of(Stage.GROUND).outcome(name),
-                again=[each.answers(number) for each in results.rounds(Stage.ASK_AGAIN)],
-                grounded_again=[each.outcome(name) for each in results.rounds(Stage.GROUND_AGAIN)],
-                covered={int(key): result for key, result in results.of(Stage.ASK_COVERED).answers(number).items()},
-                grounded_covered=results.of(Stage.GROUND_COVERED).outcome(name),
+                grounded=results.of(DocumentStage.GROUND).outcome(name),
+                again=[each.answers(number) for each in results.rounds(DocumentStage.ASK_AGAIN)],
+                grounded_again=[each.outcome(name) for each in results.rounds(DocumentStage.GROUND_AGAIN)],
+                covered={
+                    int(key): result for key, result in results.of(DocumentStage.ASK_COVERED).answers(number).items()
+                },
+                grounded_covered=results.of(DocumentStage.GROUND_COVERED).outcome(name),
                 not_asked=self._not_asked,
             )
 
@@ -167,17 +169,17 @@ class Progress:
 class _Results:
     """The results of all stages, one entry per round for repeated stages."""
 
-    def __init__(self, storage: Storage, stages: Sequence[tuple[Stage, StageFiles]]) -> None:
-        self._opened: dict[Stage, list[_StageResults]] = {}
+    def __init__(self, storage: Storage, stages: Sequence[tuple[DocumentStage, StageFiles]]) -> None:
+        self._opened: dict[DocumentStage, list[_StageResults]] = {}
         for stage, files in stages:
             self._opened.setdefault(stage, []).append(_StageResults(storage, files))
         self._none = _StageResults(storage, StageFiles())
 
-    def of(self, stage: Stage) -> _StageResults:
+    def of(self, stage: DocumentStage) -> _StageResults:
         """Return the results of a stage that runs once."""
         return next(iter(self.rounds(stage)), self._none)
 
-    def rounds(self, stage: Stage) -> Sequence[_StageResults]:
+    def rounds(self, stage: DocumentStage) -> Sequence[_StageResults]:
         return self._opened.get(stage, ())
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from features.documents.collections.snapshot import custom_id
-from features.documents.extraction.course.answers import LineResult
 from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.course.line_results import LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.passes.prompts import Request
 from features.documents.progress import DocumentProgress

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from features.documents.stages import Stage, stage_of, stages_of
+from features.documents.stages import DocumentStage, stage_of, stages_of
 from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from jobs import files
@@ -19,7 +19,7 @@ from jobs.settings import MIB
 from jobs.storage import Storage
 
 _FINAL_FROM = 0
-_FROM = {Stage.ASK_AGAIN: 2**52, Stage.ASK_COVERED: 2**52 + 2**51}
+_FROM = {DocumentStage.ASK_AGAIN: 2**52, DocumentStage.ASK_COVERED: 2**52 + 2**51}
 """First cursor of the file written when this stage began; no file is that large."""
 MAX_PAGE_BYTES = 4 * MIB
 """A page ends after the record that exceeds this."""

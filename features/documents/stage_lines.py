@@ -16,7 +16,7 @@ from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.passes.examples import Example
 from features.documents.progress import DocumentProgress, Progress, StageFiles
 from features.documents.questions import GroundingKeys
-from features.documents.stages import Stage, stage_of
+from features.documents.stages import DocumentStage, stage_of
 from features.documents.standing import Standing
 from features.documents.tables import Extraction, ExtractionStage
 from jobs import files
@@ -27,11 +27,14 @@ from jobs.settings import Settings
 from jobs.storage import Storage
 
 _ROWS_A_LOOK = 1000
-_LATER_QUESTIONS = {Stage.ASK_AGAIN: questions.again_questions, Stage.ASK_COVERED: questions.covered_questions}
+_LATER_QUESTIONS = {
+    DocumentStage.ASK_AGAIN: questions.again_questions,
+    DocumentStage.ASK_COVERED: questions.covered_questions,
+}
 _GROUNDINGS = {
-    Stage.GROUND: questions.groundings,
-    Stage.GROUND_AGAIN: questions.again_groundings,
-    Stage.GROUND_COVERED: questions.covered_groundings,
+    DocumentStage.GROUND: questions.groundings,
+    DocumentStage.GROUND_AGAIN: questions.again_groundings,
+    DocumentStage.GROUND_COVERED: questions.covered_groundings,
 }
 
 
@@ -57,22 +60,22 @@ class StageLines:
         self._settings = settings
         self._embedder_of = embedder_of
 
-    def keep(self, stage: Stage) -> dict[str, NewFile]:
+    def keep(self, stage: DocumentStage) -> dict[str, NewFile]:
         """Write the objects to keep when a stage begins, by the column that will name them.
 
         At the first stage these are the current documents and the plan; the plan again once its examples have texts.
         """
         extraction = self._standing.extraction
-        if stage is Stage.READ:
+        if stage is DocumentStage.READ:
             corpus = self._standing.plan.corpus
             of_index = [] if corpus is None else [KeptDocument.of_index(corpus)]
             kept = encoded(of_index or self._documents(extraction.collection_id))
             return {"documents_file_id": self._kept("documents.jsonl", kept), "plan_file_id": self._kept_plan()}
-        if stage is Stage.ASK and self._standing.plan.examples_of is not None and self._is_asked:
+        if stage is DocumentStage.ASK and self._standing.plan.examples_of is not None and self._is_asked:
             return {"plan_file_id": self._kept_plan()}
         return {}
 
-    def lines(self, stage: Stage, *, documents_key: str | None) -> Iterable[bytes]:
+    def lines(self, stage: DocumentStage, *, documents_key: str | None) -> Iterable[bytes]:
         """Return the lines of a stage; `documents_key` is the object of the documents if they were just written."""
         corpus = self._standing.plan.corpus
         if documents_key is not None:
@@ -81,9 +84,9 @@ class StageLines:
         if self._is_empty(stage):
             return ()
         progress, job = self.progress(), self._standing.job
-        if stage is Stage.ASK and corpus is not None:
+        if stage is DocumentStage.ASK and corpus is not None:
             return corpora.questions(job, corpus, may_cut=self._may_cut(corpus))
-        if stage is Stage.ASK:
+        if stage is DocumentStage.ASK:
             job = replace(job, examples=self._examples)
             most = self._settings.max_line_bytes
             return questions.first_questions(progress, job, self._storage, max_line_bytes=most)
@@ -119,17 +122,17 @@ class StageLines:
 
     def _found_key(self) -> str | None:
         """Return the object with the passages found for the questions of an index."""
-        batch_id = next(stage.batch_id for stage in self._standing.begun if stage_of(stage) is Stage.ASK)
+        batch_id = next(stage.batch_id for stage in self._standing.begun if stage_of(stage) is DocumentStage.ASK)
         if batch_id is None:
             return None
         with self._work.reading() as session:
             return corpora.found_key(session, batch_id)
 
-    def _is_empty(self, stage: Stage) -> bool:
+    def _is_empty(self, stage: DocumentStage) -> bool:
         """Tell whether the stage has no lines: the model may not be asked any more, or the last round asked nothing."""
-        if stage is Stage.GROUND_AGAIN:
+        if stage is DocumentStage.GROUND_AGAIN:
             return not self._standing.begun[-1].num_lines
-        return stage in (Stage.ASK, Stage.ASK_AGAIN, Stage.ASK_COVERED) and not self._is_asked
+        return stage in (DocumentStage.ASK, DocumentStage.ASK_AGAIN, DocumentStage.ASK_COVERED) and not self._is_asked
 
     @property
     def _is_asked(self) -> bool:

@@ -18,7 +18,7 @@ from jobs.settings import Settings
 from jobs.tables import Batch, BatchStage
 
 
-class Stage(StrEnum):
+class DocumentStage(StrEnum):
     """A step that all documents finish before the next one begins."""
 
     READ = "read"  # bytes become text with positions
@@ -30,24 +30,24 @@ class Stage(StrEnum):
     GROUND_COVERED = "ground_covered"
 
 
-STAGES = tuple(Stage)
+STAGES = tuple(DocumentStage)
 """All stages in order; an extraction has the stages of its passes."""
-_GROUNDING = (Stage.GROUND, Stage.GROUND_AGAIN, Stage.GROUND_COVERED)
-_ENDPOINTS = {Stage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
+_GROUNDING = (DocumentStage.GROUND, DocumentStage.GROUND_AGAIN, DocumentStage.GROUND_COVERED)
+_ENDPOINTS = {DocumentStage.READ: READ_ENDPOINT, **dict.fromkeys(_GROUNDING, GROUND_ENDPOINT)}
 _LEAST_MINUTES = dict.fromkeys(_GROUNDING, 60)
 """Answers are already paid for, so grounding gets this much time even after the window."""
 
 
-def stages_for(passes: Passes) -> list[Stage]:
+def stages_for(passes: Passes) -> list[DocumentStage]:
     """Return the stages of an extraction with these passes, in order."""
-    again = (Stage.ASK_AGAIN, Stage.GROUND_AGAIN) if passes.again else ()
-    covered = (Stage.ASK_COVERED, Stage.GROUND_COVERED) if passes.cover else ()
-    return [Stage.READ, Stage.ASK, Stage.GROUND, *again, *covered]
+    again = (DocumentStage.ASK_AGAIN, DocumentStage.GROUND_AGAIN) if passes.again else ()
+    covered = (DocumentStage.ASK_COVERED, DocumentStage.GROUND_COVERED) if passes.cover else ()
+    return [DocumentStage.READ, DocumentStage.ASK, DocumentStage.GROUND, *again, *covered]
 
 
-def stage_of(begun: ExtractionStage) -> Stage:
+def stage_of(begun: ExtractionStage) -> DocumentStage:
     """Return the stage of this row."""
-    return Stage(begun.name)
+    return DocumentStage(begun.name)
 
 
 def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
@@ -79,7 +79,13 @@ def all_batches_of_each(
 
 
 def begin(
-    session: Session, extraction: Extraction, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
+    session: Session,
+    extraction: Extraction,
+    stage: DocumentStage,
+    lines: NewFile | None,
+    *,
+    num_lines: int,
+    settings: Settings,
 ) -> None:
     """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
     new_batch = course_stages.StageBatch(

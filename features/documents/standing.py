@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from features.documents import lifecycle, stages
 from features.documents.extraction.course.job import ExtractJob
 from features.documents.extraction.course.stored_plan import StoredPlan
-from features.documents.stages import Stage, stage_of
+from features.documents.stages import DocumentStage, stage_of
 from features.documents.tables import Extraction, ExtractionStage
 from jobs.courses.stages import batches_of
 from jobs.courses.standing import CourseStanding, is_stopped
@@ -38,7 +38,7 @@ class Standing(CourseStanding[ExtractionStage]):
         return self.plan.job()
 
     @property
-    def next_stages(self) -> list[Stage]:
+    def next_stages(self) -> list[DocumentStage]:
         """Return the candidates for the next stage, in order; empty if all stages have begun.
 
         After a round of asking again there are two: another round, and the stage to begin if that has nothing to ask.
@@ -48,8 +48,8 @@ class Standing(CourseStanding[ExtractionStage]):
             return all_of[:1]
         last = stage_of(self.begun[-1])
         behind = all_of[all_of.index(last) + 1 :][:1]
-        was_asked = last is Stage.GROUND_AGAIN and self.begun[-1].num_lines > 0
-        return [Stage.ASK_AGAIN, *behind] if was_asked else behind
+        was_asked = last is DocumentStage.GROUND_AGAIN and self.begun[-1].num_lines > 0
+        return [DocumentStage.ASK_AGAIN, *behind] if was_asked else behind
 
     @property
     def ended_early(self) -> tuple[ExtractionStage, Batch] | None:
@@ -65,7 +65,7 @@ class Standing(CourseStanding[ExtractionStage]):
     @property
     def not_asked(self) -> dict[str, str] | None:
         """Return the error of documents that were read but, because of the early end, not asked."""
-        if self.ended_early is None or stage_of(self.ended_early[0]) is not Stage.READ:
+        if self.ended_early is None or stage_of(self.ended_early[0]) is not DocumentStage.READ:
             return None
         reason = f"{problem_of(*self.ended_early)}, and nothing was asked after it"
         return {"code": f"batch_{self.ended_early[1].state}", "message": reason}

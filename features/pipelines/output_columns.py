@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from features.pipelines.rows.lines.table_shape import SeenColumns
-from features.pipelines.rows.outputs.answers import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind, answer_columns
 from features.pipelines.rows.outputs.kept_columns import nullable, restorers
 from features.pipelines.rows.outputs.tables import arrow_fields, require_writable

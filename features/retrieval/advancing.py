@@ -18,7 +18,7 @@ from features.retrieval.building import Building, CutSegments, IndexFailedError
 from features.retrieval.claims import INDEXES, IndexWork
 from features.retrieval.segments import NewSegment, WrittenVectors, write_vectors
 from features.retrieval.settings import RetrievalSettings
-from features.retrieval.stages import STAGES, Stage
+from features.retrieval.stages import STAGES, IndexStage
 from features.retrieval.standing import Standing, look
 from features.retrieval.states import IndexState
 from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
@@ -62,12 +62,12 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
-    def _begin_stage(self, work: IndexWork, standing: Standing, stage: Stage) -> None:
+    def _begin_stage(self, work: IndexWork, standing: Standing, stage: IndexStage) -> None:
         building = Building(work, standing, self._storage)
-        if stage is Stage.READ:
+        if stage is IndexStage.READ:
             documents_key = building.keep_documents()
             self._submit(work, stage, building.read_lines(documents_key), documents_key=documents_key)
-        elif stage is Stage.CUT:
+        elif stage is IndexStage.CUT:
             segments: list[NewSegment] = []
             self._submit(work, stage, _noting(building.new_segments(), segments, standing.index), segments=segments)
         else:
@@ -76,7 +76,7 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
     def _submit(
         self,
         work: IndexWork,
-        stage: Stage,
+        stage: IndexStage,
         lines: Iterable[bytes],
         *,
         documents_key: str | None = None,
@@ -112,9 +112,9 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         if (problem := standing.problem()) is not None:
             raise IndexFailedError(problem)
         stage = STAGES[open_stage.number]
-        if stage is Stage.READ:
+        if stage is IndexStage.READ:
             note_read(work, Building(work, standing, self._storage).progress())
-        cut = Building(work, standing, self._storage).cut_segments() if stage is Stage.CUT else None
+        cut = Building(work, standing, self._storage).cut_segments() if stage is IndexStage.CUT else None
         with work.writing() as (session, index):
             if cut is not None:
                 self._note_cut(session, index, cut)
@@ -157,7 +157,7 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
         with work.reading() as session:
             served_models.require_same(session, str(index.embedding_model), embedding)
         building = Building(work, standing, self._storage)
-        first, again = (building.embedded(stage) for stage in (Stage.EMBED, Stage.EMBED_AGAIN))
+        first, again = (building.embedded(stage) for stage in (IndexStage.EMBED, IndexStage.EMBED_AGAIN))
         written = []
         for segment in building.segments():
             if segment.num_passages:

@@ -12,11 +12,11 @@ from sqlalchemy import select
 from features.documents.collections import documents
 from features.documents.collections.snapshot import KeptDocument, encoded, kept_documents
 from features.documents.progress import DocumentProgress, Progress, StageFiles
-from features.documents.stages import Stage as ExtractionStage
+from features.documents.stages import DocumentStage
 from features.retrieval.claims import IndexWork
 from features.retrieval.objects import new_key
 from features.retrieval.segments import NewSegment, custom_id, embedding_lines, new_segments
-from features.retrieval.stages import Stage
+from features.retrieval.stages import IndexStage
 from features.retrieval.standing import Standing
 from features.retrieval.tables import IndexSegment
 from jobs import files
@@ -81,7 +81,7 @@ class Building:
         """Yield each document with the result of reading it."""
         index = self._standing.index
         assert index.documents_key is not None, "its first stage has begun"
-        stage_files = [(ExtractionStage.READ, self._files_of(Stage.READ))]
+        stage_files = [(DocumentStage.READ, self._files_of(IndexStage.READ))]
         for one in Progress(self._storage, index.documents_key, stage_files, num_groups=0).documents():
             self._work.check()
             yield one
@@ -101,7 +101,7 @@ class Building:
             problem = one.problem() if one.read is None or one.read.error is not None else None
             if problem is not None:
                 cut.fail(one.document.id, one.document.name, str(problem["code"]), str(problem["message"]))
-        results = self._results(Stage.CUT)
+        results = self._results(IndexStage.CUT)
         for segment in self.segments():
             self._add(cut, segment, results, names)
         return cut
@@ -131,16 +131,16 @@ class Building:
 
     # --- embedding ---------------------------------------------------------------------------------------------------
 
-    def embedding_lines(self, stage: Stage) -> Iterator[bytes]:
+    def embedding_lines(self, stage: IndexStage) -> Iterator[bytes]:
         """Yield the lines that embed all passages, or only those of failed requests in the second stage."""
-        first = self.embedded(Stage.EMBED) if stage is Stage.EMBED_AGAIN else None
+        first = self.embedded(IndexStage.EMBED) if stage is IndexStage.EMBED_AGAIN else None
         for segment in self.segments():
             if segment.num_passages:
                 for line in embedding_lines(self._storage, self._standing.index, segment, first):
                     self._work.check()
                     yield line
 
-    def embedded(self, stage: Stage) -> OrderedResults:
+    def embedded(self, stage: IndexStage) -> OrderedResults:
         """Return the model's answers in a stage."""
         return self._results(stage)[0]
 
@@ -166,11 +166,11 @@ class Building:
             yield from map(KeptDocument.of, rows)
             after = rows[-1].number
 
-    def _results(self, stage: Stage) -> Sequence[OrderedResults]:
+    def _results(self, stage: IndexStage) -> Sequence[OrderedResults]:
         stage_files = self._files_of(stage)
         return [OrderedResults(self._storage, key) for key in (stage_files.output_key, stage_files.errors_key)]
 
-    def _files_of(self, stage: Stage) -> StageFiles:
+    def _files_of(self, stage: IndexStage) -> StageFiles:
         batch = self._standing.batch_of(stage)
         if batch is None:
             return StageFiles()

@@ -13,7 +13,7 @@ from features.documents.extraction.retrieval.choosing import LeftOut
 from features.documents.schemas.extractions import DocumentCounts
 from features.retrieval.lifecycle import counts_of
 from features.retrieval.searching import DroppedPassage, Found, FoundPassage
-from features.retrieval.stages import STAGES, Stage
+from features.retrieval.stages import STAGES, IndexStage
 from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex, PassageIndexStage
 from jobs.accounts import prices
@@ -36,7 +36,7 @@ class PassageOrder(StrEnum):
     SCORE = "score"  # best first
 
 
-class IndexStageObject(CourseStage[Stage]):
+class IndexStageObject(CourseStage[IndexStage]):
     pass
 
 

@@ -18,7 +18,7 @@ _OUTPUTS_LAST = 7 * 86_400
 """In seconds; the index copies what it needs of them."""
 
 
-class Stage(StrEnum):
+class IndexStage(StrEnum):
     """A step that all documents finish before the next one begins."""
 
     READ = "read"  # bytes become text with positions
@@ -27,14 +27,14 @@ class Stage(StrEnum):
     EMBED_AGAIN = "embed_again"  # passages of failed requests, one by one: among many passages one may be too long
 
 
-STAGES = tuple(Stage)
+STAGES = tuple(IndexStage)
 """All stages in order; a stage's position is its number."""
-_ENDPOINTS = {Stage.READ: READ_ENDPOINT, Stage.CUT: CUT_ENDPOINT}
+_ENDPOINTS = {IndexStage.READ: READ_ENDPOINT, IndexStage.CUT: CUT_ENDPOINT}
 
 
-def stages_for(index: PassageIndex) -> Sequence[Stage]:
+def stages_for(index: PassageIndex) -> Sequence[IndexStage]:
     """Return the stages of an index."""
-    return STAGES if index.embedding_model is not None else STAGES[: STAGES.index(Stage.EMBED)]
+    return STAGES if index.embedding_model is not None else STAGES[: STAGES.index(IndexStage.EMBED)]
 
 
 def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
@@ -48,7 +48,13 @@ def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, li
 
 
 def begin(
-    session: Session, index: PassageIndex, stage: Stage, lines: NewFile | None, *, num_lines: int, settings: Settings
+    session: Session,
+    index: PassageIndex,
+    stage: IndexStage,
+    lines: NewFile | None,
+    *,
+    num_lines: int,
+    settings: Settings,
 ) -> None:
     """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
     new_batch = course_stages.StageBatch(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from features.retrieval import stages
-from features.retrieval.stages import STAGES, Stage
+from features.retrieval.stages import STAGES, IndexStage
 from features.retrieval.tables import PassageIndex, PassageIndexStage
 from jobs.courses.stages import batches_of
 from jobs.courses.standing import CourseStanding, is_stopped
@@ -24,12 +24,12 @@ class Standing(CourseStanding[PassageIndexStage]):
     index: PassageIndex
 
     @property
-    def next_stage(self) -> Stage | None:
+    def next_stage(self) -> IndexStage | None:
         """Return the next stage to begin, or None if all have begun."""
         all_of = stages.stages_for(self.index)
         return all_of[len(self.begun)] if len(self.begun) < len(all_of) else None
 
-    def batch_of(self, stage: Stage) -> Batch | None:
+    def batch_of(self, stage: IndexStage) -> Batch | None:
         """Return the batch of a stage that has begun, or None if there was nothing to do."""
         batch_id = self.begun[STAGES.index(stage)].batch_id
         return None if batch_id is None else self.batches[batch_id]

@@ -20,8 +20,8 @@ from workers.chunks.ends import STALL_SECONDS
 from workers.chunks.engine_lines import ENGINE_PRIORITY
 from workers.chunks.line_results import FailureMaker
 from workers.chunks.services import Services
-from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolLine, PoolModel, next_group
+from workers.pooling.pool_answers import PoolAnswers
 from workers.pooling.turns import Asker
 from workers.prompt_lengths import Unwanted
 

@@ -28,8 +28,8 @@ from workers.chunks.services import Services
 from workers.kept_tokenizer import kept_tokenizer
 from workers.pool import serve_chunks
 from workers.pooling.answerer import PoolAnswerer, PoolParts
-from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolModel
+from workers.pooling.pool_answers import PoolAnswers
 from workers.pooling.scores import ScoreModel
 from workers.pooling.vectors import VectorModel
 

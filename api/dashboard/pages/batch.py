@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from api.batches.answers import shown
+from api.batches.responses import batch_object
 from api.dashboard.batch_rows import all_shown_lately, places
 from api.dashboard.live import GONE, Look, OpenPages, View, stream
 from api.dashboard.offers import BatchOffers, offers_of
@@ -32,7 +32,7 @@ router = page_router()
 @router.get("/batches/{batch_id}", name="showBatch")
 def show(batch_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     row = _find(session, viewer.tenant_id, batch_id)
-    batch = shown(session, row, services.settings)
+    batch = batch_object(session, row, services.settings)
     tenant = viewer.tenant if viewer.may_submit else None
     return render(
         request,

@@ -11,7 +11,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from api.batches.answers import all_shown
+from api.batches.responses import batch_objects
 from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
 from api.dashboard.live import Look, OpenPages, Shown, View, stream
 from api.dashboard.recent import Recent
@@ -52,7 +52,7 @@ def show(
     query: Annotated[ListQuery, Query()],
 ) -> Response:
     rows, has_more = listing.list_batches(session, viewer.tenant_id, query.wanted())
-    batches = all_shown(session, rows, services.settings)
+    batches = batch_objects(session, rows, services.settings)
     return render(
         request,
         viewer,

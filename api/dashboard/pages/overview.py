@@ -10,7 +10,7 @@ from itertools import chain
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from api.batches.answers import all_shown
+from api.batches.responses import batch_objects
 from api.dashboard import formats
 from api.dashboard.batch_rows import all_shown_lately, places, tenant_names
 from api.dashboard.live import Look, OpenPages, Shown, View, stream
@@ -140,7 +140,7 @@ def _budget(quota: budgets.Quota) -> dict[str, Shown]:
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     (lately,) = _lately(session, [viewer.tenant_id], num_failed=failures.MOST_BATCHES)
     rows = {row.id: row for row in find_batches(session, {*lately.shown_ids(), *lately.failed})}
-    objects = all_shown(session, [rows[one] for one in {*lately.shown_ids()} & rows.keys()], services.settings)
+    objects = batch_objects(session, [rows[one] for one in {*lately.shown_ids()} & rows.keys()], services.settings)
     batches = {batch.id: batch for batch in objects}
     (glance,) = _glances(session, {viewer.tenant_id: lately}, batches, fleet.by_model(session))
     failed = [rows[batch_id] for batch_id in lately.failed if batch_id in rows]

@@ -21,7 +21,7 @@ from features.documents import lifecycle, plans
 from features.documents.examples import Examples
 from features.documents.extraction.course.job import Passes
 from features.documents.extraction.course.stored_plan import StoredPlan
-from features.documents.http.answers import shown
+from features.documents.http.responses import extraction_object
 from features.documents.lifecycle import CreateExtraction
 from features.documents.schemas.extractions import ExtractionObject
 from features.documents.settings import DocumentSettings
@@ -185,13 +185,13 @@ def _create(services: Services, tenant: Tenant, key_id: str, request: CreateExtr
         with transaction(services.sessions) as session:
             earlier = lifecycle.find_earlier(session, tenant.id, request)
             if earlier is not None:
-                return shown(session, earlier, services.settings)
+                return extraction_object(session, earlier, services.settings)
         _check_examples(services, tenant, request, request.plan.examples_of)
     with transaction(services.sessions) as session:
         created = lifecycle.create_extraction(
             session, tenant, request, services.settings.of(DocumentSettings), key_id=key_id, find_index=asked_index
         )
-        return shown(session, created, services.settings)
+        return extraction_object(session, created, services.settings)
 
 
 def _check_examples(services: Services, tenant: Tenant, request: CreateExtraction, source: str) -> None:

@@ -14,8 +14,8 @@ from api.services import ServicesDep
 from api.sessions import SessionDep
 from api.spending import ONE_LISTING
 from features.documents import deletion, lifecycle, records
-from features.documents.http.answers import all_shown, shown
 from features.documents.http.record_pages import ResultsQuery, records_page, sent
+from features.documents.http.responses import extraction_object, extraction_objects
 from features.documents.reviewing import reviewed
 from features.documents.schemas.extractions import DeletedExtraction, ExtractionObject, ExtractionPage, RecordLine
 
@@ -35,12 +35,12 @@ def list_page(
     page = lifecycle.list_extractions(
         session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
     )
-    return ExtractionPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
+    return ExtractionPage.of(extraction_objects(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{extraction_id}", operation_id="retrieveExtraction", responses=failures(404))
 def retrieve(extraction_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> ExtractionObject:
-    return shown(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
+    return extraction_object(session, lifecycle.get_extraction(session, tenant.id, extraction_id), services.settings)
 
 
 _RESULTS = lines_of(
@@ -81,7 +81,7 @@ def cancel(
 ) -> ExtractionObject:
     """Cancel an extraction and the batch it waits for; finished work is billed, and there are no results."""
     extraction = lifecycle.cancel_extraction(session, tenant.id, extraction_id, reason=f"cancelled by {key_id}")
-    return shown(session, extraction, services.settings)
+    return extraction_object(session, extraction, services.settings)
 
 
 @router.delete("/{extraction_id}", operation_id="deleteExtraction", responses=failures(404, 409))

@@ -15,7 +15,7 @@ from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.services import Services, ServicesDep
 from features.documents import lifecycle
 from features.documents.extraction.scoring.verdicts import Reason
-from features.documents.http import answers
+from features.documents.http import responses
 from features.documents.reviewing import reviewed, reviews
 from features.documents.tables import Collection
 from jobs.states import Scope
@@ -28,7 +28,7 @@ _MOST = 50
 @router.get("/extractions", name="showExtractions")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_extractions(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    objects = answers.all_shown(session, page.data, services.settings)
+    objects = responses.extraction_objects(session, page.data, services.settings)
     return render(request, viewer, "extractions.html", extractions=objects, has_more=page.has_more, most=_MOST)
 
 
@@ -37,7 +37,7 @@ def show_one(
     extraction_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
     row = lifecycle.get_extraction(session, viewer.caller.owner().id, extraction_id)
-    body = answers.shown(session, row, services.settings)
+    body = responses.extraction_object(session, row, services.settings)
     return render(
         request,
         viewer,
@@ -76,4 +76,4 @@ def review(extraction_id: str, request: Request, session: ReadingDep, *, viewer:
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
     row = lifecycle.get_extraction(session, *of)
-    return staged_look(answers.shown(session, row, services.settings))
+    return staged_look(responses.extraction_object(session, row, services.settings))

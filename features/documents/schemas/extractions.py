@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from api.schemas.stages import CourseStage
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
-from features.documents.stages import Stage, stage_of
+from features.documents.stages import DocumentStage, stage_of
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction, ExtractionStage
 from jobs.accounts import prices
@@ -26,8 +26,8 @@ class DocumentCounts(WireModel):
     failed: int
 
 
-class StageObject(CourseStage[Stage]):
-    name: Stage
+class StageObject(CourseStage[DocumentStage]):
+    name: DocumentStage
     """`ask_again` and `ground_again` repeat as long as something is left to ask."""
 
 

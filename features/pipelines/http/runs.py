@@ -13,7 +13,7 @@ from api.openapi import failures
 from api.services import ServicesDep
 from api.sessions import SessionDep
 from features.pipelines import definitions, lifecycle
-from features.pipelines.http.answers import all_shown, shown
+from features.pipelines.http.responses import run_object, run_objects
 from features.pipelines.runs import purging
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import DeletedRun, RunObject, RunPage
@@ -64,7 +64,7 @@ def create(
         api_key_id=key_id,
         idempotency_key=idempotency_key,
     )
-    return shown(session, run)
+    return run_object(session, run)
 
 
 @router.get("", operation_id="listRuns", responses=failures(404))
@@ -83,24 +83,24 @@ def list_page(session: SessionDep, *, tenant: TenantDep, query: Annotated[ListQu
         after=query.after,
         limit=query.limit,
     )
-    return RunPage.of(all_shown(session, page.data), has_more=page.has_more)
+    return RunPage.of(run_objects(session, page.data), has_more=page.has_more)
 
 
 @router.get("/{run_id}", operation_id="retrieveRun", responses=failures(404))
 def retrieve(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
-    return shown(session, lifecycle.get_run(session, tenant.id, run_id))
+    return run_object(session, lifecycle.get_run(session, tenant.id, run_id))
 
 
 @router.post("/{run_id}/cancel", operation_id="cancelRun", responses=failures(404, 409))
 def cancel(run_id: str, session: SessionDep, *, tenant: TenantDep, key_id: KeyIdDep) -> RunObject:
     """Stop a run and the batch that it waits for; its published files stay."""
-    return shown(session, lifecycle.cancel_run(session, tenant.id, run_id, reason=f"cancelled by {key_id}"))
+    return run_object(session, lifecycle.cancel_run(session, tenant.id, run_id, reason=f"cancelled by {key_id}"))
 
 
 @router.post("/{run_id}/resume", operation_id="resumeRun", responses=failures(404, 409))
 def resume(run_id: str, session: SessionDep, *, tenant: TenantDep) -> RunObject:
     """Resume a failed run where it stopped."""
-    return shown(session, lifecycle.resume_run(session, tenant.id, run_id))
+    return run_object(session, lifecycle.resume_run(session, tenant.id, run_id))
 
 
 @router.delete("/{run_id}", operation_id="deleteRun", responses=failures(404, 409))

@@ -14,7 +14,7 @@ from api.dashboard.routing import page_router
 from api.dashboard.schedule_rows import schedule_places, schedule_row
 from api.dashboard.viewer import ReadingDep, ViewerDep
 from features.pipelines import definitions, lifecycle
-from features.pipelines.http import answers
+from features.pipelines.http import responses
 from features.pipelines.scheduling import schedules
 from features.pipelines.schemas.pipelines import RunObject
 from features.pipelines.tables import Pipeline, Run, Schedule
@@ -131,7 +131,7 @@ def show_run(run_id: str, request: Request, session: ReadingDep, *, viewer: View
         request,
         viewer,
         "run.html",
-        run=(run_object := answers.shown(session, run)),
+        run=(run_object := responses.run_object(session, run)),
         look=_look_of_run(run_object),
         pipeline=session.get_one(Pipeline, run.pipeline_id),  # it may be deleted
     )
@@ -146,7 +146,7 @@ async def live_run(run_id: str, request: Request, *, viewer: ViewerDep) -> Respo
 
 
 def _look_at_run(session: Session, of: tuple[str, str]) -> Look:
-    return _look_of_run(answers.shown(session, lifecycle.get_run(session, *of)))
+    return _look_of_run(responses.run_object(session, lifecycle.get_run(session, *of)))
 
 
 def _look_of_run(run: RunObject) -> Look:

@@ -9,14 +9,14 @@ from features.pipelines import definitions, output_columns, steps
 from features.pipelines.context import RunContext
 from features.pipelines.output_columns import RowTypes
 from features.pipelines.preparing import Preparation, SourceRow
-from features.pipelines.rows.outputs.answers import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.rows.templates.cpu_time import CpuTime
 from features.pipelines.settings import PipelineSettings
 from features.pipelines.sources import batch_rows
 from features.pipelines.sources.store_files import TakenFiles, take_files
 from features.pipelines.spec import Step
-from features.pipelines.step_work.answers import answer_to, columns_of, text_of
+from features.pipelines.step_work.answered_rows import answer_to, columns_of, text_of
 from features.pipelines.step_work.claimed_run import ClaimedRun
 from features.pipelines.step_work.groups import groups
 from features.pipelines.tables import RunStep

@@ -9,7 +9,7 @@ from features.pipelines.output_columns import ERROR_COLUMN, OutputColumns
 from features.pipelines.publishing import Publication
 from features.pipelines.rows.outputs.kept_columns import loaded
 from features.pipelines.spec import Format, OnError, Step
-from features.pipelines.step_work.answers import answer_to, columns_of
+from features.pipelines.step_work.answered_rows import answer_to, columns_of
 from features.pipelines.step_work.claimed_run import ClaimedRun, RunFailedError
 from features.pipelines.tables import RunStep
 

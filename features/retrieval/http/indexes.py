@@ -15,7 +15,7 @@ from api.sessions import SessionDep
 from api.submission_fields import CompletionWindow, IdempotencyKey, Metadata
 from features.retrieval import creating, lifecycle
 from features.retrieval.creating import CreateIndex
-from features.retrieval.http.answers import all_shown, shown
+from features.retrieval.http.responses import index_object, index_objects
 from features.retrieval.passage_limits import MAX_PASSAGE_TOKENS
 from features.retrieval.schemas import DeletedIndex, IndexObject, IndexPage
 from features.retrieval.settings import RetrievalSettings
@@ -69,7 +69,7 @@ def create(
     """Index all current documents of a collection; repeating the call with its key returns the same index."""
     request = CreateIndex(**body.model_dump(), idempotency_key=idempotency_key)
     created = creating.create_index(session, tenant, request, services.settings.of(RetrievalSettings), key_id=key_id)
-    return shown(session, created, services.settings)
+    return index_object(session, created, services.settings)
 
 
 @router.get("", operation_id="listIndexes")
@@ -79,12 +79,12 @@ def list_page(
     page = lifecycle.list_indexes(
         session, tenant.id, collection_id=query.collection_id, after=query.after, limit=query.limit
     )
-    return IndexPage.of(all_shown(session, page.data, services.settings), has_more=page.has_more)
+    return IndexPage.of(index_objects(session, page.data, services.settings), has_more=page.has_more)
 
 
 @router.get("/{index_id}", operation_id="retrieveIndex", responses=failures(404))
 def retrieve(index_id: str, session: SessionDep, *, tenant: TenantDep, services: ServicesDep) -> IndexObject:
-    return shown(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
+    return index_object(session, lifecycle.find_index(session, tenant.id, index_id), services.settings)
 
 
 @router.delete("/{index_id}", operation_id="deleteIndex", responses=failures(404))

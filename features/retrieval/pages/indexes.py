@@ -15,7 +15,7 @@ from api.dashboard.viewer import ReadingDep, ViewerDep
 from api.services import Services, ServicesDep
 from features.documents.tables import Collection
 from features.retrieval import lifecycle
-from features.retrieval.http import answers
+from features.retrieval.http import responses
 
 router = page_router()
 
@@ -25,7 +25,7 @@ _MOST = 50
 @router.get("/indexes", name="showIndexes")
 def show(request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep) -> Response:
     page = lifecycle.list_indexes(session, viewer.caller.owner().id, collection_id=None, after=None, limit=_MOST)
-    objects = answers.all_shown(session, page.data, services.settings)
+    objects = responses.index_objects(session, page.data, services.settings)
     return render(request, viewer, "indexes.html", indexes=objects, has_more=page.has_more, most=_MOST)
 
 
@@ -34,7 +34,7 @@ def show_one(
     index_id: str, request: Request, session: ReadingDep, *, viewer: ViewerDep, services: ServicesDep
 ) -> Response:
     row = lifecycle.find_index(session, viewer.caller.owner().id, index_id)
-    body = answers.shown(session, row, services.settings)
+    body = responses.index_object(session, row, services.settings)
     return render(
         request,
         viewer,
@@ -55,4 +55,4 @@ async def live(index_id: str, request: Request, *, viewer: ViewerDep, services: 
 
 
 def _look(services: Services, session: Session, of: tuple[str, str]) -> Look:
-    return staged_look(answers.shown(session, lifecycle.find_index(session, *of), services.settings))
+    return staged_look(responses.index_object(session, lifecycle.find_index(session, *of), services.settings))

@@ -16,7 +16,7 @@ import orjson
 from jobs import files
 from jobs.batches.made_inputs import InputWriter, open_input
 from jobs.batches.retrieval.results import INDEX_NOT_FOUND, UNAVAILABLE, StageError, StageResults
-from jobs.batches.retrieval.stages import Stage
+from jobs.batches.retrieval.stages import RetrievalStage
 from jobs.errors import InputError
 from jobs.files import NewFile
 from jobs.lines.body_context import ContextRequest
@@ -71,7 +71,7 @@ class Asking:
         *,
         batch_id: str,
         tenant_id: str,
-        embedded: Sequence[Stage],
+        embedded: Sequence[RetrievalStage],
         embedder_of: EmbedderOf,
         settings: Settings,
     ) -> None:

@@ -21,7 +21,7 @@ from jobs.batches.made_inputs import InputWriter
 from jobs.batches.retrieval.asking import Asking, EmbedderOf, NewStage
 from jobs.batches.retrieval.filling import Filling
 from jobs.batches.retrieval.results import StageResults
-from jobs.batches.retrieval.stages import Stage
+from jobs.batches.retrieval.stages import RetrievalStage
 from jobs.batches.submission import CreateBatch
 from jobs.call_limits import MAX_WINDOW
 from jobs.errors import OverBudgetError, TooLargeError
@@ -47,7 +47,7 @@ class Retrieval:
         self._settings = settings
         self._filled: tuple[str, InputWriter] | None = None
 
-    def passages(self, batch: Batch, stages: Sequence[Stage], embedder_of: EmbedderOf) -> Asking | Filling:
+    def passages(self, batch: Batch, stages: Sequence[RetrievalStage], embedder_of: EmbedderOf) -> Asking | Filling:
         """Return the receiver of the input's lines for the step after these stages, which have ended."""
         finding = next((stage for stage in stages if stage.kind is StageKind.FIND), None)
         if finding is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.batches.ordered_results import OrderedResults
-from jobs.batches.retrieval.stages import Stage
+from jobs.batches.retrieval.stages import RetrievalStage
 from jobs.storage import Storage
 
 UNAVAILABLE = "context_unavailable"
@@ -27,7 +27,7 @@ class StageError:
 class StageResults:
     """The output and error files of a stage, read side by side."""
 
-    def __init__(self, storage: Storage, stage: Stage) -> None:
+    def __init__(self, storage: Storage, stage: RetrievalStage) -> None:
         self._answers = OrderedResults(storage, stage.output_key)
         self._errors = OrderedResults(storage, stage.errors_key)
         self._stage = stage

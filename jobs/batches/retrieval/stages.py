@@ -16,7 +16,7 @@ _ENDED = [state.value for state in TERMINAL_BATCH_STATES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class RetrievalStage:
     """A stage that was created."""
 
     kind: StageKind
@@ -37,7 +37,7 @@ class Stage:
         return self.state not in TERMINAL_BATCH_STATES
 
 
-def stages_of(session: Session, batch_id: str) -> list[Stage]:
+def stages_of(session: Session, batch_id: str) -> list[RetrievalStage]:
     """Return a batch's stages in their order."""
     joined = select(BatchStage, Batch).join(Batch, Batch.id == BatchStage.stage_batch_id)
     rows = session.execute(joined.where(BatchStage.batch_id == batch_id).order_by(BatchStage.number))
@@ -68,8 +68,8 @@ def are_over() -> ColumnElement[bool]:
     return ~exists().where(BatchStage.batch_id == Batch.id, is_open)
 
 
-def _stage(session: Session, row: BatchStage, batch: Batch) -> Stage:
-    return Stage(
+def _stage(session: Session, row: BatchStage, batch: Batch) -> RetrievalStage:
+    return RetrievalStage(
         kind=StageKind(row.kind),
         model=row.model,
         batch_id=batch.id,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from features.documents import lifecycle, outputs, records, stages
 from features.documents.advancing import Extractions
 from features.documents.extraction.course.job import Passes
-from features.documents.stages import STAGES, Stage
+from features.documents.stages import STAGES, DocumentStage
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs import files
@@ -133,7 +133,7 @@ def test_where_asking_again_expires_the_first_answers_are_all_there_is(
     session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
 ) -> None:
     extraction = make_extraction({"b.txt": PAPERS["b.txt"]})
-    for _stage in STAGES[: STAGES.index(Stage.ASK_AGAIN)]:
+    for _stage in STAGES[: STAGES.index(DocumentStage.ASK_AGAIN)]:
         extractions.advance(extraction.id)
         answering.work_off()
     extractions.advance(extraction.id)
@@ -148,11 +148,16 @@ def test_where_asking_again_expires_the_first_answers_are_all_there_is(
 @pytest.mark.parametrize(
     ("limit", "passes", "stage", "why"),
     [
-        ("tenant SET max_enqueued_tokens = 10", Passes(), Stage.ASK_AGAIN, "open batches together may have 10,"),
-        ("tenant SET max_stored_bytes = 10", Passes(), Stage.ASK_AGAIN, "together 10 are allowed"),
-        ("tenant SET max_files = 1", Passes(again=False, cover=True), Stage.ASK_COVERED, "1 are allowed"),
-        ("tenant SET max_stored_bytes = 10", Passes(), Stage.GROUND_AGAIN, "together 10 are allowed"),
-        ("budget SET limit_tokens = 1", Passes(), Stage.ASK_AGAIN, "this work needs about"),
+        (
+            "tenant SET max_enqueued_tokens = 10",
+            Passes(),
+            DocumentStage.ASK_AGAIN,
+            "open batches together may have 10,",
+        ),
+        ("tenant SET max_stored_bytes = 10", Passes(), DocumentStage.ASK_AGAIN, "together 10 are allowed"),
+        ("tenant SET max_files = 1", Passes(again=False, cover=True), DocumentStage.ASK_COVERED, "1 are allowed"),
+        ("tenant SET max_stored_bytes = 10", Passes(), DocumentStage.GROUND_AGAIN, "together 10 are allowed"),
+        ("budget SET limit_tokens = 1", Passes(), DocumentStage.ASK_AGAIN, "this work needs about"),
     ],
 )
 def test_a_stage_that_has_no_room_for_good_is_left_out_where_records_can_do_without_it(
@@ -165,7 +170,7 @@ def test_a_stage_that_has_no_room_for_good_is_left_out_where_records_can_do_with
     *,
     limit: str,
     passes: Passes,
-    stage: Stage,
+    stage: DocumentStage,
     why: str,
 ) -> None:
     extraction = make_extraction({"b.txt": PAPERS["b.txt"]}, plan={"passes": passes})
@@ -187,7 +192,7 @@ def test_a_stage_that_waits_for_room_is_left_out_when_time_is_over(
     session: Session, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
 ) -> None:
     extraction = make_extraction({"b.txt": PAPERS["b.txt"]})
-    for _stage in STAGES[: STAGES.index(Stage.ASK_AGAIN)]:
+    for _stage in STAGES[: STAGES.index(DocumentStage.ASK_AGAIN)]:
         extractions.advance(extraction.id)
         answering.work_off()
     session.execute(text("UPDATE tenant SET max_open_batches = 0"))
@@ -206,7 +211,7 @@ def test_what_was_answered_has_time_to_be_looked_for_after_the_window(
     session: Session, make_extraction: Any, extractions: Extractions, answering: Answering
 ) -> None:
     extraction = make_extraction({"a.txt": GOOD})
-    for _stage in STAGES[: STAGES.index(Stage.GROUND)]:
+    for _stage in STAGES[: STAGES.index(DocumentStage.GROUND)]:
         extractions.advance(extraction.id)
         answering.work_off()
     session.execute(text("UPDATE extraction SET expires_at = now() - interval '1 minute'"))

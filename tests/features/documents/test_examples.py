@@ -19,7 +19,7 @@ from features.documents.extraction.course.job import Passes
 from features.documents.extraction.fields.schema import FieldSchema
 from features.documents.extraction.scoring.verdicts import Reason, Verdict
 from features.documents.reviewing.deciding import DecideReview, decide
-from features.documents.stages import Stage
+from features.documents.stages import DocumentStage
 from features.documents.states import ExtractionState
 from features.documents.tables import CollectionDocument, Extraction, Review
 from jobs import files
@@ -242,11 +242,11 @@ def test_killed_while_documents_begin_to_be_asked_another_worker_asks_them_once_
     *,
     is_after: bool,
 ) -> None:
-    begin, begun = stages.begin, list[Stage]()
+    begin, begun = stages.begin, list[DocumentStage]()
 
-    def deadly(session: Session, extraction: Extraction, stage: Stage, *given: Any, **named: Any) -> None:
+    def deadly(session: Session, extraction: Extraction, stage: DocumentStage, *given: Any, **named: Any) -> None:
         begun.append(stage)
-        is_killed = begun.count(Stage.ASK) == 1 and stage is Stage.ASK
+        is_killed = begun.count(DocumentStage.ASK) == 1 and stage is DocumentStage.ASK
         if is_after or not is_killed:
             begin(session, extraction, stage, *given, **named)
         if is_killed:

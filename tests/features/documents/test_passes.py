@@ -15,7 +15,7 @@ from features.documents import lifecycle, stages
 from features.documents.advancing import Extractions
 from features.documents.asking import require_askable
 from features.documents.extraction.course.job import Passes
-from features.documents.stages import STAGES, Stage
+from features.documents.stages import STAGES, DocumentStage
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.errors import TooLargeError
@@ -157,7 +157,7 @@ def test_where_covering_expires_the_records_are_those_of_before(
     session: Session, storage: Storage, make_extraction: Any, run: Run, extractions: Extractions, answering: Answering
 ) -> None:
     extraction = make_extraction(PAPERS, plan={"passes": Passes(cover=True)})
-    for _stage in STAGES[: STAGES.index(Stage.ASK_COVERED)]:
+    for _stage in STAGES[: STAGES.index(DocumentStage.ASK_COVERED)]:
         extractions.advance(extraction.id)
         answering.work_off()
     extractions.advance(extraction.id)

@@ -106,7 +106,7 @@ def test_a_passage_that_the_model_cannot_embed_is_counted_and_found_by_its_words
     index = run(make_index({**PAPERS, "odd.txt": f"a pike {UNKNOWN}"}, embedding_model=model))
     assert (index.state, index.num_without_vector) == ("completed", 1)
     last = stages.stages_of(session, index.id)[-1]
-    assert (stages.STAGES[last.number], last.num_lines) == (stages.Stage.EMBED_AGAIN, 4)
+    assert (stages.STAGES[last.number], last.num_lines) == (stages.IndexStage.EMBED_AGAIN, 4)
     assert "odd.txt" in {passage.document for passage in search(index, "pike").chosen}
     assert "odd.txt" not in {passage.document for passage in search(index, "zzz", top_k=9).chosen}
 

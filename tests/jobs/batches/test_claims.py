@@ -67,7 +67,7 @@ class Midway(Storage):
             yield writer
 
 
-class Stage:
+class ClaimScene:
     """One batch of ten good lines and two bad ones, which are skipped, and the control workers around it."""
 
     def __init__(self, maker: sessionmaker[Session], storage: Storage, settings: Settings, batch_id: str) -> None:
@@ -187,18 +187,18 @@ def stage(
     request_line: Callable[..., str],
     *,
     monkeypatch: pytest.MonkeyPatch,
-) -> Stage:
+) -> ClaimScene:
     """Blocks are as small as can be, so that much is written before the middle."""
     monkeypatch.setattr(planned, "_CHUNKS_A_BLOCK", 1)
     monkeypatch.setattr(planned, "_ERRORS_A_BLOCK", 1)
     monkeypatch.setattr("jobs.batches.not_run._ERRORS_A_BLOCK", 2)
     lines = [request_line(f"a{number:02}", **({"url": "/x"} if number in (1, 10) else {})) for number in range(12)]
     batch = submit(lines, invalid_lines=InvalidLines.SKIP)
-    return Stage(maker, storage, Settings(chunk_lines=2), batch.id)
+    return ClaimScene(maker, storage, Settings(chunk_lines=2), batch.id)
 
 
 @pytest.fixture(params=["validated", "written out", "cancelled"])
-def case(stage: Stage, request: pytest.FixtureRequest) -> Case:
+def case(stage: ClaimScene, request: pytest.FixtureRequest) -> Case:
     """The batch before the work of each kind, and what it has to lead to."""
     if request.param == "validated":
         return stage, BatchState.IN_PROGRESS, stage.assert_started
@@ -212,7 +212,7 @@ def case(stage: Stage, request: pytest.FixtureRequest) -> Case:
     return stage, outcome, lambda: stage.assert_written(outcome, **counts)
 
 
-Case = tuple[Stage, BatchState, Callable[[], None]]
+Case = tuple[ClaimScene, BatchState, Callable[[], None]]
 
 
 def test_while_one_worker_is_at_a_batch_another_does_nothing(case: Case) -> None:
@@ -233,7 +233,7 @@ def test_while_one_worker_is_at_a_batch_another_does_nothing(case: Case) -> None
     check()
 
 
-def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: Stage) -> None:
+def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: ClaimScene) -> None:
     """One that finds the row locked would leave the batch alone for ten seconds, as if another worker were at it."""
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -340,14 +340,14 @@ def test_a_worker_that_moves_no_more_loses_its_claim(case: Case) -> None:
     check()
 
 
-def test_a_batch_cancelled_in_the_middle_of_its_validation_has_every_line_once(stage: Stage) -> None:
+def test_a_batch_cancelled_in_the_middle_of_its_validation_has_every_line_once(stage: ClaimScene) -> None:
     assert stage.work(stage.cancel) is None
     stage.check()
     assert stage.work() is BatchState.CANCELLED
     stage.assert_written(BatchState.CANCELLED, num_completed=0, num_failed=NUM_LINES)
 
 
-def test_a_batch_that_expires_in_the_middle_of_its_validation_has_every_line_once(stage: Stage) -> None:
+def test_a_batch_that_expires_in_the_middle_of_its_validation_has_every_line_once(stage: ClaimScene) -> None:
     def expire() -> None:
         with stage.maker.begin() as session:
             session.execute(text("UPDATE batch SET expires_at = now()"))
@@ -377,7 +377,7 @@ def test_a_tenant_deleted_in_the_middle_leaves_nothing(case: Case, tenant: Tenan
         assert audit(session) == []
 
 
-def test_what_was_planned_of_a_batch_that_fails_is_dropped(stage: Stage) -> None:
+def test_what_was_planned_of_a_batch_that_fails_is_dropped(stage: ClaimScene) -> None:
     assert stage.work(max_invalid_lines=1) is BatchState.FAILED
     with stage.maker() as session:
         assert session.scalars(select(Chunk)).all() == []

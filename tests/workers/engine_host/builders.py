@@ -147,7 +147,7 @@ def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
     return new.request_id
 
 
-class Stage:
+class HostRig:
     """A host on a fake engine; `run_until_done` lets the engine work until every recorder has finished."""
 
     def __init__(self, engine: FakeEngine) -> None:

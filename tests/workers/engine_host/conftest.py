@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.workers.engine_host.builders import FakeEngine, Stage
+from tests.workers.engine_host.builders import FakeEngine, HostRig
 
 
 @pytest.fixture
-def stage() -> Iterable[Stage]:
-    stage = Stage(FakeEngine())
+def stage() -> Iterable[HostRig]:
+    stage = HostRig(FakeEngine())
     yield stage
     stage.host.close()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from engine.process.messages import FinishReason
-from tests.workers.engine_host.builders import BREAKS, BREAKS_ONCE, LASTS, FakeEngine, Recorder, Stage, submit
+from tests.workers.engine_host.builders import BREAKS, BREAKS_ONCE, LASTS, FakeEngine, HostRig, Recorder, submit
 from workers.engine_host.broken import MAX_IN_A_ROW, RENEW_AFTER_SECONDS
 
 
@@ -15,7 +15,7 @@ def ends(recorders: list[Recorder]) -> list[FinishReason | None]:
     return [recorder.wait().finish_reason for recorder in recorders]
 
 
-def test_a_broken_request_runs_again_on_a_new_engine_and_its_owner_hears_of_no_error(stage: Stage) -> None:
+def test_a_broken_request_runs_again_on_a_new_engine_and_its_owner_hears_of_no_error(stage: HostRig) -> None:
     recorders = [stage.submit(1), stage.submit(BREAKS_ONCE)]
     stage.run_until_done(recorders)
     assert ends(recorders) == [FinishReason.STOP, FinishReason.STOP]
@@ -23,7 +23,7 @@ def test_a_broken_request_runs_again_on_a_new_engine_and_its_owner_hears_of_no_e
     assert [recorder.num_broken for recorder in recorders] == [0, 1]
 
 
-def test_a_second_end_by_a_broken_row_is_the_last(stage: Stage) -> None:
+def test_a_second_end_by_a_broken_row_is_the_last(stage: HostRig) -> None:
     recorders = [stage.submit(BREAKS), stage.submit(1)]
     stage.run_until_done(recorders)
     assert ends(recorders) == [FinishReason.ERROR, FinishReason.STOP]
@@ -31,7 +31,7 @@ def test_a_second_end_by_a_broken_row_is_the_last(stage: Stage) -> None:
     assert (stage.broken, stage.gone) == ([], [])
 
 
-def test_a_request_that_broke_on_another_worker_has_one_more_end(stage: Stage) -> None:
+def test_a_request_that_broke_on_another_worker_has_one_more_end(stage: HostRig) -> None:
     recorder = Recorder()
     recorder.num_broken = 1
     submit(stage.host, BREAKS_ONCE, recorder)
@@ -40,7 +40,7 @@ def test_a_request_that_broke_on_another_worker_has_one_more_end(stage: Stage) -
     assert len(stage.engine.generations) == 1
 
 
-def test_the_engine_starts_anew_beneath_others_only_where_the_broken_one_has_waited_for_long(stage: Stage) -> None:
+def test_the_engine_starts_anew_beneath_others_only_where_the_broken_one_has_waited_for_long(stage: HostRig) -> None:
     lasting, broken = stage.submit(LASTS), stage.submit(BREAKS_ONCE)
     stage.engine.work()
     stage.run_until_done([stage.submit(1)])
@@ -55,7 +55,7 @@ def test_the_engine_starts_anew_beneath_others_only_where_the_broken_one_has_wai
 
 @pytest.mark.parametrize("lines", [1, MAX_IN_A_ROW - 1, MAX_IN_A_ROW])
 def test_so_many_lines_in_a_row_without_a_good_row_condemn_the_engine(lines: int) -> None:
-    stage = Stage(FakeEngine())
+    stage = HostRig(FakeEngine())
     recorders = [stage.submit(BREAKS_ONCE) for _ in range(lines)]
     stage.run_until_done(recorders)
     assert ends(recorders) == [FinishReason.STOP] * lines
@@ -63,7 +63,7 @@ def test_so_many_lines_in_a_row_without_a_good_row_condemn_the_engine(lines: int
     stage.host.close()
 
 
-def test_requests_of_one_line_count_once(stage: Stage) -> None:
+def test_requests_of_one_line_count_once(stage: HostRig) -> None:
     recorders = [Recorder() for _ in range(MAX_IN_A_ROW)]
     for recorder in recorders:
         recorder.line = ("batch", 0)
@@ -72,7 +72,7 @@ def test_requests_of_one_line_count_once(stage: Stage) -> None:
     assert stage.broken == []
 
 
-def test_a_good_row_between_begins_the_count_anew(stage: Stage) -> None:
+def test_a_good_row_between_begins_the_count_anew(stage: HostRig) -> None:
     for _ in range(2):
         recorders = [stage.submit(BREAKS) for _ in range(MAX_IN_A_ROW // 2 - 1)]
         stage.run_until_done(recorders)  # each ends twice
@@ -80,14 +80,14 @@ def test_a_good_row_between_begins_the_count_anew(stage: Stage) -> None:
     assert stage.broken == []
 
 
-def test_ends_add_up_over_the_lives_of_engines(stage: Stage) -> None:
+def test_ends_add_up_over_the_lives_of_engines(stage: HostRig) -> None:
     for _ in range(MAX_IN_A_ROW // 2):
         assert stage.broken == []
         stage.run_until_done([stage.submit(BREAKS)])
     assert len(stage.broken) == 1
 
 
-def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: Stage) -> None:
+def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: HostRig) -> None:
     """So a worker that is out hands over what waited for a new engine, which starts all the same."""
     recorders = [Recorder() for _ in range(MAX_IN_A_ROW)]
     ids: list[int] = []
@@ -103,7 +103,7 @@ def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_mor
 
 
 def test_a_new_engine_that_does_not_start_is_gone() -> None:
-    stage = Stage(FakeEngine(starts=1))
+    stage = HostRig(FakeEngine(starts=1))
     stage.submit(BREAKS_ONCE)
     while not stage.gone_event.wait(0.05):
         stage.seconds += 0.5

@@ -6,11 +6,11 @@ import threading
 
 from engine.errors import EngineDied
 from engine.process.messages import EngineStats, FinishReason, Progress, TokenDelta
-from tests.workers.engine_host.builders import POISON, FakeEngine, Recorder, Stage, submit
+from tests.workers.engine_host.builders import POISON, FakeEngine, HostRig, Recorder, submit
 from workers.engine_host.host import MAX_FRUITLESS_DEATHS
 
 
-def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -> None:
+def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: HostRig) -> None:
     recorders = [stage.submit(token) for token in (1, 2, 3)]
     stage.engine.kill()
     stage.run_until_done(recorders)
@@ -19,7 +19,7 @@ def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: Stage) -
     assert len(stage.engine.generations) == 2
 
 
-def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stage) -> None:
+def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: HostRig) -> None:
     """Chunks go on submitting and giving up while the engine loads its model anew."""
     first, given_up, newcomers = stage.submit(1), Recorder(), []
     given_up_id = submit(stage.host, 2, given_up)
@@ -37,7 +37,7 @@ def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stag
     assert given_up.deltas == []
 
 
-def test_a_request_that_kills_engines_fails_alone(stage: Stage) -> None:
+def test_a_request_that_kills_engines_fails_alone(stage: HostRig) -> None:
     innocent = [stage.submit(token) for token in range(8)]
     poison = stage.submit(POISON)
     stage.run_until_done([*innocent, poison])
@@ -58,7 +58,7 @@ class BrokenEngine(FakeEngine):
 
 
 def test_an_engine_that_dies_on_every_first_step_fails_no_request() -> None:
-    stage = Stage(BrokenEngine())
+    stage = HostRig(BrokenEngine())
     requests = [stage.submit(token) for token in range(6)]
     assert stage.gone_event.wait(10)
     newcomer = stage.submit(7)
@@ -71,7 +71,7 @@ def test_an_engine_that_dies_on_every_first_step_fails_no_request() -> None:
     stage.host.close()
 
 
-def test_a_lone_request_that_kills_engines_fails_and_the_engine_stays(stage: Stage) -> None:
+def test_a_lone_request_that_kills_engines_fails_and_the_engine_stays(stage: HostRig) -> None:
     poison = stage.submit(POISON)
     stage.run_until_done([poison])
     assert poison.wait().finish_reason is FinishReason.ERROR
@@ -81,7 +81,7 @@ def test_a_lone_request_that_kills_engines_fails_and_the_engine_stays(stage: Sta
     assert innocent.wait().token_ids == [5]
 
 
-def test_a_deadly_request_after_the_death_of_another_is_not_taken_for_a_broken_engine(stage: Stage) -> None:
+def test_a_deadly_request_after_the_death_of_another_is_not_taken_for_a_broken_engine(stage: HostRig) -> None:
     """The probe runs before the second one runs again: it shows that the engine works."""
     first_id = submit(stage.host, POISON, Recorder())
     stage.kill_and_wait()
@@ -92,7 +92,7 @@ def test_a_deadly_request_after_the_death_of_another_is_not_taken_for_a_broken_e
     assert stage.gone == []
 
 
-def test_an_engine_that_dies_idle_has_failed_at_nothing(stage: Stage) -> None:
+def test_an_engine_that_dies_idle_has_failed_at_nothing(stage: HostRig) -> None:
     for _ in range(MAX_FRUITLESS_DEATHS + 1):
         stage.kill_and_wait()
     assert stage.gone == []
@@ -114,7 +114,7 @@ class RefusingEngine(FakeEngine):
 
 
 def test_an_engine_that_refuses_a_probe_answers_and_is_not_to_blame() -> None:
-    stage = Stage(RefusingEngine())
+    stage = HostRig(RefusingEngine())
     poison = stage.submit(POISON)
     stage.run_until_done([poison])
     assert poison.wait().finish_reason is FinishReason.ERROR
@@ -122,7 +122,7 @@ def test_an_engine_that_refuses_a_probe_answers_and_is_not_to_blame() -> None:
     stage.host.close()
 
 
-def test_deaths_between_which_requests_finish_are_not_added_up(stage: Stage) -> None:
+def test_deaths_between_which_requests_finish_are_not_added_up(stage: HostRig) -> None:
     for token in range(2 * MAX_FRUITLESS_DEATHS):
         recorder = stage.submit(token)
         stage.engine.kill()
@@ -131,7 +131,7 @@ def test_deaths_between_which_requests_finish_are_not_added_up(stage: Stage) -> 
     assert stage.gone == []
 
 
-def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None:
+def test_newcomers_wait_while_suspects_run_and_then_finish(stage: HostRig) -> None:
     poison, innocent = stage.submit(POISON), stage.submit(1)
     stage.engine.kill()
     stage.engine.work()  # the second death starts the isolation
@@ -145,7 +145,7 @@ def test_newcomers_wait_while_suspects_run_and_then_finish(stage: Stage) -> None
 
 
 def test_an_engine_that_does_not_start_again_is_reported_once() -> None:
-    stage = Stage(FakeEngine(starts=1))
+    stage = HostRig(FakeEngine(starts=1))
     stage.submit(1)
     stage.engine.kill()
     assert stage.gone_event.wait(10)

@@ -12,16 +12,16 @@ from engine.params import SamplingParams
 from engine.process.messages import Decision, Progress
 from engine.scheduling.decisions import Reason
 from engine.scheduling.request import NewRequest
-from tests.workers.engine_host.builders import FakeEngine, Recorder, Stage, submit
+from tests.workers.engine_host.builders import FakeEngine, HostRig, Recorder, submit
 
 
-def test_a_request_gets_its_tokens(stage: Stage) -> None:
+def test_a_request_gets_its_tokens(stage: HostRig) -> None:
     recorder = stage.submit(7)
     stage.engine.work()
     assert recorder.wait().token_ids == [7]
 
 
-def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_decisions_are_logged_under_the_names_of_their_owners(stage: HostRig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="workers.engine_host")
     recorders = [stage.submit(7, "batch_a line 3"), stage.submit(8, "batch_b line 1")]
     stage.engine.decisions = [
@@ -37,7 +37,7 @@ def test_decisions_are_logged_under_the_names_of_their_owners(stage: Stage, capl
     ]
 
 
-def test_an_aborted_request_is_not_heard_of_again(stage: Stage) -> None:
+def test_an_aborted_request_is_not_heard_of_again(stage: HostRig) -> None:
     recorder, other = Recorder(), stage.submit(2)
     request_id = submit(stage.host, 1, recorder)
     stage.host.abort([request_id])
@@ -57,7 +57,7 @@ class ChoosyEngine(FakeEngine):
 
 
 def test_a_request_that_cannot_be_sent_is_returned_and_forgotten_and_others_run() -> None:
-    stage = Stage(ChoosyEngine())
+    stage = HostRig(ChoosyEngine())
     owners = [Recorder() for _ in range(3)]
     requests = [
         NewRequest(request_id=token, prompt_token_ids=[token], params=SamplingParams()) for token in range(len(owners))
@@ -72,7 +72,7 @@ def test_a_request_that_cannot_be_sent_is_returned_and_forgotten_and_others_run(
     stage.host.close()
 
 
-def test_requests_that_are_submitted_together_are_one_message(stage: Stage) -> None:
+def test_requests_that_are_submitted_together_are_one_message(stage: HostRig) -> None:
     owners = [Recorder() for _ in range(5)]
     stage.host.submit(
         *(
@@ -86,7 +86,7 @@ def test_requests_that_are_submitted_together_are_one_message(stage: Stage) -> N
 
 
 def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:
-    stage = Stage(ChoosyEngine())
+    stage = HostRig(ChoosyEngine())
     first, held = stage.submit(1), []
     stage.engine.during_start = lambda: held.extend([stage.submit(0), stage.submit(2)])
     stage.engine.kill()
@@ -98,7 +98,7 @@ def test_a_request_that_cannot_be_sent_after_a_restart_fails_alone() -> None:
     stage.host.close()
 
 
-def test_one_child_is_stopped_and_its_request_goes_on(stage: Stage) -> None:
+def test_one_child_is_stopped_and_its_request_goes_on(stage: HostRig) -> None:
     recorder = Recorder()
     request_id = submit(stage.host, 5, recorder, n=2)
     stage.host.abort_child(request_id, 1)
@@ -141,7 +141,7 @@ class CountingEngine(FakeEngine):
 
 def test_what_a_request_costs_does_not_grow_with_those_in_the_engine() -> None:
     engine = CountingEngine()
-    stage = Stage(engine)
+    stage = HostRig(engine)
     requests = []
 
     def cost() -> int:

@@ -23,8 +23,8 @@ from workers.chunks.run import ChunkRun
 from workers.chunks.services import Services
 from workers.drain import Drain
 from workers.pooling.answerer import PoolLines, PoolParts
-from workers.pooling.answers import PoolAnswers
 from workers.pooling.lines import PoolModel
+from workers.pooling.pool_answers import PoolAnswers
 from workers.pooling.vectors import VectorModel
 
 MODEL = "tiny"

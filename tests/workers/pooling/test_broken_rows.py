@@ -18,7 +18,7 @@ from engine.pooling.reranker import Reranker
 from tests.engine.pooling.builders import make_cross_encoder
 from tests.workers.pooling.builders import Desk, line
 from workers.drain import Drain
-from workers.pooling import answers
+from workers.pooling import pool_answers
 from workers.pooling.scores import ScoreModel
 
 STATES = "SELECT state, losses FROM chunk ORDER BY id"
@@ -85,7 +85,7 @@ def test_lines_that_break_one_after_the_other_go_to_another_worker_which_knows_o
     batch_id = desk.submit([line(number, one) for number, one in enumerate(texts)])
     drain = Drain()
     with monkeypatch.context() as patched:
-        patched.setattr(answers, "MAX_IN_A_ROW", 3)  # a chunk has four lines here
+        patched.setattr(pool_answers, "MAX_IN_A_ROW", 3)  # a chunk has four lines here
         assert not desk.run_next(embedder=Breaking(embedder, at_lengths=map(lengths, texts[1:])), drain=drain)
     assert drain.is_out
     assert desk.rows(STATES) == [("ready", 0)]
@@ -111,7 +111,7 @@ def test_a_worker_is_out_once_the_chunk_knows_what_broke(
 
     texts = ["sea", "the sea", "the sea is", "the sea is cold"]
     desk.submit([line(number, one) for number, one in enumerate(texts)])
-    monkeypatch.setattr(answers, "MAX_IN_A_ROW", 3)
+    monkeypatch.setattr(pool_answers, "MAX_IN_A_ROW", 3)
     assert not desk.run_next(embedder=Watching(embedder, at_lengths=map(lengths, texts[1:])), drain=drain)
     assert (were_out, drain.is_out) == ([False], True)
 

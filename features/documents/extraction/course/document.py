@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from features.documents.extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
 from features.documents.extraction.course.job import ExtractJob, answered_questions, question_keys
+from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult
 from features.documents.extraction.documents.layout import LayoutText
 from features.documents.extraction.fields.groups import Group
 from features.documents.extraction.fields.paths import Place

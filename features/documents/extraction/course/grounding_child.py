@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.corpus import FoundPassage, Gathered, gather
 from features.documents.extraction.course.document import again_requests, covered_requests, record_of
 from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits, Progress

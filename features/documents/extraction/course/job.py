@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from features.documents.extraction.course.answers import TOO_LONG_CODE
+from features.documents.extraction.course.line_results import TOO_LONG_CODE
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.layout import LayoutText
 from features.documents.extraction.fields.groups import EXPECTED_ITEMS, Group, answer_tokens, groups, unbounded_lists

@@ -12,7 +12,7 @@ import orjson
 
 from features.pipelines.rows.lines.requests import UnrenderedRow, index_of
 from features.pipelines.rows.lines.table_shape import Shape
-from features.pipelines.rows.outputs.answers import Answer, answer_of
+from features.pipelines.rows.outputs.answer_columns import Answer, answer_of
 from features.pipelines.rows.sources.source import Source
 from jobs.errors import ServiceError
 

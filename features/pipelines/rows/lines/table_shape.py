@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.pipelines.rows.outputs.answers import TEXT_COLUMN
+from features.pipelines.rows.outputs.answer_columns import TEXT_COLUMN
 from features.pipelines.rows.outputs.column_types import ColumnType, Kind
 from features.pipelines.rows.outputs.tables import arrow_fields, several_types, size_of
 from features.pipelines.rows.sources.files import Format

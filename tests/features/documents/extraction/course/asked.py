@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from features.documents.extraction.course.answers import LineResult
+from features.documents.extraction.course.line_results import LineResult
 from features.documents.extraction.passes.excerpts import Window, likely_tokens
 
 TEXT = {"type": "string"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from features.documents.extraction.course.answers import TOO_LONG_CODE, Answers, LineResult
 from features.documents.extraction.course.corpus import FoundPassage, gather
 from features.documents.extraction.course.document import again_requests, record_of
 from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.course.line_results import TOO_LONG_CODE, Answers, LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse

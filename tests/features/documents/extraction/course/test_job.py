@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from features.documents.extraction.course import document, job
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import record_of, whole_reading
 from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.fields.paths import Path, spell

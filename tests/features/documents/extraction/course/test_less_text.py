@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from features.documents.extraction.course import job
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import again_requests, record_of
 from features.documents.extraction.course.job import ExtractJob
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse

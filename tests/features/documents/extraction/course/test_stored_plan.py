@@ -7,8 +7,8 @@ import json
 import orjson
 import pytest
 
-from features.documents.extraction.course.answers import LineResult
 from features.documents.extraction.course.job import Passes
+from features.documents.extraction.course.line_results import LineResult
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
 

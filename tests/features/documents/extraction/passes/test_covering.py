@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from features.documents.extraction.course import job
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import covered_questions, covered_texts, record_of, whole_reading
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.layout import layout
 from features.documents.extraction.documents.limits import Limits

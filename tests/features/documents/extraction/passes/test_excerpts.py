@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import record_of
 from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.documents.document import Document
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse

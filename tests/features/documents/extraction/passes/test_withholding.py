@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from features.documents.extraction.course.answers import Answers, LineResult
 from features.documents.extraction.course.document import again_requests, record_of
 from features.documents.extraction.course.job import ExtractJob, plan
+from features.documents.extraction.course.line_results import Answers, LineResult
 from features.documents.extraction.documents.limits import Limits
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.passes.excerpts import Window, likely_tokens

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.pipelines.rows.outputs.answers import answer_of
+from features.pipelines.rows.outputs.answer_columns import answer_of
 from features.pipelines.rows.outputs.column_types import Kind, answer_columns
 from features.pipelines.rows.outputs.tables import arrow_fields, open_table, output_format
 from features.pipelines.rows.sources.files import Format

@@ -13,12 +13,12 @@ from jobs.courses.stages import batches_of
 from jobs.settings import Settings
 
 
-def shown(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
+def index_object(session: Session, index: PassageIndex, settings: Settings) -> IndexObject:
     """Return an index as a response body."""
-    return all_shown(session, [index], settings)[0]
+    return index_objects(session, [index], settings)[0]
 
 
-def all_shown(session: Session, indexes: Sequence[PassageIndex], settings: Settings) -> list[IndexObject]:
+def index_objects(session: Session, indexes: Sequence[PassageIndex], settings: Settings) -> list[IndexObject]:
     begun_by_id = stages.stages_of_each(session, [index.id for index in indexes])
     batches = batches_of(session, [stage for begun in begun_by_id.values() for stage in begun])
     return [IndexObject.of(each, begun_by_id[each.id], batches, currency=settings.currency) for each in indexes]

@@ -12,12 +12,12 @@ from jobs.settings import Settings
 from jobs.tables import Batch
 
 
-def shown(session: Session, batch: Batch, settings: Settings) -> BatchObject:
+def batch_object(session: Session, batch: Batch, settings: Settings) -> BatchObject:
     """Return a batch as an API object."""
-    return all_shown(session, [batch], settings)[0]
+    return batch_objects(session, [batch], settings)[0]
 
 
-def all_shown(session: Session, batches: Sequence[Batch], settings: Settings) -> list[BatchObject]:
+def batch_objects(session: Session, batches: Sequence[Batch], settings: Settings) -> list[BatchObject]:
     return with_outlooks(batches, outlooks(session, batches, currency=settings.currency), settings)
 
 

@@ -11,12 +11,12 @@ from features.pipelines.schemas.pipelines import RunObject
 from features.pipelines.tables import Run
 
 
-def shown(session: Session, run: Run) -> RunObject:
+def run_object(session: Session, run: Run) -> RunObject:
     """Return a run as an API object."""
-    return all_shown(session, [run])[0]
+    return run_objects(session, [run])[0]
 
 
-def all_shown(session: Session, runs: Sequence[Run]) -> list[RunObject]:
+def run_objects(session: Session, runs: Sequence[Run]) -> list[RunObject]:
     ids = [run.id for run in runs]
     begun, used = steps.steps_of_each(session, ids), steps.used_by_each(session, ids)
     return [RunObject.of(run, begun[run.id], used[run.id]) for run in runs]

@@ -12,12 +12,14 @@ from features.documents.tables import Extraction
 from jobs.settings import Settings
 
 
-def shown(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
+def extraction_object(session: Session, extraction: Extraction, settings: Settings) -> ExtractionObject:
     """Return an extraction as a response body."""
-    return all_shown(session, [extraction], settings)[0]
+    return extraction_objects(session, [extraction], settings)[0]
 
 
-def all_shown(session: Session, extractions: Sequence[Extraction], settings: Settings) -> list[ExtractionObject]:
+def extraction_objects(
+    session: Session, extractions: Sequence[Extraction], settings: Settings
+) -> list[ExtractionObject]:
     begun = stages.stages_of_each(session, [extraction.id for extraction in extractions])
     batches = stages.all_batches_of_each(session, begun)
     currency = settings.currency

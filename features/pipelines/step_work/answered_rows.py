@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from features.pipelines.rows.outputs.answers import Answer, answer_of
+from features.pipelines.rows.outputs.answer_columns import Answer, answer_of
 from features.pipelines.rows.outputs.column_types import answer_columns
 from features.pipelines.spec import Step
 from features.pipelines.step_rows import AnsweredRow
