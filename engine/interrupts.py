@@ -46,10 +46,10 @@ def held_interrupts() -> Iterator[HeldInterrupts]:
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield HeldInterrupts(lambda _number, _frame: None)
         return
-    held = HeldInterrupts(handler)
-    signal.signal(signal.SIGINT, held.hold)
+    interrupts = HeldInterrupts(handler)
+    signal.signal(signal.SIGINT, interrupts.hold)
     try:
-        yield held
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, handler)
-        held.let_through()
+        interrupts.let_through()

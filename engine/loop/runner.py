@@ -49,26 +49,26 @@ class Runner:
     """Own the model, the KV cache and the step's buffers on one device."""
 
     def __init__(self, config: ResolvedConfig) -> None:
-        asked, limits, model = config.asked, config.scheduler, config.model
+        settings, limits, model = config.asked, config.scheduler, config.model
         self.device = config.device
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # events, graphs and Triton's launches go to the current device
         self._config = config
-        self._block_size = asked.block_size
+        self._block_size = settings.block_size
         self._limits = limits
-        if self.device.type == "cpu" and asked.num_threads is not None:
-            torch.set_num_threads(asked.num_threads)
+        if self.device.type == "cpu" and settings.num_threads is not None:
+            torch.set_num_threads(settings.num_threads)
         with torch.inference_mode():
             self._model = load_model(
                 model,
                 dtype=config.dtype,
                 device=self.device,
                 max_positions=limits.max_model_len,
-                random_seed=asked.seed if asked.load_format is LoadFormat.RANDOM else None,
+                random_seed=settings.seed if settings.load_format is LoadFormat.RANDOM else None,
             )
         self.products = self._model.products
         self._cache_dtype = preferred_cache_dtype(self.device.type, config.dtype)
-        if self.device.type == "cpu" and asked.warm_up and isinstance(self._model, Decoder):
+        if self.device.type == "cpu" and settings.warm_up and isinstance(self._model, Decoder):
             self._model.begin_to_compile(self._cache_dtype)
             self._warm_up_head(self._model)
         self._sampling = SamplingTable(limits.max_num_seqs)
@@ -77,7 +77,7 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._profile()
-        elif asked.warm_up:
+        elif settings.warm_up:
             self._warm_up(min(_CPU_WARM_UP_TOKENS, limits.max_num_batched_tokens), num_rows=2)
         give_back_freed_memory()
         self.num_kv_blocks = num_kv_blocks(
@@ -88,9 +88,9 @@ class Runner:
         )
         share = "cpu_memory_share" if self.device.type == "cpu" else "gpu_memory_share"
         self._cache = self._new_cache(
-            self.num_kv_blocks + 1, setting=share if asked.num_kv_blocks is None else "num_kv_blocks"
+            self.num_kv_blocks + 1, setting=share if settings.num_kv_blocks is None else "num_kv_blocks"
         )
-        if self.device.type == "cuda" and not asked.enforce_eager:
+        if self.device.type == "cuda" and not settings.enforce_eager:
             with torch.inference_mode():
                 self._model.capture_decodes(
                     self._cache, max_num_seqs=limits.max_num_seqs, max_context_len=limits.max_model_len

@@ -119,13 +119,13 @@ class Decoder:
         x, paged = self._embed(step.token_ids), step.paged
 
         def run_layer(
-            index: int, x: Tensor, residual: Tensor | None, step: PagedStep, asked: AskedRows | None = None
+            index: int, x: Tensor, residual: Tensor | None, step: PagedStep, selection: AskedRows | None = None
         ) -> tuple[Tensor, Tensor]:
             layer, cached = self._layers[index], cache[index]
-            return layer.forward(x, residual, step=step, cache=cached, cos_sin=self._cos_sin, asked=asked)
+            return layer.forward(x, residual, step=step, cache=cached, cos_sin=self._cos_sin, selection=selection)
 
-        asked = None if rows is None else asked_rows(paged, rows)
-        count = len(self._layers) if asked is None else len(self._layers) - 1
+        selection = None if rows is None else asked_rows(paged, rows)
+        count = len(self._layers) if selection is None else len(self._layers) - 1
         result = None if self._at_once is None else self._at_once.run(run_layer, x, paged, cache, num_layers=count)
         residual: Tensor | None = None
         if result is not None:
@@ -133,8 +133,8 @@ class Decoder:
         else:
             for index in range(count):
                 x, residual = run_layer(index, x, residual, paged)
-        if asked is not None:
-            x, residual = run_layer(count, x, residual, paged, asked)
+        if selection is not None:
+            x, residual = run_layer(count, x, residual, paged, selection)
         assert residual is not None
         return x, residual
 
@@ -212,25 +212,25 @@ class _Layer:
         step: PagedStep,
         cache: LayerCache,
         cos_sin: Tensor,
-        asked: AskedRows | None = None,
+        selection: AskedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return this layer's MLP output and the residual stream to add it to, `[tokens, hidden]` each.
 
-        With `asked` only for its rows, `[rows, hidden]` each; all keys and values are written.
+        With `selection` only for its rows, `[rows, hidden]` each; all keys and values are written.
         """
         eps = self._config.rms_norm_eps
         if residual is None:
             normed, residual = rms_norm(x, self._input_norm, eps=eps), x
         else:
             normed, residual = add_rms_norm(x, residual, self._input_norm, eps=eps)
-        if asked is not None:
-            residual = residual.index_select(0, asked.rows)
-        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin, asked=asked)
+        if selection is not None:
+            residual = residual.index_select(0, selection.rows)
+        attended = self._attend(normed, step=step, cache=cache, cos_sin=cos_sin, selection=selection)
         normed, residual = add_rms_norm(attended, residual, self._mlp_norm, eps=eps)
         return self._down(silu_mul(self._gate_up(normed))), residual
 
     def _attend(
-        self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor, asked: AskedRows | None
+        self, x: Tensor, *, step: PagedStep, cache: LayerCache, cos_sin: Tensor, selection: AskedRows | None
     ) -> Tensor:
         config = self._config
         query, key, value = torch.split_with_sizes(self._qkv(x), self._split, dim=-1)
@@ -241,8 +241,8 @@ class _Layer:
             query = rms_norm(query, self._q_norm, eps=config.rms_norm_eps)
             key = rms_norm(key, self._k_norm, eps=config.rms_norm_eps)
         rope_and_write_kv(query, key, value, cos_sin, cache, step)
-        if asked is not None:
-            query, step = query.index_select(0, asked.rows), asked.step
+        if selection is not None:
+            query, step = query.index_select(0, selection.rows), selection.step
         attended = paged_attention(query, cache, step, self.rule)
         return self._output(attended.flatten(1))
 

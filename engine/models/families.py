@@ -64,6 +64,6 @@ _ROWS = (
 FAMILIES: Mapping[str, DecoderFamily] = MappingProxyType({row.model_type: row for row in _ROWS})
 
 
-def has(given: Given, config: Any) -> bool:
+def has(feature: Given, config: Any) -> bool:
     """Tell whether a model has a feature; `config` is transformers' configuration."""
-    return given if isinstance(given, bool) else bool(getattr(config, given, False))
+    return feature if isinstance(feature, bool) else bool(getattr(config, feature, False))

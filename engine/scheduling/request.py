@@ -85,8 +85,8 @@ class Request(NewRequest):
         cls, new: NewRequest, *, max_tokens: int, seed: int, eos_token_ids: frozenset[int], arrival: int
     ) -> Request:
         """Return the new request with what the engine resolved."""
-        asked = {field.name: getattr(new, field.name) for field in fields(NewRequest)}
-        return cls(**asked, max_tokens=max_tokens, seed=seed, eos_token_ids=eos_token_ids, arrival=arrival)
+        values = {field.name: getattr(new, field.name) for field in fields(NewRequest)}
+        return cls(**values, max_tokens=max_tokens, seed=seed, eos_token_ids=eos_token_ids, arrival=arrival)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
