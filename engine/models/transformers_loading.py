@@ -126,7 +126,7 @@ def _check_report(report: Mapping[str, Any], path: Path) -> None:
         name, shape, expected = misshapen[0]
         raise ModelLoadError(
             f"{path}: tensor {name} has shape {tuple(shape)}, {described_by(path)} has {tuple(expected)} "
-            f"({len(misshapen)} tensors do not match)."
+            f"({len(misshapen)} mismatched)."
         )
 
 

@@ -242,7 +242,7 @@ def test_missing_weights_are_named_and_not_made_up(save: Save) -> None:
 def test_weights_of_another_shape_are_named_with_both_shapes(save: Save) -> None:
     path = edit(save("gpt2"), vocab_size=100)
     with pytest.raises(
-        ModelLoadError, match=rf"{path}: tensor .*wte\.weight has shape \(200, 64\), config.json says \(100, 64\)"
+        ModelLoadError, match=rf"{path}: tensor .*wte\.weight has shape \(200, 64\), config.json has \(100, 64\)"
     ):
         load(path)
 

@@ -156,7 +156,7 @@ def test_a_folder_without_modules_is_pooled_as_the_caller_says(tmp_path: Path) -
     (tmp_path / "modules.json").unlink()
     found = Embedder(tmp_path, pooling="last_token").embed(["the sea is wide"]).vectors[0]
     assert np.abs(found - folder.by_transformers("the sea is wide")).max() < 1e-5
-    with pytest.raises(InvalidConfigError, match="give pooling as one of cls, mean, last_token"):
+    with pytest.raises(InvalidConfigError, match="set pooling to one of cls, mean, last_token"):
         Embedder(tmp_path)
     with pytest.raises(InvalidConfigError, match="pooling is 'max'"):
         Embedder(tmp_path, pooling="max")
