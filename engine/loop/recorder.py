@@ -36,8 +36,7 @@ class Recorder:
         return appended
 
     def report(self, appended: list[tuple[Sequence, TokenDelta]]) -> list[TokenDelta]:
-        """Append tokens forced by grammars and end finished sequences; return all deltas, including siblings of a
-        failure.
+        """Append tokens forced by grammars and end finished sequences; return all deltas, failed siblings included.
 
         The scheduler has already advanced past the step, so the blocks that the step filled stay findable.
         """

@@ -75,8 +75,7 @@ class CpuLayers:
     def run(
         self, forward: Forward, x: Tensor, step: PagedStep, cache: KvCache, *, num_layers: int
     ) -> tuple[Tensor, Tensor] | None:
-        """Run the first `num_layers` over x `[tokens, hidden]`; return the last one's result, valid until the next
-        call.
+        """Run the first `num_layers` over x `[tokens, hidden]`; return the last result, valid until the next call.
 
         None if the layers must be run one by one instead: for a cache dtype that compiled kernels do not read, or at an
         index out of range, which the op then reports. `forward` must be the same in all calls.

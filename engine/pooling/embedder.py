@@ -86,8 +86,7 @@ class Embedder:
         return self._tokens.whole
 
     def embed(self, texts: Iterable[str], *, dimensions: int | None = None) -> Embeddings:
-        """Embed every text; `dimensions` keeps only the first numbers of each vector and normalizes them to length 1
-        again.
+        """Embed every text; `dimensions` keeps only the first numbers of each vector, normalized to length 1.
 
         A vector depends on its text alone, except for fp32 rounding. Raises InvalidRequestError, and BrokenRowError if
         a vector has NaN or an infinity.

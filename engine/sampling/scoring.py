@@ -28,9 +28,7 @@ class PromptPart:
     """The token that follows each row."""
 
     def score(self, logits: Tensor) -> None:
-        """Append log-probabilities from `[rows, vocab]` logits to the sequence's `prompt_logprobs`; parts come in
-        order.
-        """
+        """Append log-probabilities of `[rows, vocab]` logits to the sequence's `prompt_logprobs`, part by part."""
         scores, count = self.sequence.prompt_logprobs, self.sequence.request.params.prompt_logprobs
         assert scores is not None
         assert count is not None

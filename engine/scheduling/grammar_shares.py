@@ -42,8 +42,7 @@ class GrammarShares:
         self._balances: dict[_Account, _Balance] = {}
 
     def resting(self, running: AnySequence[Sequence]) -> set[Sequence]:
-        """Return the sequences that sit out the next step: those with a grammar, from the first for which no time is
-        left.
+        """Return the sequences that sit out the next step: those with a grammar, from the first without time left.
 
         Never all that could run. A prompt continues: it has one row, and only with its last piece.
         """

@@ -152,8 +152,7 @@ class Scheduler:
         return plan
 
     def draft_room(self) -> int:
-        """Return how many drafts the next step has room for: what is left when each running sequence has its due
-        tokens.
+        """Return how many drafts the next step has room for: what the running sequences' due tokens leave.
 
         While others wait and could start, drafts get half of that.
         """

@@ -20,8 +20,7 @@ class Yielding:
         self._max_num_seqs = max_num_seqs
 
     def yield_seats(self) -> None:
-        """Preempt for the next sequence in the queue if it may take others' seats and starts in this step only that
-        way.
+        """Preempt for the next sequence in the queue if it may take others' seats and cannot start without.
 
         Sequences that wait for a prefix are skipped, like when waiting ones are scheduled; the sequence that computes
         that prefix keeps its seat.

@@ -23,8 +23,7 @@ Rounding = Callable[[Any, Any], Any]
 
 
 class RowsOut:
-    """Generate code that takes a panel's sums in fp32, a few rows at a time, and then stores them in the result's
-    dtype.
+    """Generate code that takes a panel's sums in fp32, a few rows at a time, and stores them in the result's dtype.
 
     `out` is the address of the first row's first column there, `out_bytes` the size of a number: 2 for bf16 or 4 for
     fp32, and `out_stride` counts numbers.
