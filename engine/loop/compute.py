@@ -27,7 +27,7 @@ class StepRunner(Protocol):
 
     @property
     def products(self) -> str | None:
-        """Return the name of what multiplies the model's weights; None if it was not chosen here."""
+        """Return the names of the products that multiply the model's weights; None if they were not chosen here."""
 
     @property
     def swap(self) -> SwapSpace | None:

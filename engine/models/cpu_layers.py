@@ -1,4 +1,4 @@
-"""Run all layers of a decoder in one call on a CPU. Uses that layers are alike, not what they compute."""
+"""Run all layers of a decoder in one call on a CPU. Relies only on layers being alike."""
 
 from __future__ import annotations
 

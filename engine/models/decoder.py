@@ -47,7 +47,7 @@ class Decoder:
         has_head: bool = True,
         is_shared: bool = False,
     ) -> None:
-        """Read the weights, with those of the output matrix only if `has_head`.
+        """Read the weights; those of the output matrix only with `has_head`.
 
         `is_shared`: several threads run it at once, each over a cache of its own, and therefore layer by layer.
         """

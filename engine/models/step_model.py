@@ -59,7 +59,7 @@ class StepModel(Protocol):
 
     @property
     def products(self) -> str | None:
-        """Return the name of what multiplies its weights; None if it was not chosen here."""
+        """Return the names of the products that multiply its weights; None if they were not chosen here."""
         ...
 
     def run(self, step: StepTensors, cache: KvCache, rows: Tensor) -> Tensor:

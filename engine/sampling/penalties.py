@@ -64,7 +64,7 @@ class PenaltyRows:
     said_positions: _Int64
     """Position of each of these in its sequence."""
     counted: Pairs
-    """Those of them that are output."""
+    """The ones among them that are output."""
 
     def apply(self, logits: Tensor) -> None:
         """Change `[rows, vocab]` fp32 logits in place: repetition first, then frequency and presence (as vLLM does).
