@@ -1,6 +1,6 @@
-"""Statements of SQLAlchemy that are compiled once for all engines of a process: here there is an engine for each test.
+"""A cache of compiled SQLAlchemy statements for all engines of a process, since each test has its own engine.
 
-To compile what a test sends took more than a third of its time.
+Compiling a test's statements took more than a third of its time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST = 5_000
 
 
 class _Shared(LRUCache[Any, Any]):
-    """Takes the dialect out of a key: it stands first, and all engines have one of the same kind to the same server."""
+    """Removes the dialect, the first part, from a key: all engines have equal ones for the same server."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get(key[1:], default)

@@ -1,6 +1,7 @@
-"""Real servers for the tests that need them: one throwaway Postgres, Valkey and API a session, a database a test.
+"""Real servers for tests: one temporary Postgres, Valkey and API per session, and one database per test.
 
-Imports nothing of ours at its head: the tests of `engine` and `kernels` also run where only torch and pytest are.
+Imports none of our packages at the top: the tests of `engine` and `kernels` also run where only torch and pytest are
+installed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is 
 if importlib.util.find_spec("hypothesis") is not None:
     from hypothesis import HealthCheck, settings
 
-    # How long an example takes to make up or to run depends on the machine's load, and is never what is tested.
+    # The time to generate or run an example depends on the machine's load, and is never under test.
     settings.register_profile("tokenmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("tokenmill")
 
@@ -45,19 +46,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hear interrupts: a shell lets what it starts with `&` ignore them, and so would all that tests start."""
+    """Handle interrupts: a shell lets processes that it starts with `&` ignore them, and their children would, too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(kept_results(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long modules first: towards the end the processes then have small ones to share."""
+    """Put the long modules first, so that at the end the processes share short ones."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:
-    """Have no collection of garbage walk what was loaded: with torch and SQLAlchemy it took an eighth of all time."""
+    """Exclude loaded modules from garbage collection: with torch and SQLAlchemy it took an eighth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -65,9 +66,9 @@ def pytest_collection_finish() -> None:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Make a folder in memory where there is a GiB of it: a database is copied in 0.04 s there, 0.2 s on a busy disk.
+    """Make a folder in memory if it has a free GiB: a database is copied in 0.04 s there, in 0.2 s on a busy disk.
 
-    Its path is short: a socket's has 107 bytes at most.
+    Its path is short: a socket's path has at most 107 bytes.
     """
     memory = Path("/dev/shm")
     is_roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
@@ -81,14 +82,14 @@ def _folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def memory_folder() -> Iterator[Path]:
-    """An empty folder for a stack's data, whose many small syncs a busy disk would take seconds for."""
+    """An empty folder for a stack's data, whose many small syncs would take seconds on a busy disk."""
     with _folder() as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
 def session_folder() -> Iterator[Path]:
-    """The same for what lasts as long as all tests."""
+    """The same for data that lasts as long as all tests."""
     with _folder() as folder:
         yield folder
 
@@ -119,7 +120,7 @@ def postgres_url(_postgres: Postgres) -> str:
 
 @pytest.fixture(scope="session")
 def _administration(postgres_url: str) -> Iterator[psycopg.Connection]:
-    """The connection that makes and drops databases: to open one for each would take 6 ms more, twice a test."""
+    """The connection that creates and drops databases: opening one for each would take 6 ms more, twice per test."""
     import psycopg
 
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -128,7 +129,7 @@ def _administration(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(scope="session")
 def new_database(_postgres: Postgres, _administration: psycopg.Connection) -> Callable[[], str]:
-    """Return a function that makes a migrated database and returns its URL: what module-scoped fixtures use.
+    """Return a function that makes a migrated database and returns its URL, for module-scoped fixtures.
 
     The URL is that of services, which own nothing; `tests.database_roles` has the others.
     """
@@ -157,7 +158,7 @@ def new_database(_postgres: Postgres, _administration: psycopg.Connection) -> Ca
 
 
 def _copy(administration: psycopg.Connection, template: str, name: str) -> None:
-    """Copy a database by its files: block by block through the log, as is the default, takes three times as long."""
+    """Copy a database by its files: copying block by block through the log, the default, takes three times as long."""
     from psycopg import sql
 
     copied = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
@@ -175,9 +176,9 @@ def _drop(administration: psycopg.Connection, url: str) -> None:
 def database_url(
     new_database: Callable[[], str], _administration: psycopg.Connection, request: pytest.FixtureRequest
 ) -> Iterator[str]:
-    """The URL of this test's own, migrated, empty database, as services have it.
+    """The URL of this test's own, migrated, empty database, with the login of services.
 
-    A test that is marked `changes_schema` does what no service may, and has its superuser's.
+    A test marked `changes_schema` does what services may not, and gets its superuser's URL.
     """
     url = new_database()
     is_marked = request.node.get_closest_marker("changes_schema") is not None
@@ -221,7 +222,7 @@ def valkey_url() -> Iterator[str]:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """An S3 that answers, refuses or hangs as it is told; this process finds it under `s3.url`."""
+    """An S3 that can answer, refuse or hang; this process finds it under `s3.url`."""
     from lab.s3_server import s3_server
 
     with s3_server() as server:
@@ -243,7 +244,7 @@ def deploy(
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Return a function that starts an API with the given settings, whatever its database is, and returns its URL."""
+    """Return a function that starts an API with the given settings, even without a database, and returns its URL."""
     from tests.api.deployment import serving_any
 
     with serving_any(tmp_path_factory.mktemp) as start:
@@ -258,5 +259,5 @@ def deployment(deploy: Callable[..., Deployment]) -> Deployment:
 
 @pytest.fixture(scope="session")
 def pages_deployment(deploy: Callable[..., Deployment]) -> Deployment:
-    """The API that tests of pages share: they change rows behind its back."""
+    """The API that tests of pages share: they change rows directly."""
     return deploy()

@@ -1,4 +1,4 @@
-"""URLs of a test's database for the logins that there are beside that of services."""
+"""URLs of a test's database for logins other than that of services."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _as(user: str, url: str) -> str:
 
 
 def as_superuser_do(session: Session, *statements: str) -> None:
-    """Commit what the session has, and run statements that no service may, as a test now and then has to."""
+    """Commit the session's changes, and run statements that services may not run."""
     session.commit()
     bind = session.get_bind()
     assert isinstance(bind, Engine)

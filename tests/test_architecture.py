@@ -1,4 +1,4 @@
-"""The arrows between packages and between the rooms inside them, checked on every import, late ones too."""
+"""Tests of imports between packages and between the rooms inside them, including late imports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the full name and line of every import in a file: of `from a import b`, both `a` and `a.b`."""
+    """Yield the full name and line of every import in a file: for `from a import b`, both `a` and `a.b`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         yield from ((name, getattr(node, "lineno", 0)) for name in names_in(node))
 
@@ -48,7 +48,7 @@ def names_in(node: ast.AST) -> Iterator[str]:
 
 
 def packages_of(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the top-level name and line of every import in a file, once a line."""
+    """Yield the top-level name and line of every import in a file, once per line."""
     yield from sorted({(name.partition(".")[0], line) for name, line in imports_of(path)})
 
 
@@ -62,13 +62,13 @@ def violations(package: str, forbidden: set[str]) -> list[str]:
 
 
 def room_of(module: str, package: str) -> str | None:
-    """Return the folder or file at a package's root that a full name lies in; None if it lies in none of this one's."""
+    """Return the folder or file at a package's root that contains a full name, or None if it is not in the package."""
     room = module.removeprefix(f"{package}.").partition(".")[0]
     return room if module.startswith(f"{package}.") else None
 
 
 def upward_arrows(package: str, floors: list[list[str]], root: Path = ROOT) -> list[str]:
-    """Return every import inside a package that does not lead to a lower floor, and every room that has none."""
+    """Return every import inside a package that does not lead to a lower floor, and every room without a floor."""
     floor_of = {room: number for number, rooms in enumerate(floors) for room in rooms}
     found: dict[str, None] = {}
     folder = root.joinpath(*package.split("."))
@@ -91,7 +91,7 @@ def is_room(package: Path, name: str) -> bool:
 
 
 def module_graph(root: Path) -> dict[str, set[str]]:
-    """Return which of our modules each of our modules imports."""
+    """Return the imports between our modules, by module."""
     files = {path for package in OURS for path in (root / package).rglob("*.py")}
     names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
     return {
@@ -101,7 +101,7 @@ def module_graph(root: Path) -> dict[str, set[str]]:
 
 
 def is_borrowed(node: ast.Import | ast.ImportFrom) -> bool:
-    """Tell whether an import takes something out of a test module or a conftest, relatively too."""
+    """Return whether an import takes something from a test module or a conftest, including relative imports."""
     names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
     return any(re.fullmatch(r"test_\w+|conftest", part) for name in names for part in name.split("."))
 
@@ -124,7 +124,7 @@ def file_of(module: str) -> Path | None:
 
 @cache
 def libraries_of(module: str) -> frozenset[str]:
-    """Return the top-level names of the libraries that a module loads at once, and what it imports at its top."""
+    """Return the top-level names of the libraries that a module loads on import, and its imports at the top."""
     seen, found, waiting = set[str](), set[str](), [module]
     while waiting:
         name = waiting.pop()
@@ -155,7 +155,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_no_level_of_a_package_is_a_hall_without_walls() -> None:
-    # But for migrations: they are one chain, read from its end, and it only grows.
+    # Except migrations: they are one chain, read from its end, that only grows.
     levels = {path.parent for package in OURS - {"migrations"} for path in (ROOT / package).rglob("*.py")}
     sizes = {str(level.relative_to(ROOT)): len(list(level.glob("*.py"))) for level in levels}
     assert {level: size for level, size in sizes.items() if size > MOST_MODULES} == {}
@@ -223,7 +223,7 @@ def test_only_what_puts_features_together_knows_them(package: str) -> None:
 
 
 def test_commands_and_endpoints_of_features_have_only_what_their_surface_has() -> None:
-    """Commands run where no server is installed, and pages and endpoints in no worker."""
+    """Commands run without a server installed, and pages and endpoints in no worker."""
     banned = {"commands": WEB, "http": set[str](), "pages": set[str](), "schemas": set[str]()}
     past = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
@@ -235,13 +235,13 @@ def test_commands_and_endpoints_of_features_have_only_what_their_surface_has() -
 
 
 def surface_of(path: Path) -> str:
-    """Return which surface of its feature a file is for: `http`, `schemas`, `pages`, `commands`, or another name."""
+    """Return the surface of its feature that a file is for: `http`, `schemas`, `pages`, `commands`, or another name."""
     _, *rest = path.relative_to(ROOT / "features").parts
     return rest[0].removesuffix(".py") if rest else ""
 
 
 def test_a_command_imports_late_only_what_is_slow_or_not_installed_everywhere() -> None:
-    """Other imports stand at the top of a module: `tokenmill --help` loads no module of a command."""
+    """Other imports must be at the top of a module: `tokenmill --help` loads no module of a command."""
     features = ROOT / "features"
     files = {*(ROOT / "cli").rglob("*.py"), *features.glob("*/commands.py"), *features.glob("*/commands/**/*.py")}
     files.remove(ROOT / "cli" / "main.py")  # handles Ctrl-C before it loads anything

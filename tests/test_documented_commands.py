@@ -1,4 +1,4 @@
-"""Commands that documents name can be typed: program, command and options are there. None of them is run."""
+"""Tests that commands in documents exist: program, command and options. None of them is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TREE: Any = typer.main.get_command(app)
 
 
 def commands_of(page: str) -> Iterator[str]:
-    """Yield what stands in code of a page and begins like a command."""
+    """Yield the code of a page that begins like a command."""
     text = re.sub(r"\\\n\s*", " ", (ROOT / page).read_text(encoding="utf-8"))
     fenced = re.findall(r"^```.*?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -41,14 +41,14 @@ def commands_of(page: str) -> Iterator[str]:
 def words_of(command: str) -> list[str]:
     try:
         words = shlex.split(command, comments=True)
-    except ValueError:  # an apostrophe of the sentence around it
+    except ValueError:  # an apostrophe in the surrounding sentence
         words = command.split()
     end = next((index for index, word in enumerate(words) if word in ENDS or word.endswith(";")), len(words))
     return words[:end]
 
 
 def problems(command: str) -> list[str]:
-    """Return the parts of a command that are not there."""
+    """Return the parts of a command that do not exist."""
     program, *words = words_of(command)
     if program == "bash":
         return [word for word in words[:1] if word.startswith("scripts/") and not (ROOT / word).is_file()]
@@ -71,7 +71,7 @@ def options_of(command: Any) -> set[str]:
 
 @cache
 def read_in(package: str) -> set[str]:
-    """Return the options that parsers of a package have: which of them has it is not looked at."""
+    """Return the options of all parsers in a package together."""
     if package in OTHERS_MODULES:
         return {f"-{letter}" for letter in ascii_lowercase} | {"--prefix", "--target"}
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / package).rglob("*.py"))
@@ -81,13 +81,13 @@ def read_in(package: str) -> set[str]:
 def unknown_words(command: Any, words: list[str]) -> list[str]:
     if not hasattr(command, "commands"):
         known = options_of(command)
-        if command.context_settings.get("ignore_unknown_options"):  # a benchmark reads its own, or hands them on
+        if command.context_settings.get("ignore_unknown_options"):  # a benchmark parses its own, or passes them on
             known = known | read_in("benchmarks") | read_in("lab")
             known = known | options_of(TREE.commands["extract"].commands[":documents"])
         return unknown_options(words, known)
     if not words or words[0].startswith("-"):
         return []
-    names = words[0].split("|")  # of several commands
+    names = words[0].split("|")  # the first of several commands
     if unknown := [name for name in names if name not in command.commands]:
         default = command.commands.get(":index" if "--index" in words else ":documents")
         return unknown if default is None else unknown_words(default, words)

@@ -1,4 +1,4 @@
-"""What documents and docstrings point to must be there."""
+"""Tests that the targets of references in documents and docstrings exist."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_module_that_a_docstring_names_is_there() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether it is a package, a module, or a name that its module has."""
+    """Return whether a name is a package, a module, or a member of its module."""
     path, above = ROOT.joinpath(*name.split(".")), ROOT.joinpath(*name.split(".")[:-1])
     if path.is_dir() or path.with_suffix(".py").is_file():
         return True

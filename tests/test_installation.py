@@ -1,6 +1,6 @@
-"""The wheel as a user has it: one name in the environment, and every process of ours finds our packages.
+"""Tests of the installed wheel: one name in the environment, and every process of ours finds our packages.
 
-All is tried in a folder that has packages of the same names, which is first on PYTHONPATH. The checkout is on no path.
+All run in a folder with packages of the same names, which is first on PYTHONPATH. The checkout is on no path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ sys.modules["lab"] = ModuleType("lab")
 sys.modules["lab"].__path__ = [{str(ROOT / "lab")!r}]
 from lab.no_compute.engine import EchoEngine as build_engine
 """
-"""An engine that computes nothing: kernels would be compiled for a minute. Its process is the real one."""
+"""An engine that computes nothing: compiling kernels would take a minute. Its process is the real one."""
 SITE_CUSTOMIZE = """
 import sys
 from importlib.util import spec_from_file_location
@@ -49,13 +49,13 @@ class Finder:
 if "engine.process.child" in sys.orig_argv:
     sys.meta_path.insert(0, Finder)
 """
-"""Python imports this at its start: what the engine's process loads is replaced."""
+"""Imported by Python at startup: replaces what the engine's process loads."""
 NO_COMPUTE = {"NO_COMPUTE_STEP_SECONDS": "0", "NO_COMPUTE_TOKENS_A_STEP": "1000", "NO_COMPUTE_SEATS": "8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """A virtual environment with the wheel, and a project with packages that are called like ours."""
+    """A virtual environment with the wheel, and a project with packages that have our names."""
 
     python: Path
     project: Path
@@ -66,7 +66,7 @@ class Installation:
         return found
 
     def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the project; `tokenmill` is the one that is installed."""
+        """Run a command in the project; `tokenmill` is the installed one."""
         program, *arguments = command
         own = {name: value for name, value in os.environ.items() if not name.startswith(("TOKENMILL_", "PYTHON"))}
         return subprocess.run(
@@ -80,7 +80,7 @@ class Installation:
         )
 
     def run_script(self, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run Python that has loaded all of the project's packages first."""
+        """Run Python code after loading all of the project's packages."""
         path = self.project / "script.py"
         path.write_text(f"import sys\nsys.has_packages_of_these_names = True\nimport {', '.join(INSIDE)}\n{script}")
         return self.run("python", path, **variables)
@@ -109,7 +109,7 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
         wheel,
     ]
     subprocess.run([sys.executable, "-m", "pip", "--python", made.python, *install], check=True)
-    # As a line of a .pth file: those that lie there are not read, so that the checkout does not come onto the path.
+    # A line in a .pth file: .pth files in the added folder are not processed, so the checkout stays off the path.
     (made.site_packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for name in (*INSIDE, "lab"):
         (made.project / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What goes into the wheel and into docker-compose.yml, and the name `kernels`, which transformers looks for too."""
+"""Tests of the wheel, of docker-compose.yml, and of the name `kernels`, which transformers uses, too."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ PASSWORDS = {"POSTGRES_PASSWORD", "POSTGRES_SERVICE_PASSWORD", "POSTGRES_PREPARE
 
 
 def test_a_container_has_the_password_of_its_own_database_role_alone(services: dict[str, Any]) -> None:
-    """.env reaches all of them, so what it has is set anew in each."""
+    """.env reaches all containers, so each overrides its values."""
     expected = {"migrate": {"", "SERVICE_", "PREPARE_"}, "postgres": {""}, "redis": set(), "prepare": {"PREPARE_"}}
     for name, service in services.items():
         given = service.get("environment", {})
@@ -123,7 +123,7 @@ def test_the_brokers_password_is_asked_for_and_stands_in_no_arguments(services: 
 
 
 def ask(process: subprocess.Popen[bytes], address: Path, said: bytes) -> bytes:
-    """Return what a server that may yet have to start answers."""
+    """Return the answer of a server that may still be starting."""
     while process.poll() is None:
         with socket.socket(socket.AF_UNIX) as connection:
             try:
@@ -139,13 +139,13 @@ def ask(process: subprocess.Popen[bytes], address: Path, said: bytes) -> bytes:
 def test_a_prepare_worker_writes_what_it_has_prepared_alone(services: dict[str, Any]) -> None:
     root = "/var/lib/tokenmill/objects"
     assert services["prepare"]["volumes"] == [f"objects:{root}:ro", f"prepared:{root}/{PREFIX}"]
-    for name in ("migrate", "api", "control"):  # whoever makes, reads and deletes such objects has them there, too
+    for name in ("migrate", "api", "control"):  # services that create, read and delete such objects mount them, too
         assert services[name]["volumes"] == [f"objects:{root}", f"prepared:{root}/{PREFIX}"], name
     assert f"{root}/{PREFIX}" in (ROOT / "deploy" / "Dockerfile").read_text(), "else a new volume is root's"
 
 
 def test_the_image_has_the_extras_of_a_checkout() -> None:
-    """Without `documents` prepare workers ended at once, and started anew for ever."""
+    """Without `documents` prepare workers exited at once, and were restarted forever."""
     checkout = re.findall(r"'\.\[(.*)\]'", (ROOT / "scripts" / "setup").read_text())
     image = re.findall(r"list-packages (.*) \$\{gpu", (ROOT / "deploy" / "Dockerfile").read_text())
     assert set(image[0].split()) == set(checkout[0].split(",")) - {"dev"}

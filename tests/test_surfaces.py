@@ -1,4 +1,4 @@
-"""Each surface of the service loads its own parts of the features, and none of the others' libraries."""
+"""Tests that each surface of the service loads only its own parts of the features, and no library of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADED = {
     "a prepare worker": ("import workers.preparing.main", {WEB, TENSORS}),
     "migrations": ("from features import load_tables; load_tables()", {WEB, QUEUE, TENSORS}),
 }
-"""By surface: what its process imports, and the libraries that it must not have."""
+"""By surface: the imports of its process, and the libraries that it must not load."""
 
 
 @pytest.mark.parametrize("surface", list(LOADED))
@@ -45,7 +45,7 @@ def test_commands_of_features_load_where_no_server_is_installed() -> None:
 
 
 def loaded_by(program: str, libraries: set[str]) -> list[str]:
-    """Return which of these libraries a process has loaded after a program."""
+    """Return which of these libraries a program has loaded."""
     program = f"{program}\nimport sys\nprint(*sorted(set({sorted(libraries)!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split()

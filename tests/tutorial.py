@@ -1,6 +1,7 @@
-"""Runs a page of docs/tutorials as its reader does: `tokenmill up` in one terminal, all else in a second one.
+"""Runs a page of docs/tutorials as a reader would: `tokenmill up` in one terminal, everything else in a second one.
 
-A block of `bash` is typed; the block of `text` below it is what the terminal shows then, where `…` stands for anything.
+A block of `bash` is typed; the block of `text` below it is the terminal's expected output, in which `…` stands for
+anything.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DONE = "--- done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A block of commands, and what the page shows below it."""
+    """A block of commands, and the output that the page shows below it."""
 
     commands: str
     shown: str | None
@@ -33,7 +34,7 @@ def steps(page: Path) -> Iterator[Step]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether a page may show `shown` for what was printed, which has a tab where a terminal's columns are aligned."""
+    """Return whether a page may show `shown` for a printed text, which has a tab where a terminal aligns columns."""
     pattern = ".*?".join(re.escape(_plain(part)) for part in shown.strip().split("…"))
     return re.fullmatch(pattern, _plain(printed.strip()), re.DOTALL) is not None
 
@@ -43,7 +44,7 @@ def _plain(text: str) -> str:
 
 
 class Terminal:
-    """A shell that stays open: what one block sets, the next ones have."""
+    """A shell that stays open: later blocks keep the state of earlier ones."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._shell = subprocess.Popen(
@@ -53,7 +54,7 @@ class Terminal:
         )  # fmt: skip
 
     def run(self, commands: str) -> tuple[str, int]:
-        """Type a block; return what it printed and the status of its last command."""
+        """Type a block; return its output and the status of its last command."""
         self.send(f"{commands.rstrip()}\nprintf '\\n%s %d\\n' '{_DONE}' $?")
         printed = ""
         while not (line := self._read_line()).startswith(_DONE):

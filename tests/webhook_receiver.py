@@ -1,4 +1,4 @@
-"""A real HTTP server of this machine that webhooks are sent to, and that answers as a test wants."""
+"""A real local HTTP server that receives webhooks and answers as a test configures it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCAL = "127.0.0.1/32"
 class Received:
     path: str
     headers: dict[str, str]
-    """By their names in small letters."""
+    """By their lower-case names."""
     body: bytes
 
 
@@ -34,7 +34,7 @@ class Receiver:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Wait until something holds that changes with requests."""
+        """Wait until a condition holds that changes with requests."""
         with self.changed:
             assert self.changed.wait_for(is_there, 30), self.received
 
@@ -62,7 +62,7 @@ def receiving(*, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
                 else:
                     self.send(*answer)
             except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True  # the sender went away
+                self.close_connection = True  # the sender has gone
             finally:
                 with receiver.changed:
                     receiver.at_once[self.path] -= 1
@@ -81,7 +81,7 @@ def receiving(*, tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            """A test of TLS breaks connections off."""
+            """A test of TLS breaks connections."""
 
     server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:

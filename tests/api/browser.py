@@ -1,4 +1,4 @@
-"""A browser at one site, as far as HTTP goes: it keeps the cookie, and says where its requests come from."""
+"""A browser at one site, as an HTTP client: it keeps cookies and reports its requests' origin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 
 
 class Browser(httpx.Client):
-    """Signed in, it stands for a key."""
+    """Acts for a key once signed in."""
 
     def sign_in(self, key: str) -> httpx.Response:
         return self.post("/sign-in", data={"key": key}, headers={"sec-fetch-site": "same-origin"})
@@ -26,7 +26,7 @@ class Browser(httpx.Client):
         return self.request(method, path, headers={"x-csrf-token": self.token()}, **options)
 
     def events(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield what an open page is told."""
+        """Yield the messages that an open page receives."""
         with self.stream("GET", path) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             for line in answer.iter_lines():

@@ -1,4 +1,4 @@
-"""What all tests of the API may ask for."""
+"""Fixtures of all tests of the API."""
 
 from __future__ import annotations
 

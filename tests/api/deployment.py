@@ -1,4 +1,4 @@
-"""The API on a real socket: who starts it, and what a test may want to look at behind it."""
+"""The API on a real socket, with access to the parts behind it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serving(settings: Settings) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One running API with what a test may want to look at behind it."""
+    """One running API, with access to the parts behind it."""
 
     url: str
     settings: Settings
@@ -56,7 +56,7 @@ class Deployment:
             return create_key(session, tenant.id)[1]
 
     def object_names(self) -> set[str]:
-        """Name the objects in the store, unfinished ones too, but for the one that says whose it is."""
+        """Return the names of the objects in the store, including unfinished ones but not the ownership marker."""
         names = {str(path.relative_to(self.objects)) for path in self.objects.rglob("*") if path.is_file()}
         return names - {MARKER}
 
@@ -86,7 +86,7 @@ def deploying(
 
 @contextmanager
 def serving_any(new_folder: Callable[[str], Path]) -> Iterator[Callable[..., str]]:
-    """Yield a function that starts an API with the given settings, whatever its database is, and returns its URL."""
+    """Yield a function that starts an API with the given settings, even without a database, and returns its URL."""
     with ExitStack() as stack:
 
         def start(**overrides: Any) -> str:

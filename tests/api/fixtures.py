@@ -1,4 +1,4 @@
-"""The official client, and a plain one, pointed at a real API. Every test has tenants of its own."""
+"""The official client, and a plain one, connected to a real API. Every test has its own tenants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.api.deployment import MODEL, Deployment, witnesses
 
 @pytest.fixture(autouse=True)
 def every_answer_is_documented() -> Iterator[None]:
-    """Fail a test whose calls were answered with something that /openapi.json does not have."""
+    """Fail a test if one of its calls got an answer that /openapi.json does not document."""
     yield
     surprises = [surprise for witness in witnesses for surprise in witness.surprises]
     for witness in witnesses:
@@ -39,13 +39,13 @@ def client(new_client: Callable[..., OpenAI]) -> OpenAI:
 
 @pytest.fixture
 def stored_objects(deployment: Deployment) -> Callable[[], set[str]]:
-    """Return a function that names the objects in the store, unfinished ones too."""
+    """Return a function that names the objects in the store, including unfinished ones."""
     return deployment.object_names
 
 
 @pytest.fixture
 def http(deployment: Deployment) -> Iterator[httpx.Client]:
-    """A plain client for what the official one cannot send; it has a key of its own tenant."""
+    """A plain client for requests that the official one cannot send; it has a key of its own tenant."""
     headers = {"Authorization": f"Bearer {deployment.new_key()}"}
     with httpx.Client(base_url=deployment.url, headers=headers, timeout=20) as plain:
         yield plain

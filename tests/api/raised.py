@@ -1,7 +1,7 @@
-"""Which of the domain's errors a function may raise, as far as its source says: what it makes, calls and depends on.
+"""The domain's errors that a function may raise, according to its source: from what it creates, calls and depends on.
 
-Names are followed through imports of `api`, `features` and `jobs`; of a class that is made, or named in a call, every
-method counts. Methods of what a function is handed are not followed.
+Names are followed through imports of `api`, `features` and `jobs`; for a class that is created, or named in a call,
+every method counts. Methods of a function's arguments are not followed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
 
 class Module:
-    """What a file defines at its top, and imports anywhere."""
+    """The definitions at the top of a file, and all its imports."""
 
     def __init__(self, path: Path) -> None:
         self.imports: dict[str, Name] = {}
@@ -57,7 +57,7 @@ def _module(name: str) -> Module | None:
 
 
 def _followed(name: Name) -> Name | None:
-    """Return where an imported name is defined; None where that is not ours."""
+    """Return where an imported name is defined, or None if that is not ours."""
     if _module(f"{name.module}.{name.name}") is not None:
         return Name(f"{name.module}.{name.name}", "")
     module = _module(name.module)
@@ -69,7 +69,7 @@ def _followed(name: Name) -> Name | None:
 
 
 def _resolved(node: ast.expr, within: str) -> Name | None:
-    """Return what an expression of a module names; of a class's attribute the class."""
+    """Return the name for an expression in a module; for a class's attribute the class."""
     if isinstance(node, ast.Name):
         return _followed(Name(within, node.id))
     if not isinstance(node, ast.Attribute) or (owner := _resolved(node.value, within)) is None:
@@ -89,7 +89,7 @@ def _error_of(node: ast.expr, within: str) -> type[TokenmillError] | None:
 
 
 class _Reader(ast.NodeVisitor):
-    """Notes which errors a piece of code makes, and what it uses, with the errors that are caught there."""
+    """Collects the errors that a piece of code creates and the names it uses, with the errors caught there."""
 
     def __init__(self, module: str) -> None:
         self.made: set[type[TokenmillError]] = set()

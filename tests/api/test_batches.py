@@ -1,4 +1,4 @@
-"""Batches through the official client: submit, look, list, cancel, retries, and every refusal with its code."""
+"""Tests of batches through the official client: submit, read, list, cancel, retries, and the code of every refusal."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_batch_whose_model_no_worker_serves_says_so_until_one_does(
     assert reason.startswith("waiting_budget: the batch continues when there is room for 700 tokens, and ")
     with Session(deployment.engine) as session, session.begin():
         budgets.set_limit(session, session.get_one(BatchRow, batch_id).tenant_id, None)
-    client.batches.cancel(batch_id)  # its chunk would be the next to be claimed in the tests that follow
+    client.batches.cancel(batch_id)  # its chunk would be the next to be claimed in later tests
 
 
 def test_the_client_pages_through_all_batches_newest_first(client: OpenAI, submit: Submit) -> None:
@@ -257,7 +257,7 @@ class LosesFirstAnswer(httpx.HTTPTransport):
 
 def test_a_create_whose_first_answer_is_lost_makes_one_batch(deployment: Any, submit: Submit) -> None:
     transport = LosesFirstAnswer()
-    http_client: Any = httpx.Client(transport=transport)  # the client declares another package's of the same form
+    http_client: Any = httpx.Client(transport=transport)  # the client declares an equal type of another package
     with OpenAI(
         base_url=f"{deployment.url}/v1",
         api_key=deployment.new_key(),
@@ -338,7 +338,7 @@ def test_a_wrong_header_is_refused_by_name(client: OpenAI, submit: Submit, heade
 
 
 def test_batches_of_many_clients_at_once_are_all_accepted(client: OpenAI, submit: Submit) -> None:
-    """More requests at once than connections in the pool and threads of the server: none may starve another."""
+    """More concurrent requests than connections in the pool and threads of the server: none may starve another."""
     file_id = submit(client).input_file_id
 
     def create(number: int) -> str:

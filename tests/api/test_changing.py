@@ -1,4 +1,4 @@
-"""Another class or window for a batch that waits or runs: whose turn it then is, and every refusal."""
+"""Tests of changing the class or window of a batch that waits or runs: its new turn, and every refusal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_waiting_batch_moves_to_another_class_with_its_chunks(
 
 
 def share(session: Session, batch_id: str) -> float:
-    """Return the virtual time that a batch's tenant has in the class of normal work."""
+    """Return the virtual time of a batch's tenant in the class of normal work."""
     query = text("""
         SELECT virtual_time FROM fair_share JOIN batch USING (tenant_id)
         WHERE batch.id = :id AND fair_share.priority = 'normal'

@@ -1,4 +1,4 @@
-"""What was decided about a batch, as its owner reads it, and how much of it is kept."""
+"""Tests of a batch's decisions as read by its owner, and of their retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many send at once, or half, waits for itself: turns, bodies and bytes of a tenant, and those of strangers."""
+"""Tests of admission: concurrent and incomplete requests of a tenant, or of strangers, wait for their own limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HALF = "POST /v1/batches HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncont
 
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Any]) -> Any:
-    """No broker answers it: buckets are the process's own."""
+    """Without a broker: buckets are the process's own."""
     return deploy(tenant_bytes_per_minute=200_000)
 
 
@@ -41,7 +41,7 @@ def num_waiting(deployment: Any) -> int:
 
 
 def begin_bodies(deployment: Any, stack: ExitStack, key: str, *, number: int, size: int) -> list[socket.socket]:
-    """Send the heads of as many requests, and a byte of each body."""
+    """Send the heads of `number` requests, and a byte of each body."""
     url, sockets = httpx.URL(deployment.url), []
     for _ in range(number):
         one = stack.enter_context(socket.create_connection((url.host, url.port), timeout=60))

@@ -1,4 +1,4 @@
-"""What a batch would take, told before it is submitted, of a file and of requests."""
+"""Tests of a batch's estimate before its submission, for a file and for requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODEL = "org/priced"
 
 @pytest.fixture(scope="module", autouse=True)
 def priced(deployment: Any) -> Iterator[None]:
-    """A model with prices, which the tests of other modules know nothing of."""
+    """A model with prices that tests of other modules do not use."""
     with Session(deployment.engine) as session, session.begin():
         served_models.add_model(session, MODEL, "/models/p", input_price_picos=1_000_000, output_price_picos=3_000_000)
     yield
@@ -37,7 +37,7 @@ def priced(deployment: Any) -> Iterator[None]:
 
 @pytest.fixture
 def worker(deployment: Any) -> Iterator[None]:
-    """A live worker of the model that does 50 tokens/s, and lines that use half of what is estimated."""
+    """A live worker of the model that generates 50 tokens/s, and lines that use half of their estimates."""
     with Session(deployment.engine) as session, session.begin():
         fleet.register(session, worker_id="priced", model=MODEL, max_chunks=1, max_model_len=64)
         session.execute(
@@ -82,7 +82,8 @@ def test_a_file_is_estimated_and_its_bad_lines_are_listed(
     assert (found["object"], found["model"], found["requests"]) == ("estimate", MODEL, 101)
     assert (found["checked_lines"], found["invalid_lines"]) == (101, 1)
     assert [error["code"] for error in found["errors"]["data"]] == ["invalid_json_line"]
-    # 8 tokens of a prompt, 8 of a message, 2 of "hello" for each line; the bad one by its bytes, and 1,024 by default.
+    # 8 tokens of a prompt, 8 of a message, 2 of "hello" for each line; the invalid one by its bytes, and 1,024 by
+    # default.
     assert (found["input_tokens"], found["output_tokens"]) == (100 * 18 + 2, 100 * 8 + 1024)
     assert found["cost_micros"] == found["input_tokens"] + 3 * found["output_tokens"]
     assert "±40 %" in found["tokens_basis"]

@@ -1,4 +1,4 @@
-"""A batch's events as they are read from a real socket."""
+"""Tests of a batch's events on a real socket."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _parsed(lines: Iterator[str]) -> Iterator[dict[str, str]]:
 
 
 def next_batch(events: Iterator[dict[str, str]]) -> tuple[str, dict[str, Any]]:
-    """Return the next event's id and data; comments are passed over."""
+    """Return the next event's id and data; comments are skipped."""
     event = next(event for event in events if "data" in event)
     assert event["event"] == "batch"
     return event["id"], json.loads(event["data"])
@@ -132,7 +132,7 @@ def test_many_watchers_hold_no_connection_and_share_one_look(
         streams = [stack.enter_context(reading(owner, batch_id)) for _ in range(12)]
         for events in streams:
             next_batch(events)
-        validate(few, batch_id)  # and other requests are answered meanwhile
+        validate(few, batch_id)  # other requests are answered meanwhile
         for events in streams:
             assert next_batch(events)[1]["status"] == "in_progress"
         assert owner.batches.retrieve(batch_id).status == "in_progress"
@@ -150,7 +150,7 @@ def test_a_tenant_reads_only_so_many_at_once(
         next_batch(two)
         refused = httpx.get(url, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "streams_exceeded")
-    # Both readers have gone: the server hears of it, and there is room again.
+    # Both readers have gone: the server notices it, and there is room again.
     for _ in range(500):
         with httpx.stream("GET", url, headers=headers, timeout=30) as answer:
             if answer.status_code == 200:

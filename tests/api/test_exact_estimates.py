@@ -1,4 +1,4 @@
-"""Estimates that a worker of the model has counted: asked for, looked at, and whose they are."""
+"""Tests of estimates counted by a worker of the model: requested, read, and owned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBLEM = {"code": "context_length_exceeded", "message": "too long", "param": "b
 
 @pytest.fixture(scope="module", autouse=True)
 def priced(deployment: Any) -> Iterator[None]:
-    """A model with prices, which the tests of other modules know nothing of."""
+    """A model with prices that tests of other modules do not use."""
     with Session(deployment.engine) as session, session.begin():
         served_models.add_model(session, MODEL, "/models/p", input_price_picos=1_000_000, output_price_picos=3_000_000)
     yield
@@ -57,7 +57,7 @@ def look(client: OpenAI, estimate_id: str) -> dict[str, Any]:
 
 
 def count(deployment: Any, *, num_lines: int, is_whole: bool, listed: list[dict[str, Any]]) -> None:
-    """Take a turn in a worker's place, at 10 tokens a prompt and 3 an answer."""
+    """Count as a worker would, at 10 tokens per prompt and 3 per answer."""
     with Session(deployment.engine) as session, session.begin():
         claimed = exact_counts.claim(session, model=MODEL, lease=timedelta(minutes=1))
         assert claimed is not None

@@ -1,4 +1,4 @@
-"""Files through the official client: every call of the contract, and what goes wrong."""
+"""Tests of files through the official client: every call, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`after` through the API: what may be named, and how a batch that waits and one that fails look to their owner."""
+"""Tests of `after` in the API: which batches it accepts, and how waiting and failing batches appear to their owner."""
 
 from __future__ import annotations
 

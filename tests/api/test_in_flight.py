@@ -1,4 +1,4 @@
-"""What is costly to answer: a tenant has a few of these under way at once, however many it sends."""
+"""Tests of costly requests: a tenant has only a few in flight, however many it sends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_estimates_of_all_tenants_share_a_few_threads(
 def test_a_tenant_has_two_inputs_of_retries_made_at_once_and_uploads_go_on(
     client: OpenAI, deployment: Any, input_lines: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may be gigabytes: a third waits its turn, and none of them holds a thread of an upload."""
+    """Each may be gigabytes: a third waits, and none of them holds a thread of an upload."""
     batches = []
     for number in range(3):
         file = client.files.create(file=("in.jsonl", input_lines(2)), purpose="batch")

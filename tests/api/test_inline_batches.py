@@ -1,4 +1,4 @@
-"""Batches whose requests come with the call: the file that is made of them, its bounds, and what is refused."""
+"""Tests of batches whose requests come with the call: the file made of them, its limits, and refusals."""
 
 from __future__ import annotations
 

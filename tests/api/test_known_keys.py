@@ -1,4 +1,4 @@
-"""Whose keys are, kept for two seconds: all that a lookup and a notification may do, over a real Postgres."""
+"""Tests of the cache of keys, kept for two seconds: lookups and notifications over a real Postgres."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def maker(engine: Engine) -> sessionmaker[Session]:
 
 @pytest.fixture
 def num_looks(engine: Engine) -> Iterator[list[str]]:
-    """One entry for each query that looked keys up."""
+    """One entry for each query that looked up keys."""
     looks: list[str] = []
 
     def note(_c: Any, _r: Any, statement: str, *_: Any) -> None:
@@ -72,7 +72,7 @@ def new_key(maker: sessionmaker[Session], name: str) -> tuple[str, str]:
 
 
 def run(keys: KnownKeys, steps: Callable[[], Awaitable[None]], *, hears: str | None = None) -> None:
-    """Run steps while keys are looked up, and changes are heard of the database with the URL `hears`."""
+    """Run steps while keys are looked up, and changes are received from the database with the URL `hears`."""
 
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
@@ -134,7 +134,7 @@ def test_hashes_that_wait_are_looked_up_in_one_query(maker: sessionmaker[Session
 
 @pytest.mark.parametrize("change", ["revoke", "rotate"])
 def test_a_notification_ends_what_is_kept(maker: sessionmaker[Session], url: str, change: str) -> None:
-    clock = Clock()  # which stands still: only a notification can end it
+    clock = Clock()  # stands still: only a notification can end it
     keys = KnownKeys(maker, monotonic=clock)
     key_id, key_hash = new_key(maker, change)
 

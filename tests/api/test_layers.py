@@ -1,4 +1,4 @@
-"""The layers around every endpoint, on a small app of their own that needs no database."""
+"""Tests of the middleware around every endpoint, on a small app that needs no database."""
 
 from __future__ import annotations
 

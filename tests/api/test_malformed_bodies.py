@@ -1,4 +1,4 @@
-"""Chunked bodies that are none, on raw sockets: what they are answered and what they leave in the log."""
+"""Tests of malformed chunked bodies on raw sockets: the answers and the log entries."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def strangers_url(serve: Callable[..., str]) -> str:
-    """The URL of a server whose database nobody reaches."""
+    """The URL of a server whose database is unreachable."""
     return serve(database_url="postgresql://nobody@127.0.0.1:1/nothing")
 
 
 def statuses(url: str, *pieces: bytes) -> list[int]:
-    """Send pieces, each once something came back for the one before; return what is answered until the close."""
+    """Send pieces, each after an answer to the previous one; return the statuses until the connection closes."""
     address = httpx.URL(url)
     answer = b""
     with socket.create_connection((address.host, address.port or 0), timeout=GUARD_SECONDS) as connection:
@@ -47,15 +47,15 @@ def statuses(url: str, *pieces: bytes) -> list[int]:
                 connection.sendall(piece)
             while part := connection.recv(65536):
                 answer += part
-        except ConnectionError:  # closed before all was sent
+        except ConnectionError:  # closed before everything was sent
             pass
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", answer)]
 
 
 def assert_one_line(caplog: pytest.LogCaptureFixture, url: str, *, path: str) -> None:
-    """Hold what a request left in the log, beside the entry that every request has."""
+    """Check that a request left one line in the log, besides its regular entry."""
     wait_until(lambda: any(is_entry(record, path) for record in caplog.records))
-    httpx.get(f"{url}/healthz")  # the server is done with what came before
+    httpx.get(f"{url}/healthz")  # the server has finished the previous requests
     ours = [record for record in caplog.records if record.name.startswith(CAUSED_BY_PEERS)]
     others = [record for record in ours if not is_entry(record, path)]
     assert [record.name for record in others] == ["uvicorn.error"]

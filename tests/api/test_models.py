@@ -1,4 +1,4 @@
-"""Models and keys through the official client."""
+"""Tests of models and keys through the official client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.tables import Worker
 
 def test_models_are_listed_and_found_by_a_name_with_a_slash(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["org/tiny"]
-    model = client.models.retrieve("org/tiny")  # travels as org%2Ftiny
+    model = client.models.retrieve("org/tiny")  # sent as org%2Ftiny
     assert (model.id, model.object, model.owned_by) == ("org/tiny", "model", "tokenmill")
 
 

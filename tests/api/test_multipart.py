@@ -1,4 +1,4 @@
-"""The upload form's reader, fed in pieces of every size."""
+"""Tests of the upload form's reader, fed with pieces of every size."""
 
 from __future__ import annotations
 

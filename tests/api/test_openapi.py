@@ -1,4 +1,4 @@
-"""What /openapi.json says of the API, and that its answers are as it says."""
+"""Tests of /openapi.json, and that the API's answers match it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_operations_have_openais_names_and_the_failures_that_any_request_may_mee
 
 
 def endpoints() -> Iterator[tuple[str, list[Name]]]:
-    """Yield each operation's id with its endpoint and what stands before it."""
+    """Yield each operation's id with its endpoint and dependencies."""
     modules = [
         importlib.import_module(module.name)
         for package in (api, features)
@@ -120,13 +120,13 @@ def endpoints() -> Iterator[tuple[str, list[Name]]]:
 
 
 NOT_RAISED = {
-    ("createExtraction", 410),  # workers read the examples that may be gone, by another method of the same class
-    ("createOperatorKey", 404),  # of no tenant, which is not looked for
-    ("createTenant", 404),  # the budget of a tenant that is there, or was just made
+    ("createExtraction", 410),  # workers read the examples, which may be gone, through another method of the same class
+    ("createOperatorKey", 404),  # of no tenant, so none is looked up
+    ("createTenant", 404),  # the budget of a tenant that exists, or was just made
     ("listTenants", 404),
     ("readQuota", 404),
 }
-"""What the source says and no request meets."""
+"""Errors in the source that no request gets."""
 
 
 def test_every_error_that_an_endpoint_may_raise_is_foreseen(witness: Witness) -> None:
@@ -137,7 +137,8 @@ def test_every_error_that_an_endpoint_may_raise_is_foreseen(witness: Witness) ->
         for error in raised_by(*calls)
         if str(error.status) not in foreseen[name]
     }
-    without_a_tenant = {(name, 429) for name, scope in SCOPES.items() if scope is Scope.ADMIN}  # who has the rates
+    # rates belong to tenants
+    without_a_tenant = {(name, 429) for name, scope in SCOPES.items() if scope is Scope.ADMIN}
     assert missing - without_a_tenant == NOT_RAISED
 
 
@@ -185,7 +186,8 @@ def test_every_answer_and_every_field_of_an_answer_is_always_there(witness: Witn
     schemas = witness.schema["components"]["schemas"]
     sent = {name: schema for name, schema in schemas.items() if schema["type"] == "object" and name not in REQUESTS}
     missing = {name: schema["properties"].keys() - schema["required"] for name, schema in sent.items()}
-    as_in_the_file = {"RecordLine": {"item_changes"}}  # a record is the line of the output file where nothing changed
+    # a record equals the line of the output file if nothing has changed
+    as_in_the_file = {"RecordLine": {"item_changes"}}
     assert {name: fields for name, fields in missing.items() if fields} == as_in_the_file
     for _, operation in operations(witness.schema):
         assert all("x-request-id" in answer["headers"] for answer in operation["responses"].values())

@@ -1,4 +1,4 @@
-"""The process that parses large bodies: it answers, refuses, dies, hangs, and is started anew."""
+"""Tests of the process that parses large bodies: it answers, refuses, dies, hangs, and is restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that come in parts, through the official client: in any order, beside one another, and only once a file."""
+"""Tests of files uploaded in parts, through the official client: in any order, concurrently, and only once per file."""
 
 from __future__ import annotations
 

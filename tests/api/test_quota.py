@@ -1,4 +1,4 @@
-"""`/v1/quota` of a served API: what is left of budgets and limits."""
+"""Tests of `/v1/quota`: the remainders of budgets and limits."""
 
 from __future__ import annotations
 

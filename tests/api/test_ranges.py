@@ -1,4 +1,4 @@
-"""The Range header of RFC 9110, by its own examples and at its edges."""
+"""Tests of the Range header of RFC 9110: its own examples and edge cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and what is done at once, over a real Valkey, and without one."""
+"""Tests of rates and concurrency limits, over a real Valkey and without one."""
 
 from __future__ import annotations
 

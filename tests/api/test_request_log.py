@@ -1,4 +1,4 @@
-"""What the API writes to its log: one JSON object a line, of the real role in a process of its own."""
+"""Tests of the API's log: one JSON object per line, written by the real role in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Answer(Protocol):
-    """What the clients' answers have in common."""
+    """The interface that the clients' answers share."""
 
     @property
     def headers(self) -> Mapping[str, str]: ...
@@ -45,11 +45,11 @@ class Role:
     log: Path
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return what has been written; a line that is no JSON object fails the test."""
+        """Return the entries so far; a line that is not a JSON object fails the test."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def entry_of(self, answer: Answer) -> dict[str, Any]:
-        """Return the entry of a request, which is written once it is answered."""
+        """Return the entry of a request, which is written after its answer."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             for entry in self.entries():

@@ -1,4 +1,4 @@
-"""What a client sees while a batch runs and at its end; this file plays the workers' part through `jobs`."""
+"""Tests of what a client sees while a batch runs and at its end; this file acts as the workers through `jobs`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def validate(deployment: Any, batch_id: str) -> None:
 
 
 class Worker:
-    """Claims the one chunk of a batch and answers its lines: even ones well, odd ones with an error."""
+    """Claims the only chunk of a batch and answers its lines: even ones successfully, odd ones with an error."""
 
     def __init__(self, deployment: Any, batch_id: str) -> None:
         self.deployment, self.batch_id = deployment, batch_id
@@ -118,7 +118,7 @@ def test_results_that_are_kept_no_longer_are_gone_and_the_answer_names_the_files
     worker.answer(0, 1, 2, 3)
     worker.finish()
     with Session(deployment.engine) as session, session.begin():
-        # By hand: the service itself keeps a day on which a batch of another test still runs.
+        # Directly: the service itself keeps a day with a batch of another test that still runs.
         created = client.batches.retrieve(batch_id).created_at
         drop_partition(session, datetime.fromtimestamp(created, UTC).date())
     with pytest.raises(openai.APIStatusError) as caught:
@@ -173,7 +173,7 @@ def test_a_deleted_batch_is_gone_with_its_files_and_their_objects(
     assert [found.id for found in client.batches.list().data] == []
     assert client.files.retrieve(batch.input_file_id), "other batches may read it"
     deadline = time.monotonic() + 60
-    while len(before - deployment.object_names()) != 2:  # they go after the answer
+    while len(before - deployment.object_names()) != 2:  # they are deleted after the answer
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""The failed lines of a batch once more: which they are, of what, and every reason why not."""
+"""Tests of retries of a batch's failed lines: which lines, from which file, and every refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Submit = Callable[..., Batch]
 
 @pytest.fixture
 def submit(client: OpenAI, input_lines: Callable[..., bytes]) -> Submit:
-    """Upload lines, four good ones where none are given, and make a batch of them."""
+    """Upload lines, by default four valid ones, and make a batch of them."""
 
     def upload_and_create(content: bytes | None = None, **options: Any) -> Batch:
         file = client.files.create(file=("in.jsonl", content or input_lines(4)), purpose="batch")

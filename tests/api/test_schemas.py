@@ -1,4 +1,4 @@
-"""The objects of the wire: what the official client reads, and the bytes that are sent."""
+"""Tests of the wire's objects: as read by the official client, and as bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 1767323045
 
 
 def a_batch(**columns: Any) -> Batch:
-    """Return a new batch as Postgres returns it, without one; keywords override its columns."""
+    """Return a new batch as Postgres would, without Postgres; keywords override its columns."""
     counts = ("num_unlisted_errors", "num_requests", "num_completed", "num_failed", "num_truncated", "input_tokens")
     zeros = dict.fromkeys((*counts, "cached_tokens", "output_tokens", "cost_picos"), 0)
     texts = {"endpoint": "/v1/completions", "completion_window": "24h", "priority": "normal", "invalid_lines": "fail"}
@@ -104,7 +104,7 @@ def test_a_batch_is_sent_in_the_order_of_the_contract_with_nulls() -> None:
         running_lines=64,
         waits_for="w",
     )
-    up = SECONDS + 1  # what is to come is rounded up
+    up = SECONDS + 1  # future times are rounded up
     assert BatchObject.of(batch, outlook, currency="EUR").model_dump_json() == (
         '{"id":"batch_1","object":"batch","endpoint":"/v1/completions","model":null,"errors":{"object":"list","data":'
         '[{"code":"empty_file","line":null,"param":null,"message":"ö"}],"num_unlisted":0},"input_file_id":"file_1",'

@@ -1,4 +1,4 @@
-"""What a key may ask for: every route has its scope, and a key without it is told which one it lacks."""
+"""Tests of scopes: every route has one, and a key without it gets an error that names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobs.states import Scope
 
 
 def routes() -> Iterator[APIRoute]:
-    """Yield the routes of every router of the package, those that the schema does not show, too."""
+    """Yield the routes of every router of the package, including those not in the schema."""
     modules = [
         importlib.import_module(module.name)
         for package in (api, features)
@@ -34,12 +34,12 @@ def routes() -> Iterator[APIRoute]:
     routers = {id(value): value for module in modules for value in vars(module).values()}.values()
     for router in routers:
         if isinstance(router, APIRouter):
-            yield from (route for route in router.routes if type(route) is APIRoute)  # pages ask by themselves
+            yield from (route for route in router.routes if type(route) is APIRoute)  # pages check scopes themselves
 
 
 @pytest.fixture(scope="module")
 def secrets(deployment: Any) -> dict[str, str]:
-    """Keys of one tenant, by what is special of them."""
+    """Keys of one tenant, by their restrictions."""
     with Session(deployment.engine) as session, session.begin():
         tenant = tenants.create_tenant(session, "team")
         made = {
@@ -59,7 +59,7 @@ def ask(deployment: Any, secret: str, route: APIRoute) -> httpx.Response:
 
 
 def test_every_route_says_which_scope_it_needs() -> None:
-    found = {scope_of(route) for route in routes()}  # raises where one does not
+    found = {scope_of(route) for route in routes()}  # raises if one has none
     assert found == {None, *Scope}
 
 

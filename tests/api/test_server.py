@@ -1,4 +1,4 @@
-"""The server on raw sockets, with peers that stop talking, stop reading, or are too many."""
+"""Tests of the server on raw sockets, with peers that stop sending, stop reading, or are too many."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.api.waiting import running, wait_until_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
-GUARD_SECONDS = 5  # a bound for what should end long before
+GUARD_SECONDS = 5  # a bound for what should end much earlier
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: test\r\n"
 
 
 @pytest.fixture(scope="module")
 def impatient(serve: Callable[..., str]) -> str:
-    """The URL of a server that waits for nobody; it has no database."""
+    """The URL of a server with minimal timeouts; it has no database."""
     return serve(
         database_url=UNREACHABLE, api_header_seconds=0.3, api_idle_seconds=0.3, api_stall_seconds=0.5,
         api_max_connections=8,
@@ -66,7 +66,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def is_closed_while_fed(connection: socket.socket) -> bool:
-    """Send a byte every twentieth of a second; tell whether the server closes the connection within the guard time."""
+    """Send a byte every 50 ms; return whether the server closes the connection within the guard time."""
     connection.settimeout(0.05)
     for _ in range(GUARD_SECONDS * 20):
         try:
@@ -146,7 +146,8 @@ def test_a_reader_that_does_not_read_is_cut_off(connect: Callable[[], socket.soc
     connection = connect()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ask = b"GET /openapi.json HTTP/1.1\r\nhost: test\r\n\r\n"
-    with pytest.raises(ConnectionError):  # a TimeoutError: the server neither reads nor closes
+    # not a TimeoutError, which would mean that the server neither reads nor closes
+    with pytest.raises(ConnectionError):
         connection.sendall(200_000 * ask)  # each answer has tens of KB, and none is read
 
 
@@ -161,7 +162,7 @@ def test_more_connections_than_there_may_be_displace_those_that_ask_for_nothing(
 
 @pytest.fixture(scope="module")
 def patient(serve: Callable[..., str]) -> str:
-    """The URL of a server with room for few; no timer of its ends while a test runs."""
+    """The URL of a server with room for few connections; none of its timers ends during a test."""
     return serve(database_url=UNREACHABLE, api_max_connections=8)
 
 
@@ -183,7 +184,7 @@ LARGE_BYTES = 32 * 1024 * 1024
 
 
 async def answer_much(scope: Scope, receive: Receive, send: Send) -> None:
-    """Hand `/large` over in one piece that no socket's buffer takes."""
+    """Send `/large` in one piece that exceeds any socket's buffer."""
     if scope["type"] == "http":
         body = bytes(LARGE_BYTES if scope["path"] == "/large" else 1)
         await Response(body)(scope, receive, send)
@@ -284,7 +285,7 @@ def test_a_server_at_rest_wakes_up_seldom(monkeypatch: pytest.MonkeyPatch) -> No
     slept: list[float] = []
 
     async def app(_: Scope, __: Receive, ___: Send) -> None:
-        """Nobody asks it anything."""
+        """Gets no requests."""
 
     config = ServerConfig(app, connections_of(Settings()), port=1)
     config.load()
@@ -293,7 +294,7 @@ def test_a_server_at_rest_wakes_up_seldom(monkeypatch: pytest.MonkeyPatch) -> No
     here, really_sleep = threading.get_ident(), asyncio.sleep
 
     async def sleep(seconds: float) -> None:
-        if threading.get_ident() != here:  # the server of another test, in a thread of its own
+        if threading.get_ident() != here:  # the server of another test, in its own thread
             await really_sleep(seconds)
             return
         slept.append(seconds)

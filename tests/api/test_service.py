@@ -1,4 +1,4 @@
-"""How the service shows its own state, and what it answers while Postgres is away or a commit fails."""
+"""Tests of the service's own state, and of its answers while Postgres is down or a commit fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_postgres_every_call_is_a_503_that_the_client_repeats_later(cut_
 
 
 def test_nothing_is_answered_as_done_before_it_is_committed(deploy: Callable[..., Any]) -> None:
-    """A trigger breaks the transaction at its COMMIT, as a server that goes down there would."""
+    """A trigger breaks the transaction at its COMMIT, as a server that crashes there would."""
     deployment = deploy()
     with OpenAI(base_url=f"{deployment.url}/v1", api_key=deployment.new_key(), max_retries=0) as client:
         file = client.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
@@ -137,7 +137,7 @@ def test_the_schema_describes_the_upload_form(http: httpx.Client) -> None:
 
 
 def scrape(url: httpx.URL | str) -> dict[str, dict[tuple[str, ...], float]]:
-    """Return name → label values → value of what Prometheus would read."""
+    """Return name → label values → value as read by Prometheus."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(httpx.get(url).text):
         for sample in family.samples:

@@ -1,4 +1,4 @@
-"""The API while its object store hangs: whoever needs the store waits or hears 503, everybody else is served."""
+"""Tests of the API while its object store hangs: requests that need the store wait or get 503, others are served."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jobs.accounts.tenants import create_tenant
 from jobs.database import connect, sessions
 from lab.s3_server import Mood, S3Server
 
-THREADS = 40  # of the pool that serves all endpoints that are no coroutines
+THREADS = 40  # of the pool for all endpoints that are not coroutines
 CONTENT = b"0123456789"
 IDLE = "SELECT query FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()"
 
 
 @pytest.fixture
 def url(s3: S3Server, database_url: str, serve: Callable[..., str]) -> str:
-    """An API whose store hangs for longer than any test waits."""
+    """An API whose store hangs longer than any test waits."""
     return serve(
         database_url=database_url, storage_url=s3.url, storage_timeout_seconds=60, storage_retries=1,
         tenant_uploads=2 * THREADS, tenant_downloads=2 * THREADS,
@@ -54,7 +54,7 @@ def file_id(http: httpx.Client) -> str:
 
 @contextmanager
 def calls(s3: S3Server, call: Callable[[], httpx.Response], *, count: int) -> Iterator[list[Future[httpx.Response]]]:
-    """Send calls at once that the store keeps waiting; it answers again when the block ends."""
+    """Send concurrent calls that the store keeps waiting; it answers again when the block ends."""
     with ThreadPoolExecutor(max_workers=count) as executor:
         try:
             yield [executor.submit(call) for _ in range(count)]
@@ -63,7 +63,7 @@ def calls(s3: S3Server, call: Callable[[], httpx.Response], *, count: int) -> It
 
 
 def wait_until_no_transaction_idles(database_url: str) -> None:
-    """A transaction idles for a moment between its statements; one that waits for the store would go on doing so."""
+    """A transaction idles for a moment between its statements; one that waits for the store would keep idling."""
     engine = connect(database_url)
     deadline = time.monotonic() + 20
     while True:

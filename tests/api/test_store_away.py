@@ -1,4 +1,4 @@
-"""The API while its object store is not there, is another site's, or is full."""
+"""Tests of the API while its object store is missing, is another site, or is full."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT = b"0123456789"
 
 @pytest.fixture
 def client_of(database_url: str) -> Iterator[Callable[[str], httpx.Client]]:
-    """Return a function that makes a client with a tenant's key for the API of a URL."""
+    """Return a function that makes a client with a tenant's key for the API at a URL."""
     engine = connect(database_url)
     with sessions(engine).begin() as session:
         key = create_key(session, create_tenant(session, "acme").id)[1]

@@ -1,4 +1,4 @@
-"""Uploads at their limits: too large, broken off, refused early, and large enough to show what memory they take."""
+"""Tests of uploads at their limits: too large, aborted, refused early, and large enough to measure memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def request_head(key: str, *, content_length: int) -> bytes:
 
 
 def broken_off(deployment: Any) -> str:
-    """The server's own count of uploads whose client went away before an answer."""
+    """The server's own count of uploads whose client disconnected before an answer."""
     metrics = httpx.get(f"{deployment.url}/metrics").text
     wanted = 'tokenmill_http_requests_total{method="POST",route="/v1/files",status="499"}'
     return next((line for line in metrics.splitlines() if line.startswith(wanted)), "")
@@ -128,7 +128,7 @@ uvicorn.Server(uvicorn.Config(create_app(load_settings()), log_level="warning"))
 
 
 def test_a_large_upload_takes_little_memory(deployment: Any, input_lines: Callable[..., bytes]) -> None:
-    """128 MiB of input lines through a server process of its own, whose resident memory is sampled meanwhile."""
+    """128 MiB of input lines through a server process whose resident memory is sampled meanwhile."""
     settings = deployment.settings
     environment = {
         **os.environ,
@@ -168,7 +168,7 @@ def form_of(piece: bytes, *, num_pieces: int) -> Iterator[bytes]:
 
 
 class MemoryWatch:
-    """Sample a process's resident memory every 10 ms until stopped; `idle` is the first sample. Bytes."""
+    """Samples a process's resident memory every 10 ms until stopped; `idle` is the first sample. Bytes."""
 
     def __init__(self, pid: int) -> None:
         self._process, self._is_over = psutil.Process(pid), threading.Event()

@@ -1,4 +1,4 @@
-"""`/v1/usage` of a served API: who used what, as JSON and as CSV."""
+"""Tests of `/v1/usage`: usage by key, as JSON and as CSV."""
 
 from __future__ import annotations
 

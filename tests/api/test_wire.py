@@ -1,4 +1,4 @@
-"""What the objects of the wire have in common."""
+"""Tests of what the wire's objects have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for an API that runs in a process or a thread of its own."""
+"""Waiting for an API in another process or thread."""
 
 from __future__ import annotations
 

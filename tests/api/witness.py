@@ -1,4 +1,4 @@
-"""Hold what a served application answers against its own /openapi.json: route, status, type, headers and body."""
+"""Check the answers of a served application against its own /openapi.json: route, status, type, headers and body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 
 class Witness:
-    """Stands between a server and the application; `surprises` has every answer that is not documented."""
+    """Stands between a server and the application; `surprises` has every undocumented answer."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -34,7 +34,7 @@ class Witness:
                 start.update(message)
             else:
                 body.extend(message.get("body", b""))
-                if not message.get("more_body"):  # before the client has it all, and its test goes on
+                if not message.get("more_body"):  # before the client has all of it, and its test continues
                     self.judge(scope, start, bytes(body))
             await send(message)
 
@@ -75,5 +75,5 @@ class Witness:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A model's name may hold slashes; nothing else follows it."""
+    """A model's name may contain slashes; nothing else follows it."""
     return re.compile(template.replace("{name}", ".+").replace("{", "(?P<").replace("}", ">[^/]+)"), re.DOTALL)

@@ -1,4 +1,4 @@
-"""What workers and control workers do of a batch, for tests of what its owner then sees."""
+"""The parts of workers and control workers in a batch, for tests of what its owner sees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def validate(deployment: Any, batch_id: str) -> BatchState | None:
 
 
 def run(deployment: Any, batch_id: str, *, failed: Collection[int] = (), code: str = "engine_failure") -> None:
-    """Validate a batch and answer its open lines, those of `failed` by an error, then write its files."""
+    """Validate a batch and answer its open lines, those of `failed` with an error, then write its files."""
     validate(deployment, batch_id)
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     with maker() as session:

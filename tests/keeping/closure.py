@@ -1,7 +1,7 @@
-"""Which files a module of Python is made of: what it imports of ours, what that imports, and the data that they name.
+"""The files that a Python module depends on: its imports of ours, their imports, and the data files that they name.
 
-Rather a file too many than one too few: a text that spells a module or a path of ours counts as its use. The standard
-library alone, since this also runs where only torch and pytest are.
+Includes a file too many rather than one too few: a text that spells a module or a path of ours counts as its use. Uses
+only the standard library, since this also runs where only torch and pytest are installed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _NO_DATA = {".py", ".md"}
-"""Suffixes of what modules read from beside them under no circumstances but by a name, which is seen."""
+"""Suffixes of files beside modules that are never read except by a name, which is detected."""
 _PATH = re.compile(r"\w[\w./-]{0,199}")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder with packages, of which each module is read once."""
+    """A folder with packages; each module is read once."""
 
     root: Path
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """The names of the folders that have modules."""
+        """The names of the folders that contain modules."""
         return frozenset(path.parent.name for path in self.root.glob("*/*.py")) | self._namespaces()
 
     def _namespaces(self) -> frozenset[str]:
@@ -39,7 +39,7 @@ class Tree:
         return {}
 
     def closure(self, start: Path, *, unfollowed: frozenset[Path] = frozenset()) -> frozenset[Path]:
-        """Return every file that `start` is made of, itself too; what modules of `unfollowed` import is left out."""
+        """Return every file that `start` depends on, including itself, but not through modules in `unfollowed`."""
         found, waiting = {start}, [start]
         while waiting:
             path = waiting.pop()
@@ -50,7 +50,7 @@ class Tree:
         return frozenset(found)
 
     def uses(self, path: Path) -> frozenset[Path]:
-        """Return the files that a module imports, names, or has beside it and that are no Python."""
+        """Return the files that a module imports or names, and the files beside it that are not Python."""
         if path not in self._uses:
             node = ast.parse(path.read_bytes())
             self._uses[path] = frozenset((*self._named_in(node, path.parent), *_neighbours(path.parent)))
@@ -80,7 +80,7 @@ class Tree:
             yield from self._module(f"{prefix}.{alias.name}")
 
     def _module(self, name: str) -> Iterator[Path]:
-        """Yield the files that are run when a name is imported; of a name inside a module, the module's."""
+        """Yield the files that are run when a name is imported; for a name inside a module, the module's."""
         parts = name.split(".")
         if parts[0] not in self.packages:
             return
@@ -100,12 +100,12 @@ class Tree:
             yield from (path for path in (self.root / text, folder / text) if path.is_file())
 
     def _path(self, text: str) -> Iterator[Path]:
-        """Yield the file of a path below the root, or all files where it is a folder's."""
+        """Yield the file of a path below the root, or all files if it is a folder."""
         if _PATH.fullmatch(text):
             yield from _files(self.root / text)
 
     def _code(self, text: str, folder: Path) -> Iterator[Path]:
-        """Yield what a text imports that is a program itself, such as one for `python -c`."""
+        """Yield the imports of a text that is a program itself, such as one for `python -c`."""
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError):
@@ -121,7 +121,7 @@ def _parts(node: ast.AST) -> list[str]:
 
 
 def _files(place: Path) -> Iterator[Path]:
-    """Yield a file, or all below a folder."""
+    """Yield a file, or all files below a folder."""
     if place.is_file():
         yield place
     elif place.is_dir():
@@ -133,5 +133,5 @@ def _neighbours(folder: Path) -> Iterator[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether a file is written by people and not by programs that run."""
+    """Return whether a file is written by people and not by programs."""
     return "__pycache__" not in path.parts and not any(part.startswith(".") for part in path.parts[-2:])

@@ -1,4 +1,4 @@
-"""What the result of a test depends on, in one number: its files, the packages that are installed, the processor."""
+"""Digests of everything that a test's result depends on: its files, the installed packages, the processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOICES = (
     *("ATEN_", "CUDA_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NUMBA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
     *("TOKENMILL_", "TORCH", "TRITON_"),
 )
-"""Beginnings of the names of variables that choose how something is computed."""
+"""Prefixes of the environment variables that affect computations."""
 _PLACE = "TOKENMILL_KEPT_TESTS"
 _DRIVER = Path("/proc/driver/nvidia/version")
 _DEVICES = Path("/proc/driver/nvidia/gpus")
@@ -24,21 +24,21 @@ _OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Fea
 
 
 def store_folder() -> Path:
-    """Return where results are kept: the folder that a variable names, or one of the user's cache."""
+    """Return the folder of kept results: that of an environment variable, or one in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get(_PLACE) or cache / "tokenmill" / "kept-tests")
 
 
 class Digests:
-    """Makes digests of sets of files, of which each is read once."""
+    """Makes digests of sets of files; each file is read once."""
 
     def __init__(self, root: Path, *more: str) -> None:
-        """Take further texts that every digest is of."""
+        """Take further texts that are part of every digest."""
         self._root, self._more = root, more
         self._of_files: dict[Path, str] = {}
 
     def of(self, files: Iterable[Path]) -> str:
-        """Return the digest of files by their places and contents."""
+        """Return the digest of files by their paths and contents."""
         whole = hashlib.sha256("\0".join(self._more).encode())
         for path in sorted(files):
             whole.update(f"\0{path.relative_to(self._root)}\0{self._of_file(path)}".encode())
@@ -51,7 +51,7 @@ class Digests:
 
 
 def stamp_of(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a file is written; much sooner had than a digest."""
+    """Return a stamp that changes when a file is written; much faster than a digest."""
     return tuple((str(path), *_times(path)) for path in sorted(files))
 
 
@@ -64,19 +64,19 @@ def _times(path: Path) -> tuple[int, int]:
 
 
 def surroundings() -> str:
-    """Return what results depend on beside the files: Python, packages, processor, driver, chosen variables."""
+    """Return what results depend on besides files: Python, packages, processor, driver, selected variables."""
     return "\n".join((sys.version, platform.machine(), *_flags(), *_packages(), *_processor(), *_chosen()))
 
 
 def _flags() -> Iterator[str]:
-    """Yield what Python was started with, but for whether it writes compiled modules, which decides no result."""
+    """Yield Python's flags, except the one for writing compiled modules, which affects no result."""
     names = ("optimize", "dev_mode", "utf8_mode", "hash_randomization", "bytes_warning", "int_max_str_digits")
     yield from (f"{name}={getattr(sys.flags, name)}" for name in names)
 
 
 @cache
 def _packages() -> tuple[str, ...]:
-    """Return names and versions of all packages, those that `scripts/real-model` puts aside too."""
+    """Return names and versions of all packages, including those that `scripts/real-model` installs elsewhere."""
     places = [*sys.path, *(str(path) for path in Path(sys.prefix).iterdir() if path.is_dir())]
     return tuple(sorted({f"{found.name} {found.version}" for found in distributions(path=places)}))
 

@@ -1,8 +1,8 @@
-"""Results that are kept between runs: a comparison that passed is not computed again while nothing it uses changed.
+"""Results that are kept between runs: a passed comparison is not computed again while nothing that it uses has changed.
 
-A module that is marked `comparison` has a digest of all that it is made of; below it stand the names of its tests that
-passed. What failed, was skipped, read a file of ours that the digest does not have, or saw one of its files change is
-not kept. `--all` runs everything.
+A module marked `comparison` has a digest of everything it depends on, under which the names of its passed tests are
+stored. A test is not kept if it failed, was skipped, read a file of ours that is not in the digest, or saw one of its
+files change. `--all` runs everything.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Store:
             file.write(f"{name}\n")
 
     def drop_old(self) -> None:
-        """Remove what nobody has asked for in a month."""
+        """Remove results that were not used in a month."""
         before = time.time() - _DAYS * 86_400
         for path in self._folder.glob("*"):
             with suppress(FileNotFoundError):  # another session may drop it, too
@@ -75,7 +75,7 @@ _LISTENING: set[Reads] = set()
 
 @cache
 def _listen() -> None:
-    """Have this process tell of every file that it opens from now on; that cannot be undone."""
+    """Report every file that this process opens from now on; this cannot be undone."""
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if _LISTENING and event == "open" and isinstance(arguments[0], str | bytes):
@@ -86,7 +86,7 @@ def _listen() -> None:
 
 
 class Reads:
-    """Notes which files below a root are opened while a comparison runs; what is compiled counts as its source."""
+    """Records the files below a root that are opened while a comparison runs; a compiled file counts as its source."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
@@ -112,7 +112,7 @@ class Reads:
 
 
 def _source_of(path: Path) -> Path | None:
-    """Return the file that people have written; None where what was opened is a program's own, as in a cache."""
+    """Return the source file, or None if the opened file was written by a program, as in a cache."""
     if path.parts[0].startswith("."):
         return None
     if path.suffix == ".pyc":
@@ -122,20 +122,20 @@ def _source_of(path: Path) -> Path | None:
 
 @dataclass(eq=False)
 class KeptResults:
-    """The part of pytest that passes over comparisons whose result is kept, and keeps those of others."""
+    """The pytest plugin that skips comparisons with a kept result, and keeps the results of others."""
 
     root: Path
     runs_all: bool
     options: str
-    """What pytest was told that may decide a result."""
+    """Options of pytest that may affect a result."""
     is_worker: bool
     tests: str = "tests"
-    """The folder whose conftest has servers for the whole suite: a test that asks for one hangs on all there is."""
+    """The folder whose conftest has servers for the whole suite: a test that requests one depends on everything."""
     store: Store = field(default_factory=lambda: Store(store_folder()))
     num_kept: int = 0
     _modules: dict[Path, Module] = field(default_factory=dict)
     _hang_on_more: set[Path] = field(default_factory=set)
-    """Modules of which a test read a file that no digest has: a later one may use what it read, as of a fixture."""
+    """Modules with a test that read a file outside the digest: a later one may use what it read, such as a fixture."""
     _outcomes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _reads: Reads | None = None
 
@@ -177,7 +177,7 @@ class KeptResults:
             self._note_digest(item)
 
     def _note_digest(self, item: pytest.Item) -> None:
-        """Let the report of the end say under which digest a result may be kept, where it may."""
+        """Add the digest under which a result may be kept to the report, if it may."""
         module = self._module_of(item)
         if module is None or self._reads is None or not self._reads.stop():
             return
@@ -190,7 +190,7 @@ class KeptResults:
         return self._modules.get(item.path) if self._is_comparison(item) else None
 
     def _is_comparison(self, item: pytest.Item) -> bool:
-        """Tell whether a result of a test may be kept: it is marked, and has no server of the whole suite's."""
+        """Return whether a test's result may be kept: it is marked, and uses no server of the whole suite."""
         return item.get_closest_marker("comparison") is not None and fixtures_of(item, self.tests) <= _HARMLESS
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -217,12 +217,12 @@ class KeptResults:
 
 
 def name_of(item: pytest.Item) -> str:
-    """Return the name that a test has in its module."""
+    """Return the name of a test in its module."""
     return item.nodeid.partition("::")[2]
 
 
 def fixtures_of(item: pytest.Item, folder: str) -> set[str]:
-    """Return the fixtures of a test that a folder's own conftest has."""
+    """Return the fixtures of a test that are defined in a folder's own conftest."""
     found = item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
     return {name for name, defined in found if any(one.baseid == folder for one in defined)}
 

@@ -1,4 +1,4 @@
-"""What counts as used by a module: too many files cost time, and one too few keeps a result that is no longer true."""
+"""Tests of what counts as used by a module: too many files cost time, one too few keeps an outdated result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture
 def used(tmp_path: Path) -> Used:
-    """Return a function that writes a module and returns which files below the root it is made of."""
+    """Return a function that writes a module and returns the files below the root that it depends on."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Results between runs of pytest: which are kept, and what makes each of them be computed again."""
+"""Tests of results kept between runs of pytest: which are kept, and what causes each to be computed again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_good():
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with tests, and what pytest says of them."""
+    """A folder with tests, and pytest's reports on them."""
 
     pytester: pytest.Pytester
 
@@ -62,11 +62,11 @@ class Project:
         path.write_text(text)
 
     def test(self, body: str) -> None:
-        """Let the module have one test more, or another one."""
+        """Add a test to the module, or replace it."""
         self.write("checks/test_it.py", FILES["checks/test_it.py"] + body)
 
     def run(self, *options: str) -> Mapping[str, int]:
-        """Run all tests; return how many ended how."""
+        """Run all tests; return the number of tests by outcome."""
         return self.pytester.runpytest_inprocess(*options, "checks").parseoutcomes()
 
 

@@ -1,4 +1,4 @@
-"""What tests of pages may ask for."""
+"""Fixtures of tests of pages."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from tests.api.browser import Browser
 
 @pytest.fixture(scope="session")
 def deployment(pages_deployment: Any) -> Any:
-    """The API that tests of pages have for themselves."""
+    """The API that only tests of pages use."""
     return pages_deployment
 
 
 @pytest.fixture
 def browse(deployment: Any) -> Iterator[Callable[[str | None], Browser]]:
-    """Return a function that opens a browser, signed in with a key unless that is None."""
+    """Return a function that opens a browser, signed in with a key unless it is None."""
     with ExitStack() as stack:
 
         def open_one(key: str | None) -> Browser:

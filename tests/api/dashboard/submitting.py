@@ -1,4 +1,4 @@
-"""Batches that a browser submits."""
+"""Batches submitted by a browser."""
 
 from __future__ import annotations
 

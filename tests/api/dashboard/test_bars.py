@@ -1,4 +1,4 @@
-"""The two parts of the bar of lines."""
+"""Tests of the two parts of the bar of lines."""
 
 from __future__ import annotations
 

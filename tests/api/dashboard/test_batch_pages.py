@@ -1,4 +1,4 @@
-"""Batches on pages: a tenant's own, an operator's all, live, and with what went wrong by code."""
+"""Tests of batches on pages: a tenant's own, an operator's all, live, and with failures by code."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_lists_have_what_is_asked_for(
 
 
 def fail(session: Session, batch_id: str, *errors: dict[str, Any]) -> Batch:
-    """Give a batch a failed line for each of these, and one that is answered."""
+    """Give a batch a failed line for each error, and an answered one."""
     counts = {"input_tokens": 0, "cached_tokens": 0, "output_tokens": 0}
     session.execute(
         text("UPDATE batch SET num_completed = 1, num_failed = :num WHERE id = :id"),

@@ -1,4 +1,4 @@
-"""What numbers, lengths of time and shares look like."""
+"""Tests of the formats of numbers, durations and shares."""
 
 from __future__ import annotations
 

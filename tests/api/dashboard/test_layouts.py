@@ -1,4 +1,4 @@
-"""What an open page branches on is in its layout: where it changes, the page is asked for anew."""
+"""Tests that the conditions of an open page are in its layout: when it changes, the page is loaded again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WORKER = WorkerSeen(
 
 
 def test_a_worker_that_is_lost_changes_the_layout() -> None:
-    """It can be drained no more."""
+    """It can no longer be drained."""
     counted = WorkersCounted(num_live=1, num_lost=0)
     lost = replace(WORKER, is_live=False)
     assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [lost], 1).layout
@@ -77,7 +77,7 @@ def test_the_overview_says_that_workers_are_lost_and_no_requests(num_lost: int, 
 
 
 def test_a_worker_that_is_drained_changes_the_layout() -> None:
-    """It can be resumed then."""
+    """It can then be resumed."""
     counted = WorkersCounted(num_live=1, num_lost=0)
     drained = replace(WORKER, is_draining=True)
     assert models._look_of(counted, [WORKER], 1).layout != models._look_of(counted, [drained], 1).layout
@@ -109,7 +109,7 @@ def test_what_is_to_be_reviewed_next_changes_the_layout() -> None:
 
 
 def test_a_failed_batch_that_has_ended_changes_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lines can be tried again."""
+    """Its lines can be retried."""
     monkeypatch.setattr(overview, "places", lambda *_: {})
     batches = [
         SimpleNamespace(id="batch_a", status=status, request_counts=SimpleNamespace(failed=num_failed))

@@ -1,4 +1,4 @@
-"""What an open page is sent: what it has not been told yet, never more than a message holds, nothing left out."""
+"""Tests of messages to an open page: everything new, within the size of a message, with nothing left out."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_one_value_that_no_message_holds_keeps_no_other_from_being_told() -> Non
 
 
 def test_a_page_with_other_rows_is_told_all_its_values() -> None:
-    """The browser may have asked for it before they were as they are now."""
+    """The browser may have loaded it before they changed."""
     told, look = Told(), Look(values={"0.state": "live", "1.state": "live"}, layout="one")
     told.news(look)
     other = Look(values=look.values, layout="two")
@@ -179,7 +179,7 @@ def test_an_open_page_is_told_that_it_lives_while_nobody_looks(monkeypatch: pyte
 
 
 def shown_by(name: str, session: Session) -> Look:
-    """Return a look at a page that shows a number, is gone, or cannot be looked at."""
+    """Return a look at a page that shows a number, is gone, or cannot be read."""
     if name == "gone":
         raise NotFoundError("there is no such batch")
     return Look(values={"n": str(session.scalar(text("SELECT 1 / 0" if name == "broken" else "SELECT 7")))})

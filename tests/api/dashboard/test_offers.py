@@ -1,4 +1,4 @@
-"""Buttons of a batch stand where the API would do what they ask for: each answer of it is compared with the page."""
+"""Tests that a batch's buttons are shown where the API would accept them: each API answer is compared with the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELETE = "UPDATE file SET deleted_at = now() WHERE id = (SELECT {} FROM batch WH
 
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Any]) -> Any:
-    """An API of this module's own: it leaves open batches, which an operator's overview would name before others'."""
+    """An API of this module's own: it leaves open batches, which an operator's overview would list before others'."""
     return deploy()
 
 

@@ -1,4 +1,4 @@
-"""Every page for a tenant and for an operator; plots, workers and usage on them."""
+"""Tests of every page for a tenant and for an operator, with plots, workers and usage."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_workers_are_shown_without_their_machines(browse: Browse, deployment: An
     own, all_of_it = (browse(key).get("/models").text for key in (deployment.new_key(), operator_key))
     assert ("50 %" in own, f"{hostname} <" in own) == (True, False)
     assert (f"{hostname} <" in all_of_it, "/v1/admin/workers/worker_x/drain" in all_of_it) == (True, True)
-    assert 'data-live="m0.lost"' in browse(operator_key).get("/").text  # none is, and one may be while one looks
+    assert 'data-live="m0.lost"' in browse(operator_key).get("/").text  # no worker is lost now, but one may be while the page is open
     with Session(deployment.engine) as session, session.begin():
-        stop(session, "worker_x")  # other tests have the same database
+        stop(session, "worker_x")  # other tests use the same database
 
 
 def test_a_worker_that_is_drained_says_so_and_can_be_resumed(
@@ -74,7 +74,7 @@ def test_a_worker_that_is_drained_says_so_and_can_be_resumed(
     page = operator.get("/models").text
     assert (f"POST {at}/resume" in page, f"POST {at}/drain" in page, ">draining<" in page) == (False, True, False)
     with Session(deployment.engine) as session, session.begin():
-        stop(session, "worker_d")  # other tests have the same database
+        stop(session, "worker_d")  # other tests use the same database
 
 
 def test_workers_come_by_pages_those_that_were_lost_first(browse: Browse, deployment: Any) -> None:
@@ -94,7 +94,7 @@ def test_workers_come_by_pages_those_that_were_lost_first(browse: Browse, deploy
     assert told["layout"] == re.search('data-layout="([^"]+)"', second).group(1)  # type: ignore[union-attr]
     assert browser.get("/models?page=0").status_code == 400
     with Session(deployment.engine) as session, session.begin():
-        for worker_id in ids:  # other tests have the same database
+        for worker_id in ids:  # other tests use the same database
             stop(session, worker_id)
 
 

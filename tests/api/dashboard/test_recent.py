@@ -1,4 +1,4 @@
-"""What was found lately is found again for its time, and not kept for longer."""
+"""Tests of the cache of recent results: each is found for its time, and not kept longer."""
 
 from __future__ import annotations
 

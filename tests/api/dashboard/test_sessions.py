@@ -1,4 +1,4 @@
-"""A browser's session is a row: who has its token is signed in, until it ends; who has all rows is not."""
+"""Tests of browser sessions: a token signs in until its session ends; the rows of sessions do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Browse = Callable[[str | None], Browser]
 
 
 def copied(browser: Browser, browse: Browse) -> Browser:
-    """Return another browser that has this one's cookie."""
+    """Return another browser with this one's cookie."""
     other = browse(None)
     other.cookies.set(COOKIE, browser.cookies[COOKIE])
     return other
@@ -37,7 +37,7 @@ def change(deployment: Any, statement: str, **values: Any) -> None:
 
 
 def is_signed_in(browser: Browser) -> bool:
-    """Tell whether pages and the API agree that a browser is."""
+    """Return whether a browser is signed in, for pages and for the API alike."""
     page, call = browser.get("/sessions"), browser.get("/v1/sessions")
     assert (page.status_code == 200) == (call.status_code == 200)
     assert page.status_code == 200 or call.json()["error"]["code"] == "session_ended"
@@ -198,7 +198,7 @@ def test_a_page_of_sessions_goes_on_where_it_ends(browse: Browse, deployment: An
 
 
 def every_value(session: Session) -> set[str]:
-    """Return every text, number and moment of every row of the database, those inside of JSON and lists, too."""
+    """Return every text, number and time of every row of the database, including those inside JSON and lists."""
     found: set[str] = set()
     for table in Base.metadata.tables:
         for row in session.scalars(text(f'SELECT to_jsonb(one) FROM "{table}" AS one')):

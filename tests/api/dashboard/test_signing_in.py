@@ -1,4 +1,4 @@
-"""A key becomes a cookie; the cookie stands for it until it ends, and for pages of ours alone."""
+"""Tests of signing in: a key becomes a cookie, which acts for it until it ends, and only on our own pages."""
 
 from __future__ import annotations
 

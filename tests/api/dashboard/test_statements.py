@@ -1,4 +1,4 @@
-"""What pages ask of the database: as many statements, whatever there is to be shown."""
+"""Tests that the number of statements of a page does not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.api.browser import Browser
 Browse = Callable[[str | None], Browser]
 
 MOST = 21
-"""Statements of a page, sign-in included; there are more tenants, extractions, schedules and workers than these."""
+"""Statements of a page, including sign-in; there are more tenants, extractions, schedules and workers than these."""
 SIZES = Sizes(batches=400, workers=24, tenants=24, lines=2, largest=20, hours=2)
 
 
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Any]) -> Any:
-    """An API with these rows alone."""
+    """An API with only these rows."""
     return deploy()
 
 
@@ -46,7 +46,7 @@ def filled(deployment: Any) -> Filled:
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """Note the statements that the API sends."""
+    """Record the statements that the API sends."""
     sent: list[str] = []
 
     def note(_: object, __: object, statement: str, *___: object) -> None:
@@ -60,7 +60,7 @@ def counted() -> Iterator[list[str]]:
 
 
 def without_lists(statement: str) -> str:
-    """Leave out what lists of a statement hold, of which it has one placeholder each."""
+    """Remove the contents of lists in a statement, which has one placeholder for each element."""
     return re.sub(r" IN \((%\(\w+\)s(::\w+)?(, )?)+\)", " IN ()", statement)
 
 
@@ -86,7 +86,7 @@ def test_statements_of_a_page_do_not_follow_what_it_shows(
 def test_a_look_at_pages_of_all_tenants_asks_as_much_as_at_one(
     deployment: Any, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlooks, "_GRACE", timedelta(0))  # no batch begins to wait between one look and the next
+    monkeypatch.setattr(outlooks, "_GRACE", timedelta(0))  # no batch starts to wait between two loads
     services: Any = SimpleNamespace(settings=deployment.settings)
     with Session(deployment.engine) as session:
         tenant_ids = list(session.scalars(select(Budget.tenant_id).where(Budget.num_window_budgets > 0)))

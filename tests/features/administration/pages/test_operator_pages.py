@@ -1,4 +1,4 @@
-"""Tenants, their keys and the admin log in a browser: an operator's alone, and by the API's own calls."""
+"""Tests of tenants, their keys and the admin log in a browser: only for operators, and by the API's own calls."""
 
 from __future__ import annotations
 
