@@ -1,4 +1,4 @@
-"""schemathesis asks every operation for what its schema allows and for what it does not, in this process."""
+"""schemathesis calls every operation with valid and invalid input, in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.all_settings import Settings
 
 
 class LateApp:
-    """Is there when the tests are collected; the application behind it comes with its database."""
+    """Exists when the tests are collected; the application behind it is set with its database."""
 
     app: ASGIApp
 
@@ -37,7 +37,7 @@ SCHEMA.app = LATE_APP
 
 @pytest.fixture(scope="module")
 def authorization(new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Put an application with a database behind the schema; return the header with a tenant's key."""
+    """Set the application with a database; return the header with a tenant's key."""
     settings = Settings(database_url=new_database(), storage_url=f"file://{tmp_path_factory.mktemp('objects')}")
     LATE_APP.app = create_app(settings)
     engine = connect(settings.database_url)
@@ -52,7 +52,7 @@ def test_the_schema_is_itself_valid() -> None:
 
 
 NIGHTLY = ("/v1/pipelines", "/v1/schedules", "/v1/runs")
-"""No schema tells what a cron expression, a time zone, a template or a moment that is over is: their own tests do."""
+"""No schema describes valid cron expressions, time zones, templates or past moments: their own tests do."""
 
 
 SAID_BY_NO_SCHEMA = frozenset(
@@ -82,13 +82,13 @@ SAID_BY_NO_SCHEMA = frozenset(
         "value",
     ]
 )
-"""Ids and pages are what the tenant was given, times have an order, of two fields one is there, some are of documents,
-of an index or of a header alone, exact counts are for endpoints that generate, a URL is public, what a schema of fields
-may say is told in words, and a value is there with one decision alone."""
+"""Not in any schema: ids and pages belong to a tenant, times are ordered, exactly one of two fields is present, some
+are of documents, of an index or of a header alone, exact counts are for endpoints that generate, a URL is public,
+schemas of fields are described in words, and a value belongs to one decision only."""
 
 
 def depends_on_state(case: Any, answer: Any) -> bool:
-    """Whether a refusal is for what no schema tells: what there is, what fields are together, an operator's limits."""
+    """Return whether a refusal is outside any schema: existing objects, combined fields, an operator's limits."""
     if answer.status_code != 400:
         return bool(answer.status_code == 413)
     error = answer.json()["error"]

@@ -116,7 +116,7 @@ def settings_fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def variables() -> dict[str, str]:
-    """Return every variable with what it does."""
+    """Return every variable with its description."""
     settings = {name: " ".join((field.description or "").split()) for name, field in settings_fields()}
     return settings | STORES | MODELS | STACK | CLIENT | COMPOSE
 
@@ -150,7 +150,7 @@ def table(meanings: dict[str, str]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a default as one would set it, a size also in words."""
+    """Return a default in the form in which it is set, a size also in words."""
     if isinstance(value, int) and value >= MIB and value % MIB == 0:
         size = f"{value // GIB} GiB" if value % GIB == 0 else f"{value // MIB} MiB"
         return f"{value} ({size})"

@@ -1,4 +1,4 @@
-"""What tests of the queue may ask for."""
+"""Fixtures of tests of the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to begin with: a tenant, files, batches; submitted and validated input."""
+"""Initial rows: a tenant, files, batches; submitted and validated input."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def maker(engine: Engine) -> sessionmaker[Session]:
 
 @pytest.fixture
 def session(maker: sessionmaker[Session]) -> Iterator[Session]:
-    """An open session; a test commits where others must see its work."""
+    """An open session; a test commits if others must see its work."""
     with maker() as session:
         yield session
 
 
 @pytest.fixture
 def statements(engine: Engine) -> list[tuple[str, Any]]:
-    """Every statement that is sent from here on, with its values."""
+    """Every statement sent from here on, with its values."""
     sent: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
@@ -101,7 +101,7 @@ def make_file(session: Session, tenant: Tenant) -> MakeFile:
 
 @pytest.fixture
 def make_batch(session: Session, tenant: Tenant, make_file: MakeFile) -> MakeBatch:
-    """Insert a batch row in any state, its reservation (`reserved_tokens`) booked; keywords override its columns."""
+    """Insert a batch row in any state and book its reservation (`reserved_tokens`); keywords override its columns."""
 
     def make(**columns: Any) -> Batch:
         now = datetime.now(UTC)
@@ -170,7 +170,7 @@ def _count(content: bytes) -> int:
 
 
 def _request_line(custom_id: str, *, model: str = "m", **fields: Any) -> str:
-    """Return one good input line; keywords replace or add top-level fields."""
+    """Return one valid input line; keywords replace or add top-level fields."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 10}
     line = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(line | fields)
@@ -178,7 +178,7 @@ def _request_line(custom_id: str, *, model: str = "m", **fields: Any) -> str:
 
 @pytest.fixture
 def request_line() -> Callable[..., str]:
-    """Make one good input line: `request_line(custom_id, model=…, url=…)`."""
+    """Make one valid input line: `request_line(custom_id, model=…, url=…)`."""
     return _request_line
 
 
@@ -206,7 +206,7 @@ def submit(session: Session, storage: Storage, make_file: MakeFile, make_batch: 
 
 @pytest.fixture
 def run(session: Session, storage: Storage, settings: Settings, submit: Submit) -> Submit:
-    """Submit and validate a batch of good lines `a0`, `a1`, … (a number) or of given lines, committed."""
+    """Submit and validate a batch of valid lines `a0`, `a1`, … (a number) or of given lines, committed."""
 
     def run(lines: int | Sequence[str], **columns: Any) -> Batch:
         given = [_request_line(f"a{index}") for index in range(lines)] if isinstance(lines, int) else lines

@@ -30,7 +30,7 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def batch(session: Session, storage: Storage, make_batch: Make, make_file: Make) -> Batch:
-    """A completed batch of three good lines and a failed one, in two chunks, with everything in order."""
+    """A completed batch of three valid lines and a failed one, in two chunks, all consistent."""
     lines = {name: b'{"n":1}\n' * count for name, count in (("out", 3), ("err", 1))}
     made = {
         name: make_file(purpose="batch_output", object_key=name, size_bytes=storage.put(name, content))
@@ -110,7 +110,7 @@ def test_a_live_batch_whose_input_the_store_has_lost_is_found(
     assert messages(maker) == [], "without a store nobody looks"
 
 
-# What is broken, and the words that must be found.
+# What is broken, and the words expected in the finding.
 BREAKS = {
     "a missing result": (
         "DELETE FROM result WHERE line_no = 0",
@@ -216,7 +216,7 @@ BREAKS = {
 
 
 def unbill(session: Session, *line_nos: int) -> None:
-    """Take lines off everything that counts and bills their tokens, and leave their answers."""
+    """Remove lines from everything that counts and bills their tokens, but keep their answers."""
     lines = {"line_nos": list(line_nos)}
     for table, is_one in (("batch", ""), ("ledger", "WHERE flush_no = 2")):
         session.execute(
@@ -359,7 +359,7 @@ def test_results_that_were_deleted_are_not_missed_and_their_bill_is_still_checke
 def test_work_that_commits_meanwhile_makes_no_false_finding(
     maker: sessionmaker[Session], batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush that commits between two of the audit's queries must not look like a difference."""
+    """A flush that commits between two of the audit's queries must not appear as a difference."""
     from jobs.audit import budgets as audited
 
     plain = audited.token_budgets

@@ -1,4 +1,4 @@
-"""A number with what it counts is written as a reader says it."""
+"""Tests of a number with its unit in the plural or singular."""
 
 from __future__ import annotations
 

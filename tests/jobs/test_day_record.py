@@ -1,4 +1,4 @@
-"""A day is read as it was: lengths, classes and times of what ended; what is left out is counted."""
+"""Tests of recording a day: lengths, classes and times of what ended; what is left out is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read again and again costs what is due, whatever else waits or is over: rows are counted, not time."""
+"""Tests that polled statements cost only what is due, whatever else waits or has ended: rows are counted, not time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from jobs.retention import history, purging
 from tests.database_roles import as_superuser
 
 FEW = 60
-"""Rows that a statement may look at: there are hundreds of what is open and not due, thousands of what is over."""
+"""Maximum rows that a statement may read: hundreds are open and not due, thousands have ended."""
 
-# 200 open batches with 10 open chunks each among 2,810 that have ended; one whose 300 chunks have been tried and wait
-# for more than their tenant has; 4 workers live among 3,000 that did.
+# 200 open batches with 10 open chunks each among 2,810 ended ones; one whose 300 chunks were tried and wait for more
+# tokens than their tenant has; 4 live workers among 3,000.
 BUILD = """
     INSERT INTO tenant (id, name) VALUES ('tenant_1', 'one');
     INSERT INTO budget (tenant_id, limit_tokens) VALUES ('tenant_1', 1000000000);
@@ -77,7 +77,7 @@ def crowded(new_database: Callable[[], str]) -> Iterator[Engine]:
 
 
 def scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield what each scan of a table or index looked at, rows it threw away included."""
+    """Yield the rows that each scan of a table or index read, including discarded ones."""
     for below in plan.get("Plans", []):
         yield from scans(below)
     if "Relation Name" in plan:
@@ -87,7 +87,7 @@ def scans(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def most_read(engine: Engine, work: Callable[[Session], object]) -> dict[str, int]:
-    """Return the rows that the largest scan of each of a piece of work's statements looks at."""
+    """Return, for each statement of `work`, the rows read by its largest scan."""
     sent: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
@@ -187,7 +187,7 @@ def test_few_of_many_batches_that_wait_for_a_budget_are_looked_at(new_database: 
 
 
 def test_counting_results_on_a_batch_follows_no_index(crowded: Engine) -> None:
-    """Flushes update it all the time: what says whether it is answered must not be in each one's way."""
+    """Flushes update it all the time, so the check for answered batches must not slow each of them down."""
     with crowded.connect() as connection:
         connection.execute(text("UPDATE batch SET num_completed = num_completed + 1 WHERE id = 'batch_1'"))
         counted = "SELECT pg_stat_get_xact_tuples_hot_updated('batch'::regclass)"
@@ -214,7 +214,7 @@ FRESH = text("""
 def test_deleting_a_block_of_fresh_results_looks_at_each_a_few_times(
     crowded: Engine, query: Any, values: dict[str, Any]
 ) -> None:
-    """Without statistics a join of the block with the table looked at every row for every row."""
+    """Without statistics a join of the block with the table read every row for every row."""
     with crowded.connect() as connection:
         connection.execute(text("SET LOCAL timezone = 'UTC'"))
         connection.execute(FRESH, {"number": NUM_FRESH})

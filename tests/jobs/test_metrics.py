@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the queue costs what is open, not what there ever was."""
+"""Tests that the queue's metrics cost only open work, not the whole history."""
 
 from __future__ import annotations
 

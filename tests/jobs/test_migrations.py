@@ -1,4 +1,4 @@
-"""Migrations expand: what the release before uses stays, unless one says which code it takes it from."""
+"""Tests that migrations expand: what the previous release uses stays, unless one names the code that it removes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 
 def losses(before: Columns, after: Columns) -> Iterator[str]:
-    """Yield what code that knows the schema of before misses in that of after."""
+    """Yield what code for the schema `before` misses in `after`."""
     tables = {name.partition(".")[0] for name in before}
     for name, (kind, _) in before.items():
         if name not in after:

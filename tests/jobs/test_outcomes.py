@@ -1,4 +1,4 @@
-"""What a batch is called by what became of its lines."""
+"""Tests of a batch's outcome by those of its lines."""
 
 from __future__ import annotations
 

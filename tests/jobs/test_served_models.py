@@ -1,4 +1,4 @@
-"""Which models batches may name, and how one goes away."""
+"""Tests of the models that batches may name, and of their removal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_model_is_offered_once_a_worker_has_loaded_it(session: Session) -> Non
     serve(session, "good")
     assert offered(session) == ["good"]
     fleet.stop(session, "w")
-    served_models.put_model(session, "good", "/models/better")  # while no worker runs batches wait for it
+    served_models.put_model(session, "good", "/models/better")  # while no worker runs, batches wait for it
     assert offered(session) == ["good"]
     assert served_models.find_offered(session, "good").path == "/models/better"
     with pytest.raises(NotFoundError, match="'broken' does not exist; known are: good"):

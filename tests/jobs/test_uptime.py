@@ -1,4 +1,4 @@
-"""Since when the database has answered: leases that it did not let be extended say nothing of their lines."""
+"""Tests of the database's uptime: leases that it did not allow to be extended do not count against their lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def note(session: Session) -> None:
 
 
 def be_away(session: Session, *, seconds: int) -> None:
-    """Let the database have answered nobody for so long: as long as its standby took to be promoted."""
+    """Simulate a database that answered nothing for `seconds`, such as the promotion of its standby."""
     session.execute(text("UPDATE uptime SET seen_at = seen_at - make_interval(secs => :seconds)"), {"seconds": seconds})
     session.commit()
 

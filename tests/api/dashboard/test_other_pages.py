@@ -54,7 +54,9 @@ def test_workers_are_shown_without_their_machines(browse: Browse, deployment: An
     own, all_of_it = (browse(key).get("/models").text for key in (deployment.new_key(), operator_key))
     assert ("50 %" in own, f"{hostname} <" in own) == (True, False)
     assert (f"{hostname} <" in all_of_it, "/v1/admin/workers/worker_x/drain" in all_of_it) == (True, True)
-    assert 'data-live="m0.lost"' in browse(operator_key).get("/").text  # no worker is lost now, but one may be while the page is open
+    assert (
+        'data-live="m0.lost"' in browse(operator_key).get("/").text
+    )  # no worker is lost now, but one may be while the page is open
     with Session(deployment.engine) as session, session.begin():
         stop(session, "worker_x")  # other tests use the same database
 

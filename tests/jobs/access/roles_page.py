@@ -1,4 +1,4 @@
-"""Writes the tables of docs/database_roles.md, behind its last line of prose, from `jobs.access.rights`."""
+"""Writes the tables of docs/database_roles.md, after its last line of prose, from `jobs.access.rights`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RULE = "|---|---|---|"
 
 
 def with_tables(prose: str) -> str:
-    """Return a page with its own prose up to the mark, and the tables of today behind it."""
+    """Return a page with its own prose up to the mark, followed by the current tables."""
     rights = [f"| `{name}` | {_said(found.service)} | {_said(found.prepare)} |" for name, found in TABLES.items()]
     calls = [f"| `{name}` | {_said_of(name, SERVICE)} | {_said_of(name, PREPARE)} |" for name in FUNCTIONS]
     tables = [f"\n| {kind} | `{SERVICE}` | `{PREPARE}` |" for kind in ("table", "function")]

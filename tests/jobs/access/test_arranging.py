@@ -1,4 +1,4 @@
-"""`db upgrade` gives databases that are there already their roles, owner and grants, and says where it may not."""
+"""Tests that `db upgrade` gives existing databases their roles, owner and grants, and reports where it may not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = date(2024, 2, 28)
 
 @pytest.fixture
 def old_database(empty_database: str) -> str:
-    """The URL of a database from before there were roles, all made as one superuser, with a day of results."""
+    """The URL of a database from before roles, all created by one superuser, with a day of results."""
     old_databases.load(empty_database, "0061")
     engine = connect(empty_database)
     with engine.begin() as connection:
@@ -138,10 +138,10 @@ def test_the_owner_migrates_without_any_other_right(empty_database: str, open_as
 
 @pytest.fixture
 def managed(empty_database: str) -> Iterator[Callable[[str], str]]:
-    """Give the empty database to an operator who is no superuser, with such attributes; return its URL for them."""
+    """Give the empty database to an operator who is not a superuser, with these attributes; return its URL for them."""
     engine = connect(empty_database)
     with engine.begin() as connection:
-        roles.make_roles(connection)  # a server's: those of other databases have made them, or have not
+        roles.make_roles(connection)  # roles are a server's: those of other databases may have made them
     engine.dispose()
     administration = psycopg.connect(empty_database, autocommit=True)
     database = sql.Identifier(str(administration.info.dbname))
@@ -149,7 +149,7 @@ def managed(empty_database: str) -> Iterator[Callable[[str], str]]:
     def give(attributes: str) -> str:
         administration.execute(f"CREATE ROLE managed LOGIN {attributes}")
         administration.execute(sql.SQL("ALTER DATABASE {} OWNER TO managed").format(database))
-        if "CREATEROLE" in attributes.split():  # as who has made a role has it
+        if "CREATEROLE" in attributes.split():  # as for the role's creator
             administration.execute(f"GRANT {', '.join(ROLES)} TO managed WITH ADMIN OPTION, INHERIT FALSE, SET FALSE")
         return empty_database.replace("tokenmill@", "managed@")
 
@@ -214,7 +214,7 @@ def test_several_that_arrange_at_once_all_do(old_database: str, open_as: Callabl
 
 @pytest.fixture
 def administration(database_url: str) -> Iterator[psycopg.Connection]:
-    """The superuser's connection; roles have no password afterwards, as they are their server's."""
+    """The superuser's connection; roles have no password afterwards, as they belong to the server."""
     with psycopg.connect(as_superuser(database_url), autocommit=True) as connection:
         yield connection
         for role in ROLES:
@@ -237,7 +237,7 @@ def test_a_role_has_the_password_of_the_url_that_names_it(
 
 
 def opens(verifier: str, password: str) -> bool:
-    """Tell whether a password is that of a SCRAM verifier (RFC 5803)."""
+    """Return whether a password matches a SCRAM verifier (RFC 5803)."""
     _, salted, keys = verifier.split("$")
     rounds, salt = salted.split(":")
     hashed = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(rounds))

@@ -1,4 +1,4 @@
-"""Each database role has what the table of rights says, and is refused all else."""
+"""Tests that each database role has exactly the rights of its table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_table_and_function_has_its_line(login: Callable[[Login], Connecti
 
 
 def test_the_schema_has_these_rights_and_no_other(login: Callable[[Login], Connection]) -> None:
-    """Asked of Postgres, so that what a role has by PUBLIC, by a column or by another role counts, too."""
+    """Queried from Postgres, so that rights by PUBLIC, by a column or by another role count, too."""
     connection = login(as_superuser)
     rows = connection.execute(HAS, {"roles": [SERVICE, PREPARE]}).all()
     has = {(row.role, row.name, row.privilege) for row in rows if row.has}

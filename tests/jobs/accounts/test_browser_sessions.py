@@ -1,4 +1,4 @@
-"""Sessions of browsers: which token opens one, and what ends it."""
+"""Tests of browser sessions: the tokens that open one, and what ends it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin(session: Session, key: ApiKey, user_agent: str = "Firefox") -> str:
 
 def make_older(session: Session, column: str, by: timedelta) -> None:
     session.execute(text(f"UPDATE browser_session SET {column} = {column} - :by"), {"by": by})
-    session.commit()  # which begins another moment
+    session.commit()  # starts another transaction time
 
 
 def listed(session: Session, **of: Any) -> list[str]:
@@ -129,9 +129,9 @@ def test_a_key_ends_with_all_its_sessions_and_with_no_others(
 @pytest.mark.parametrize(
     "change",
     [
-        "expires_at = now()",  # the key ends by itself,
-        "revoked_at = now()",  # or is revoked behind its sessions' back,
-        "previous_hash = key_hash, previous_until = now(), key_hash = 'new'",  # or where the overlap has ended
+        "expires_at = now()",  # the key expires,
+        "revoked_at = now()",  # or is revoked without ending its sessions,
+        "previous_hash = key_hash, previous_until = now(), key_hash = 'new'",  # or its overlap has ended
     ],
 )
 def test_a_session_of_a_secret_that_has_ended_is_listed_no_more(session: Session, key: ApiKey, change: str) -> None:

@@ -108,7 +108,7 @@ def test_two_submits_at_once_cannot_both_take_the_last_tokens(
 
 
 def test_whatever_happens_the_sums_agree(session: Session, make_batch: Callable[..., Batch], tenant: Tenant) -> None:
-    """Random submits, flushes, ends and limits against a model that is only arithmetic."""
+    """Random submits, flushes, ends and limits, compared with a model of pure arithmetic."""
 
     class Budgets(RuleBasedStateMachine):
         @initialize(limit=st.none() | st.integers(0, 3000))

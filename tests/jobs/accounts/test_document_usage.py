@@ -1,4 +1,4 @@
-"""Work on documents in sums of usage: it is none of the lines, and it has no model."""
+"""Tests of work on documents in sums of usage: it counts no lines and has no model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.tables import Ledger, Tenant
 
 @pytest.fixture
 def batch_ids(session: Session, tenant: Tenant, make_batch: Callable[..., Any]) -> dict[str, str]:
-    """Two batches, by what they are of: 5 answered lines, and 7 documents that were read."""
+    """Two batches by kind: 5 answered lines, and 7 documents that were read."""
     ids: dict[str, str] = {}
     for number, (model, num_results, tokens) in enumerate((("m", 5, 10), (PREPARE_MODEL, 7, 0))):
         ids[model] = make_batch(state="completed").id

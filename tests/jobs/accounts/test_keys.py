@@ -1,4 +1,4 @@
-"""Keys: whose a secret is, what it may do, and when it stops."""
+"""Tests of keys: the owner of a secret, its scopes, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of tenants: the settings' unless the operator set others, and what is refused by them, with the numbers."""
+"""Tests of tenants' limits: the settings' unless the operator set others, and refusals with their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the past would have cost at other prices."""
+"""Tests of the cost of past usage at other prices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def repriced(session: Session, asked: Period, tenant_id: str | None = None, **pr
 
 @pytest.fixture
 def used(session: Session, run: Run, tenant: Tenant) -> Tenant:
-    """Two tenants with 10 tokens of prompts, 2 of them cached, and 6 of answers each; the second in class bulk."""
+    """Two tenants with 10 prompt tokens, 2 of them cached, and 6 answer tokens each; the second in class bulk."""
     other = tenants.create_tenant(session, "zeta")
     flush(session, claim_first(session, run(4)), [0, 2])
     flush(session, claim_first(session, run(4, tenant_id=other.id, priority="bulk")), [0, 2])

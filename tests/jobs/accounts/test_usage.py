@@ -1,4 +1,4 @@
-"""What was used, added up by day, model, key and batch: the same sums whatever they are grouped by."""
+"""Tests of usage added up by day, model, key and batch: the sums are the same in every grouping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = Period(since=DAY, until=DAY + timedelta(days=30))
 
 @pytest.fixture
 def entries(session: Session, tenant: Tenant, make_batch: Make) -> list[str]:
-    """Enter usage of three batches of two keys and two models on three days; return the keys' ids."""
+    """Insert usage of three batches of two keys and two models on three days; return the keys' ids."""
     keys = [create_key(session, tenant.id)[0].id for _ in range(2)]
     batches = [make_batch(state="completed", api_key_id=key_id).id for key_id in (*keys, None)]
     for number in range(12):
@@ -107,7 +107,7 @@ def test_nobody_sees_what_another_tenant_has_used(session: Session, tenant: Tena
 def test_rolling_old_bills_up_changes_no_sum(
     session: Session, maker: sessionmaker[Session], tenant: Tenant, entries: list[str]
 ) -> None:
-    # Costs that are those of their tokens: others are not rolled up.
+    # Costs that match their tokens: others are not rolled up.
     session.execute(text("UPDATE ledger SET cost_picos = input_tokens, input_price_picos = 1, output_price_picos = 0"))
     session.execute(
         text("UPDATE batch SET created_at = '2026-01-01', completed_at = '2026-03-04', results_purged_at = now()")

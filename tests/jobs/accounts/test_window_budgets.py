@@ -1,4 +1,4 @@
-"""Budgets of days, months and keys: set, spent, turned and proved."""
+"""Tests of budgets of days, months and keys: set, spent, turned and verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Make = Callable[..., Any]
 TOKENS, MONEY = BudgetUnit.TOKENS, BudgetUnit.MONEY
 DAY, MONTH, TOTAL = BudgetWindow.DAY, BudgetWindow.MONTH, BudgetWindow.TOTAL
 LINE_PICOS = 5 * 10**6 + 3 * 2 * 10**6
-"""What `builders.flush` bills a line: 5 tokens at 1,000,000 and 3 at 2,000,000."""
+"""The amount that `builders.flush` bills per line: 5 tokens at 1,000,000 and 3 at 2,000,000."""
 
 
 def set_budget(session: Session, tenant: Tenant, unit: BudgetUnit, limit: int, **more: Any) -> Allowance:
@@ -39,7 +39,7 @@ def set_budget(session: Session, tenant: Tenant, unit: BudgetUnit, limit: int, *
 
 
 def turn(session: Session) -> None:
-    """Let the windows that are be over."""
+    """End the current windows."""
     session.execute(text("UPDATE window_budget SET window_start = now() - interval '2 days', window_end = now()"))
     session.execute(text("UPDATE ledger SET created_at = created_at - interval '1 day'"))
     session.commit()
@@ -104,7 +104,7 @@ def test_a_flush_that_began_before_the_turn_is_of_the_window_before(
     claim = claim_first(session, run(4))
     with maker() as late:
         late.execute(text("SELECT now()"))
-        # Another one has turned it meanwhile: it begins after that transaction has.
+        # Another transaction has turned it meanwhile: it starts after that one.
         session.execute(text("UPDATE window_budget SET window_start = clock_timestamp(), spent_amount = 0"))
         session.commit()
         flush(late, claim, [0])

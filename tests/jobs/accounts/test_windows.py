@@ -1,4 +1,4 @@
-"""Days and months of time zones follow each other without a gap, over both changes of clocks."""
+"""Tests that days and months of time zones follow each other without gaps, over both clock changes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def at(text: str) -> datetime:
     [
         ("2026-03-29T12:00+00:00", "Europe/Berlin", "2026-03-28T23:00+00:00", "2026-03-29T22:00+00:00"),  # 23 hours
         ("2026-10-25T12:00+00:00", "Europe/Berlin", "2026-10-24T22:00+00:00", "2026-10-25T23:00+00:00"),  # 25 hours
-        ("2026-10-25T00:30+00:00", "Europe/Berlin", "2026-10-24T22:00+00:00", "2026-10-25T23:00+00:00"),  # 02:30 first
-        ("2026-10-25T01:30+00:00", "Europe/Berlin", "2026-10-24T22:00+00:00", "2026-10-25T23:00+00:00"),  # and again
-        # Clocks put forward at midnight: the day begins at 01:00, and put back over it: at the first 00:00.
+        ("2026-10-25T00:30+00:00", "Europe/Berlin", "2026-10-24T22:00+00:00", "2026-10-25T23:00+00:00"),  # first 02:30
+        ("2026-10-25T01:30+00:00", "Europe/Berlin", "2026-10-24T22:00+00:00", "2026-10-25T23:00+00:00"),  # second 02:30
+        # Clocks set forward at midnight: the day begins at 01:00; set back over it: at the first 00:00.
         ("2026-09-06T12:00+00:00", "America/Santiago", "2026-09-06T04:00+00:00", "2026-09-07T03:00+00:00"),
         ("2026-04-04T12:00+00:00", "America/Santiago", "2026-04-04T03:00+00:00", "2026-04-05T04:00+00:00"),
         ("2026-11-01T12:00+00:00", "America/Havana", "2026-11-01T04:00+00:00", "2026-11-02T05:00+00:00"),

@@ -1,4 +1,4 @@
-"""Lines of batches that are claimed, answered and flushed, without a worker."""
+"""Lines of batches that are claimed, answered and flushed without a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a control worker does of a batch, for tests that go on in their own session."""
+"""A control worker's part in a batch, for tests that continue in their own session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.storage import Storage
 
 
 def validate(session: Session, storage: Storage, batch_id: str, *, settings: Settings) -> BatchState | None:
-    """Commit what the session has, validate the batch, and let the session read everything anew."""
+    """Commit the session's changes, validate the batch, and let the session read everything anew."""
     try:
         return validate_batch(_others(session), storage, batch_id, settings=settings)
     finally:
@@ -22,7 +22,7 @@ def validate(session: Session, storage: Storage, batch_id: str, *, settings: Set
 
 
 def finalise(session: Session, storage: Storage, batch_id: str) -> BatchState | None:
-    """Commit what the session has, write the batch's files, and let the session read everything anew."""
+    """Commit the session's changes, write the batch's files, and let the session read everything anew."""
     try:
         return finalise_batch(_others(session), storage, batch_id, settings=Settings())
     finally:

@@ -1,4 +1,4 @@
-"""Whole lives of batches through the real functions, from the upload's bytes to the audit, without API and engine."""
+"""Tests of whole lives of batches, from the upload's bytes to the audit, without API and engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that is changed beside those who claim, hint, start and lose its chunks: nobody waits for anybody's chunk."""
+"""Tests of changing a batch while others claim, hint, start and lose its chunks: nobody waits for another's chunk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_changes_nothing_waits_for_nobody(
 def test_chunks_that_others_hold_are_passed_over(
     session: Session, maker: sessionmaker[Session], tenant: Tenant, run: Run
 ) -> None:
-    """Whoever holds a chunk may need its batch next, which the change has."""
+    """The owner of a chunk may need its batch next, which the change has locked."""
     batch = run(8)
     with maker.begin() as other:
         other.execute(text(LOCK_CHUNKS))

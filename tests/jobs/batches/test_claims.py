@@ -1,4 +1,4 @@
-"""Two control workers at a batch, a killed one, a slow one, a cancel meanwhile: nothing is lost or repeated."""
+"""Tests of two control workers at a batch, a killed one, a slow one, and a cancel: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Step = Callable[[], object]
 
 
 class Killed(BaseException):
-    """What runs dies here: no `except` or `finally` of ours may mend anything in the database."""
+    """The process dies here: no `except` or `finally` of ours may repair anything in the database."""
 
 
 class Midway(Storage):
-    """Does something once, in the middle of an input that is read or of a file that is written."""
+    """Runs a step once, in the middle of reading an input or writing a file."""
 
     def __init__(self, inner: Storage, step: Step) -> None:
         self._inner = inner
@@ -67,14 +67,14 @@ class Midway(Storage):
             yield writer
 
 
-class ClaimScene:
-    """One batch of ten good lines and two bad ones, which are skipped, and the control workers around it."""
+class Stage:
+    """One batch of ten valid lines and two invalid ones, which are skipped, and the control workers around it."""
 
     def __init__(self, maker: sessionmaker[Session], storage: Storage, settings: Settings, batch_id: str) -> None:
         self.maker, self.storage, self.settings, self.batch_id = maker, storage, settings, batch_id
 
     def work(self, step: Step | None = None, **changed: Any) -> BatchState | None:
-        """Be a control worker: validate the batch or write its files, with a step of others in the middle."""
+        """Act as a control worker: validate the batch or write its files, with a step of others in the middle."""
         storage = self.storage if step is None else Midway(self.storage, step)
         settings = self.settings.model_copy(update=changed)
         do = validate_batch if self.state is BatchState.VALIDATING else finalise_batch
@@ -100,7 +100,7 @@ class ClaimScene:
         raise AssertionError("it is renewed for ever")
 
     def outlast_claim(self) -> None:
-        """Wait until the claim would be over, had nobody renewed it."""
+        """Wait until the claim would have expired without renewal."""
         with self.maker() as session:
             until = session.scalar(text("SELECT claimed_until FROM batch"))
         while True:
@@ -122,7 +122,7 @@ class ClaimScene:
         raise Killed
 
     def check(self) -> None:
-        """Whatever happens, nobody sees half of anything."""
+        """Whatever happens, nobody sees incomplete data."""
         with self.maker() as session:
             assert audit(session) == []
             batch = session.get_one(Batch, self.batch_id)
@@ -187,8 +187,8 @@ def stage(
     request_line: Callable[..., str],
     *,
     monkeypatch: pytest.MonkeyPatch,
-) -> ClaimScene:
-    """Blocks are as small as can be, so that much is written before the middle."""
+) -> Stage:
+    """Blocks are minimal, so that much is written before the middle."""
     monkeypatch.setattr(planned, "_CHUNKS_A_BLOCK", 1)
     monkeypatch.setattr(planned, "_ERRORS_A_BLOCK", 1)
     monkeypatch.setattr("jobs.batches.not_run._ERRORS_A_BLOCK", 2)
@@ -198,8 +198,8 @@ def stage(
 
 
 @pytest.fixture(params=["validated", "written out", "cancelled"])
-def case(stage: ClaimScene, request: pytest.FixtureRequest) -> Case:
-    """The batch before the work of each kind, and what it has to lead to."""
+def case(stage: Stage, request: pytest.FixtureRequest) -> Case:
+    """The batch before the work of each kind, and the expected result."""
     if request.param == "validated":
         return stage, BatchState.IN_PROGRESS, stage.assert_started
     if request.param == "cancelled":
@@ -233,8 +233,8 @@ def test_while_one_worker_is_at_a_batch_another_does_nothing(case: Case) -> None
     check()
 
 
-def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: ClaimScene) -> None:
-    """One that finds the row locked would leave the batch alone for ten seconds, as if another worker were at it."""
+def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: Stage) -> None:
+    """A control worker that finds the row locked would leave the batch alone for ten seconds, as if it were owned."""
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )

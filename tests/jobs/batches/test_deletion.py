@@ -1,4 +1,4 @@
-"""What is deleted is gone for its tenant at once and from the disk soon; what was billed, and others' data, stay."""
+"""Tests of deletion: gone for its tenant at once and from the disk soon; bills and others' data stay."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ran(session: Session, run: Callable[..., Batch]) -> MakeBatch:
 
 @pytest.fixture
 def ended(session: Session, storage: Storage, ran: MakeBatch) -> MakeBatch:
-    """Run a batch as `ran` does, and to its end."""
+    """Run a batch as `ran` does, to its end."""
 
     def ended(**columns: Any) -> Batch:
         batch = ran(**columns)
@@ -96,7 +96,7 @@ def is_clean(maker: sessionmaker[Session]) -> bool:
 
 
 def holds(session: Session, storage: Storage, batch: Batch) -> tuple[int, list[bool]]:
-    """Count a batch's results; tell which of its input, output and error objects are there."""
+    """Count a batch's results; return which of its input, output and error objects exist."""
     session.rollback()
     ids = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
     keys = [session.scalars(select(File.object_key).where(File.id == file_id)).one() for file_id in ids]
@@ -171,7 +171,7 @@ def test_a_batch_that_is_writing_its_files_cannot_be_deleted(
     ran: MakeBatch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its end is committed between the moments at which its files and the batch itself are locked."""
+    """Its end is committed after its files are locked and before the batch itself is."""
     finalizing = ran()
     lock_batch = lifecycle.lock_batch
 

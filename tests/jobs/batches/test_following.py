@@ -1,4 +1,4 @@
-"""Batches that start after another one: taken up once it is completed, failed with the reason where it never is."""
+"""Tests of batches that start after another one: taken up on its completion, failed with a reason without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 
 
 def due(session: Session) -> set[str]:
-    """Return the batches that control workers take up, and that they are hinted for."""
+    """Return the batches that control workers take up, and for which they get hints."""
     found = {batch.batch_id for batch in sweeps.due_batches(session) if batch.state is BatchState.VALIDATING}
     assert set(sweeps.pick_for_validation(session, again_seconds=0)) == found
     return found

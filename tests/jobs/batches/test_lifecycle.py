@@ -199,7 +199,7 @@ def test_a_retry_whose_first_try_was_refused_is_judged_anew(session: Session, te
 def test_retries_that_overlap_make_one_batch(
     maker: sessionmaker[Session], session: Session, tenant: Tenant, make_file: Make, key: str | None
 ) -> None:
-    """The first try is still running when its retries arrive: they wait for it instead of making their own."""
+    """The first try is still running when its retries arrive: they wait for it instead of creating their own."""
     file = make_file()
     made: list[str] = []
 
@@ -221,7 +221,7 @@ def test_retries_that_overlap_make_one_batch(
 
 
 def await_waiters(session: Session, count: int) -> None:
-    """Return once `count` transactions wait for an advisory lock: the race is then set up for certain."""
+    """Return once `count` transactions wait for an advisory lock: then the race is certain."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
     while session.scalar(waiting) != count:
         session.rollback()
@@ -241,7 +241,7 @@ def test_another_tenants_batch_is_not_found(session: Session, make_batch: Make) 
 
 def test_pages_are_newest_first_complete_and_know_their_end(session: Session, tenant: Tenant, make_batch: Make) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    # Two of them in the same moment: the id decides.
+    # Two of them at the same moment: the id decides.
     made = [make_batch(created_at=start + timedelta(seconds=second)).id for second in (0, 1, 1, 2)]
     expected = [made[3], *sorted(made[1:3], reverse=True), made[0]]
     for limit in (1, 2, 3, 4, 5):

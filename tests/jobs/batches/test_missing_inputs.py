@@ -1,4 +1,4 @@
-"""A store that has lost an input: its batch ends at the second look, and keeps and bills what was finished."""
+"""Tests of a store that has lost an input: its batch ends at the second check, and keeps and bills finished lines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def custom_ids(session: Session, storage: Storage, file_id: str | None) -> list[
 
 
 def pass_time(session: Session, period: timedelta = missing_inputs.SECOND_LOOK) -> None:
-    """Let what a batch waits for have come so much nearer."""
+    """Move everything that a batch waits for closer by `period`."""
     moved = "input_missed_at = input_missed_at - :period, deferred_until = deferred_until - :period"
     session.execute(text(f"UPDATE batch SET {moved}"), {"period": period})
     session.commit()
@@ -84,7 +84,7 @@ def resume(session: Session) -> int:
 
 
 def miss_twice(session: Session) -> None:
-    """Claim chunks and miss their input, as two workers, two minutes apart."""
+    """Claim chunks and find their input missing, as two workers, two minutes apart."""
     missing_inputs.miss(session, claim(session))
     session.commit()
     pass_time(session)

@@ -1,4 +1,4 @@
-"""Results in the order of their lines, one of which may be longer than anybody reads."""
+"""Tests of results in the order of their lines, one of which may be too long to read at once."""
 
 from __future__ import annotations
 

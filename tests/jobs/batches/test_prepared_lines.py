@@ -1,4 +1,4 @@
-"""Batches whose lines need no model: planned in small chunks, in turns between tenants, claimed, and free."""
+"""Tests of batches whose lines need no model: small chunks, alternating between tenants, claimed, and free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live pages of results: they skip nothing, whatever order flushes commit in, and say what is no longer kept."""
+"""Tests of live pages of results: they skip nothing, in any order of flushes, and report what is no longer kept."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_page_takes_no_memory_for_lines_that_are_not_on_it(
 def test_a_reader_misses_nothing_while_flushes_commit_in_any_order(
     session: Session, maker: sessionmaker[Session], run: Run
 ) -> None:
-    """The first flush is open while the second comes: the second waits, so its number cannot be seen first."""
+    """The first flush is open while the second arrives: the second waits, so its number cannot be seen first."""
     batch = run(8)
     first, second = claim_all(session)
     slow = maker()

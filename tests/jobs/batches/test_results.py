@@ -1,4 +1,4 @@
-"""Files of results that agree with the counts, whatever the outcome and the crash."""
+"""Tests that result files agree with the counts, after any outcome and crash."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def custom_ids(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def written_lines(session: Session, storage: Storage, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Finalise a batch, and return how many lines were written at a time."""
+    """Finalize a batch, and return how many lines were written at a time."""
     sizes = []
 
     class Counting(Storage):

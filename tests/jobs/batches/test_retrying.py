@@ -1,4 +1,4 @@
-"""The failed lines of a batch, found in its files."""
+"""Tests of finding a batch's failed lines in its files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def put(storage: Storage, failed: list[int]) -> None:
-    """Store sixteen lines, and an error file of a MiB a line for those that failed."""
+    """Store sixteen lines, and an error file with a MiB per failed line."""
     storage.put("in", b"".join(b"line %d\n" % line_no for line_no in range(16)))
     message = "x" * MIB
     errors = [error_line("b", line_no, "a", code="engine_failure", message=message) for line_no in failed]

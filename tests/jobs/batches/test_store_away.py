@@ -1,4 +1,4 @@
-"""A batch is completed once its files are in the store, whatever answers for the store meanwhile."""
+"""Tests that a batch is completed once its files are in the store, whatever replaces the store meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.jobs.chunks.builders import claim_first, flush
 
 
 class UnmountedMidway(Storage):
-    """Its folder gives way to an empty one before or after a file is written."""
+    """Its folder is replaced by an empty one before or after a file is written."""
 
     def __init__(self, inner: Storage, root: Path, *, before: bool) -> None:
         self._inner, self._root, self._before = inner, root, before

@@ -78,7 +78,7 @@ def test_files_are_due_when_no_worker_holds_a_chunk(session: Session, make_batch
 def test_a_chunk_that_comes_back_after_the_cancel_is_withdrawn(
     session: Session, maker: sessionmaker[Session], tenant: Tenant, make_batch: Make, make_chunk: Make
 ) -> None:
-    """A claim under way holds its chunk while the batch is cancelled; the cancel passes over it, the sweep does not."""
+    """A claim in progress holds its chunk while the batch is cancelled; the cancel skips it, the sweep does not."""
     batch = make_batch(state="in_progress", num_requests=1)
     chunk = make_chunk(batch)
     with maker.begin() as claiming:
@@ -132,7 +132,7 @@ def test_a_sweep_passes_over_a_batch_that_is_busy(
 
 
 def test_a_look_that_finds_no_batch_writes_nothing(session: Session) -> None:
-    """The dispatcher looks four times a second."""
+    """The dispatcher polls four times a second."""
     statements: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

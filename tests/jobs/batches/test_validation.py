@@ -1,4 +1,4 @@
-"""Validation: every bad line is listed, good files become chunks, and nothing is left of an attempt that fails."""
+"""Tests of validation: every invalid line is listed, valid files become chunks, and failed attempts leave nothing."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_too_many_bad_lines_fail_a_batch_that_skips_them_and_leave_no_result(
     session: Session, storage: Storage, settings: Settings, submit: Submit, request_line: Line, *,
     num_bad: int, num_good: int, allowed: int,
 ) -> None:  # fmt: skip
-    """Three are allowed here, or a tenth of the lines where that is more."""
+    """Three are allowed here, or a tenth of the lines if that is more."""
     lines = ["1"] * num_bad + [request_line(f"a{number}") for number in range(num_good)]
     batch = submit(lines, invalid_lines=InvalidLines.SKIP)
     strict = settings.model_copy(update={"max_invalid_lines": 3, "max_listed_errors": 2})

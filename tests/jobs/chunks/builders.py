@@ -1,4 +1,4 @@
-"""Chunks claimed, answered, flushed and lost by tests, and what every count of them has to say."""
+"""Chunks claimed, answered, flushed and lost by tests, and the sums that must agree about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.tables import Batch, Chunk
 
 Run = Callable[..., Batch]
 LEASE = timedelta(seconds=20)
-ENDED = timedelta(0)  # `end_lease` moves the end alone: the servers of tests are younger than a lease
+ENDED = timedelta(0)  # `end_lease` only moves the end: the servers of tests are younger than a lease
 
 
 def chunk_ids(session: Session, batch: Batch) -> list[int]:
@@ -64,7 +64,7 @@ def flush(session: Session, claim: ClaimedChunk, line_nos: Iterable[int], *, flu
 
 
 def end_lease(session: Session, claim: ClaimedChunk) -> None:
-    """Move time on for one lease: nobody sleeps here."""
+    """Advance time by one lease, without sleeping."""
     session.execute(
         text(
             "UPDATE chunk SET lease_until = clock_timestamp() - interval '1 second' WHERE id = :id AND state = 'leased'"
@@ -82,7 +82,7 @@ def lose(session: Session, storage: Storage, claim: ClaimedChunk) -> list[Reaped
 
 
 def reap(session: Session, storage: Storage, *, lease: timedelta = ENDED) -> list[Reaped]:
-    """Do both halves of what dispatchers do of lost leases."""
+    """Do both halves of a dispatcher's handling of lost leases."""
     reaped = reap_expired(session, lease=lease)
     session.commit()
     engine = session.get_bind()
@@ -91,7 +91,7 @@ def reap(session: Session, storage: Storage, *, lease: timedelta = ENDED) -> lis
 
 
 def totals(session: Session, batch: Batch) -> dict[str, int]:
-    """Count what results, ledger, batch and budget say of the same thing."""
+    """Return what results, ledger, batch and budget say about the same tokens."""
     session.refresh(batch)
     query = text("""
         SELECT (SELECT count(*) FROM result WHERE batch_id = :id) AS results,

@@ -1,4 +1,4 @@
-"""Chunks of tenants with a limit: claimed, covered and answered by tests, and what is covered then."""
+"""Chunks of tenants with a limit, claimed, covered and answered by tests, and the tokens covered then."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flush(session: Session, claim: ClaimedChunk, used: dict[int, int], *, covere
 
 
 def covers(session: Session) -> tuple[int, int, int]:
-    """Return what chunks cover, what batches cover, and what batches reserve."""
+    """Return the tokens that chunks cover, that batches cover, and that batches reserve."""
     session.commit()
     query = select(func.sum(Batch.covered_tokens), func.sum(Batch.reserved_tokens))
     covered, reserved = session.execute(query).one()

@@ -1,4 +1,4 @@
-"""Lines of a batch start only where its caps have room for them, whatever its tenant has; then the batch is used up."""
+"""Tests of batch caps: lines start only if they have room, whatever their tenant has; then the batch is exhausted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings() -> Settings:
 
 
 def cover(session: Session, claim: ClaimedChunk, *costs: tuple[int, int], covered: int = 0) -> list[bool]:
-    """Cover lines of so many tokens and so much money each."""
+    """Cover lines of these tokens and amounts of money each."""
     tokens, picos = [cost[0] for cost in costs], [cost[1] for cost in costs]
     found = covering.cover(session, claim, tokens, covered=covered, picos=picos)
     session.commit()

@@ -1,4 +1,4 @@
-"""Claims: one owner at a time, read from few rows, and a suspect's last chance shared with no other."""
+"""Tests of claims: one owner at a time, few rows read, and a suspect's last try shared with no other chunk."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_chunk_of_a_cancelled_batch_cannot_be_claimed(session: Session, run: R
 def test_a_worker_without_hints_takes_the_next_chunk(session: Session, run: Run) -> None:
     batch = run(8)
     first, second = chunk_ids(session, batch)
-    session.execute(text("UPDATE chunk SET hinted_at = clock_timestamp()"))  # by a dispatcher whose broker is dead
+    session.execute(text("UPDATE chunk SET hinted_at = clock_timestamp()"))  # by a dispatcher whose broker is down
     claims = [claiming.claim_next(session, model="m", worker_id="w1", lease=LEASE) for _ in range(3)]
     assert [claim.chunk_id if claim else None for claim in claims] == [first, second, None]
     assert claiming.claim_next(session, model="other", worker_id="w1", lease=LEASE) is None
@@ -106,7 +106,7 @@ def test_chunks_that_others_are_claiming_hold_no_claim_up(
 
 
 def test_a_claim_is_good_for_its_owner_only_whatever_the_fence(session: Session, run: Run) -> None:
-    """After a failover that lost the last claim, two workers may have been given the same fence."""
+    """After a failover that lost the last claim, two workers may have received the same fence."""
     run(4)
     claim = claiming.claim_next(session, model="m", worker_id="w2", lease=LEASE)
     assert claim is not None
@@ -150,7 +150,7 @@ def test_a_claim_of_certain_classes_takes_no_other(session: Session, run: Run) -
 
 
 def test_a_claim_reads_its_candidates_and_not_the_backlog(session: Session, run: Run) -> None:
-    """Right after a large batch was planned, before anybody has counted its rows for the planner."""
+    """Right after the planning of a large batch, before ANALYZE has counted its rows."""
     batch = run(4)
     session.execute(
         text("""

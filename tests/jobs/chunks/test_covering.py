@@ -1,4 +1,4 @@
-"""A limit is one: lines are covered before they run, and whatever ends a lease gives its cover back once."""
+"""Tests that limits hold: lines are covered before they run, and any end of a lease returns its cover once."""
 
 from __future__ import annotations
 

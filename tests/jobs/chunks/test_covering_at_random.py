@@ -1,4 +1,4 @@
-"""Whatever happens to covered lines, in any order and at once, the limit holds and nothing stays reserved."""
+"""Tests of random, concurrent events of covered lines: the limit holds and nothing stays reserved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.jobs.chunks.covers import LEASE, answer, covers, limit, reap
 def test_workers_sweeps_and_lost_leases_at_once_keep_the_limit(
     session: Session, maker: sessionmaker[Session], run: Run, tenant: Tenant
 ) -> None:
-    """Real transactions of six threads in the order that the locks ask for: no deadlock, no token too many."""
+    """Real transactions of six threads in the order required by the locks: no deadlock, no token too many."""
     limit(session, tenant, 1500)
     for _ in range(3):
         run(32, reserved_tokens=200)
@@ -38,7 +38,7 @@ def test_workers_sweeps_and_lost_leases_at_once_keep_the_limit(
                     claim = claiming.claim_next(own, model="m", worker_id=f"w{seed}", lease=LEASE)
                 if claim is not None:
                     use(claim, chance)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - reported to the test
             problems.append(error)
 
     def use(claim: ClaimedChunk, chance: random.Random) -> None:
@@ -74,7 +74,7 @@ def test_workers_sweeps_and_lost_leases_at_once_keep_the_limit(
                 with maker.begin() as own:
                     reap(own)
                     waiting.wake(own)
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - reported to the test
             problems.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)] + [threading.Thread(target=sweep)]

@@ -1,4 +1,4 @@
-"""Held leases and their ends: complete, given back or withdrawn, and charged for what was used."""
+"""Tests of held leases and their ends: completed, released or withdrawn, and charged for what was used."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_release_and_a_cancel_at_once_leave_no_ready_chunk(
     batch = run(4)
     claim = claim_first(session, batch)
     releasing = maker()
-    leasing.release(releasing, claim)  # not committed: the cancel has to wait for it
+    leasing.release(releasing, claim)  # not committed: the cancel must wait for it
 
     def cancel() -> None:
         with maker.begin() as other:

@@ -1,4 +1,4 @@
-"""Fair share: shares follow weights, classes come first, ageing lets nobody starve, and picking stays cheap."""
+"""Tests of fair share: shares follow weights, classes come first, ageing prevents starvation, picking is cheap."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_order_ends_where_a_queue_was_not_read_to_its_end() -> None:
     starts=st.lists(st.floats(0, 100), min_size=6, max_size=6),
 )
 def test_shares_converge_to_the_weights(weights: list[float], sizes: list[int], starts: list[float]) -> None:
-    """Start-time fair queueing: between two backlogged tenants, service ÷ weight differs by one chunk each at most."""
+    """Start-time fair queueing: between two backlogged tenants, service ÷ weight differs by at most one chunk each."""
     queues = [
         Queue(
             tenant_id=str(index),
@@ -161,7 +161,7 @@ ASKED = [Priority(asked) for asked in AskedPriority]
 
 
 @given(st.lists(st.sampled_from(ASKED), min_size=1, max_size=8), st.integers(5, 60))
-@example(classes=[Priority.URGENT, *[Priority.NORMAL] * 5], seconds=60)  # others always aged
+@example(classes=[Priority.URGENT, *[Priority.NORMAL] * 5], seconds=60)  # the others have always aged
 @hypothesis_settings(deadline=None, max_examples=30)
 def test_nobody_starves_under_endless_urgent_load(classes: list[Priority], seconds: int) -> None:
     """One chunk ends every `seconds`; each other queue is served at least once within its age plus one turn of all."""
@@ -357,7 +357,7 @@ def test_each_model_has_its_own_clock(session: Session, tenant: Tenant, second: 
 
 
 def buffers_of_reading(session: Session, classes: Sequence[str]) -> tuple[int, int]:
-    """Return the pages that a look at the queues touches, and the chunks that it finds."""
+    """Return the pages that reading the queues touches, and the chunks that it finds."""
     values = {"model": "m", "limit": 20, "classes": list(classes), "min_fetched": 4, "again": timedelta(seconds=10)}
     values |= {"urgent_tokens": 100, "num_present": 0, "ages": AGE_OF_NORMAL}
     plan = session.scalar(text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + str(ready_queues._READ_IN_TURN)), values)

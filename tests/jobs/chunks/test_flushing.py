@@ -1,4 +1,4 @@
-"""Flushes: results once, money once, and none of a worker that lost its lease."""
+"""Tests of flushes: results once, money once, and nothing from a worker that lost its lease."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_flush_sent_again_counts_its_time_once(session: Session, run: Run) -> 
 
 @pytest.mark.parametrize(
     ("price", "shown"),
-    [(60_000, 2), (65_000, 2)],  # 0.48 and 0.52 micro-units a line: rounded line by line four lines were 0 and 4
+    [(60_000, 2), (65_000, 2)],  # 0.48 and 0.52 micro-units per line: rounded line by line, four lines would be 0 and 4
 )
 def test_a_bill_does_not_depend_on_how_results_were_flushed(session: Session, run: Run, price: int, shown: int) -> None:
     whole, by_line = run(96), run(4)
@@ -162,7 +162,7 @@ def test_urgent_lines_that_run_in_the_next_class_have_its_prices(session: Sessio
 
 
 def test_a_price_of_a_class_is_a_whole_number_of_micro_units(session: Session, run: Run) -> None:
-    """It is a price and no amount that is rounded: what is billed with it is exact, and the audit knows it."""
+    """It is a price, not a rounded amount: bills at it are exact, and the audit knows it."""
     batch = run(4, priority="bulk")
     set_prices(session, "m", input_price_picos=3, output_price_picos=1, bulk_price_percent=50)
     assert claim_first(session, batch).prices == Prices(input_picos=2, output_picos=1)

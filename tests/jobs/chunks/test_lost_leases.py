@@ -1,4 +1,4 @@
-"""Lost leases: the chunk goes on, the poison line is found, and nobody else's trouble counts as a loss."""
+"""Tests of lost leases: the chunk continues, the poison line is found, and only own failures count as losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that their tenant's token limit does not cover, where it may overflow: beside the limit, after all others."""
+"""Tests of batches beyond their tenant's token limit that may overflow: outside the limit, after all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next chunks are found among those that may be next: in the order of all, at one cost for any number of them."""
+"""Tests of finding the next chunks among the candidates: in the order of all, at a constant cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHUNKS = text("""
 
 
 def crowd(session: Session, batch: Batch, num_tenants: int, *, each: int, classes: list[str]) -> None:
-    """Let so many tenants have ready chunks of these classes, as one validation after the other leaves them."""
+    """Let `num_tenants` have ready chunks of these classes, as left by one validation after the other."""
     for statement in TENANTS.split(";\n"):
         session.execute(text(statement), {"num": num_tenants} if ":num" in statement else {})
     session.execute(CHUNKS, {"batch_id": batch.id, "each": each, "classes": classes})
@@ -48,7 +48,7 @@ def crowd(session: Session, batch: Batch, num_tenants: int, *, each: int, classe
 
 
 def pages(engine: Engine, session: Session, work: Callable[[], object]) -> int:
-    """Return the pages that the statements of a piece of work touch."""
+    """Return the pages that the statements of `work` touch."""
     total = 0
 
     def explain(connection: Any, cursor: Any, statement: str, values: Any, *_: object) -> None:
@@ -92,7 +92,7 @@ SEEDS = range(4)
 def test_the_order_is_that_of_all_queues(
     session: Session, make_batch: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Random shares, ages, hints, leases and caps: what is found equals what reading every queue finds."""
+    """Random shares, ages, hints, leases and caps: the result equals that of reading every queue."""
     chance = random.Random(seed)
     crowd(session, make_batch(), 60, each=3, classes=[priority.value for priority in CLASSES])
     session.execute(text("SELECT setseed(:seed)"), {"seed": seed / 100})
@@ -161,7 +161,7 @@ def test_a_chunk_that_comes_back_while_the_last_one_is_claimed_is_not_forgotten(
         with maker.begin() as own:
             assert claiming.claim_next(own, model="m", worker_id="w2", lease=LEASE) is not None
 
-    leasing.release(session, first)  # not committed: who claims the other one does not see it
+    leasing.release(session, first)  # not committed: a claim of the other one does not see it
     thread = threading.Thread(target=claim_the_other)
     thread.start()
     with maker() as looking:
@@ -198,7 +198,7 @@ def test_what_was_withdrawn_is_marked_no_more(
 
 def test_whose_turn_it_is_is_planned_once_for_a_connection(session: Session, make_batch: Callable[..., Batch]) -> None:
     crowd(session, make_batch(), 40, each=3, classes=["normal"])
-    for _ in range(12):  # from the fifth on the driver has prepared it, and Postgres makes five plans for given values
+    for _ in range(12):  # from the fifth on the driver has prepared it, and Postgres makes five custom plans
         assert claiming.claim_next(session, model="m", worker_id="w", lease=LEASE) is not None
         session.commit()
 

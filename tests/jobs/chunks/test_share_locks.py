@@ -1,4 +1,4 @@
-"""Shares of one tenant in two classes: who gives a chunk back and who wakes others do not wait for each other."""
+"""Tests of a tenant's shares in two classes: releasing a chunk and waking others do not wait for each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NORMAL, URGENT = "normal", "urgent"
 
 @contextmanager
 def after_first_write_of_a_share(engine: Engine, then: Callable[[], None]) -> Iterator[None]:
-    """Call `then` in this thread once it has a share locked, before its next statement."""
+    """Call `then` in this thread once it has locked a share, before its next statement."""
     mine, called = threading.get_ident(), threading.Event()
 
     def look(_: object, __: object, statement: str, *___: object) -> None:
@@ -55,7 +55,7 @@ def test_a_lowered_chunk_that_is_given_back_while_others_are_woken_ends_neither(
     claims = {claim.batch_id: claim for claim in (claim_next(session) for _ in range(3))}
     session.execute(text("UPDATE chunk SET charged_priority = 'normal' WHERE batch_id = :id"), {"id": lowered.id})
     later = text("UPDATE batch SET expires_at = expires_at + interval '1 hour' WHERE id = :id")
-    session.execute(later, {"id": last.id})  # so that a sweep comes to the urgent share first
+    session.execute(later, {"id": last.id})  # so that a sweep reaches the urgent share first
     for batch in (first, last):
         waiting.lay_aside(session, claims[batch.id], tokens=5)
     session.commit()

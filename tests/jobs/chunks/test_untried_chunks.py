@@ -1,4 +1,4 @@
-"""A chunk that nobody has tried waits for a guess: each is tried once where there is some room, so small lines run."""
+"""Tests of untried chunks, which wait by a guess: each is tried once if there is some room, so small lines run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_chunk_that_was_tried_waits_for_what_it_needs_however_often_it_is_laid
     assert states(session, batch) == ["waiting", "waiting"], "the other's average line has no room either"
     budgets.set_limit(session, tenant.id, 10)
     assert (waiting.wake(session), states(session, batch)) == (1, ["ready", "waiting"])
-    # Another worker lays a chunk of the batch aside before anybody has claimed the one that was woken.
+    # Another worker lays a chunk of the batch aside before the woken one is claimed.
     session.execute(text("UPDATE chunk SET state = 'ready' WHERE id = :id"), {"id": other})
     budgets.set_limit(session, tenant.id, 5)
     waiting.lay_aside(session, claim_one(session, other), tokens=700)

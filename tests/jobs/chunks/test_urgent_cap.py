@@ -1,4 +1,5 @@
-"""The cap on urgent work: up to it a tenant's urgent chunks go first, beyond it they take turns with normal ones."""
+"""Tests of the cap on urgent work: a tenant's urgent chunks go first up to it, and alternate with normal ones
+beyond."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_nobody_elses_work_is_needed_for_all_to_be_served() -> None:
 
 @pytest.fixture
 def add_work(session: Session, make_batch: Callable[..., Batch], make_chunk: Callable[..., Chunk]) -> AddWork:
-    """Make a running batch of a tenant with as many chunks of 50 tokens."""
+    """Make a running batch of a tenant with this many chunks of 50 tokens."""
 
     served_models.put_model(session, "m", "/models/m")
 

@@ -1,4 +1,4 @@
-"""What a batch waits for, in words. Needs no database."""
+"""Tests of the reasons why a batch waits, in words. Needs no database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks that the budget has no room for are laid aside, and woken as far as it has."""
+"""Tests of chunks without room in the budget: they are laid aside, and woken as far as there is room."""
 
 from __future__ import annotations
 

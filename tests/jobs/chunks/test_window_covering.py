@@ -1,4 +1,4 @@
-"""Lines start only where every budget of day, month and key has room for them; the others wait until a window turns."""
+"""Tests that lines start only if every budget of day, month and key has room; others wait until a window turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def limit(session: Session, tenant: Tenant, unit: BudgetUnit, amount: int, **mor
 
 
 def cover(session: Session, claim: ClaimedChunk, *costs: tuple[int, int]) -> list[bool]:
-    """Cover lines of so many tokens and so much money each."""
+    """Cover lines of these tokens and amounts of money each."""
     tokens, picos = [cost[0] for cost in costs], [cost[1] for cost in costs]
     fits = covering.cover(session, claim, tokens, covered=0, picos=picos).fits
     session.commit()
@@ -190,7 +190,7 @@ def test_a_limit_set_while_lines_run_without_cover_commits_what_they_use(
 def test_nobody_covers_past_a_budget_that_is_being_set(
     session: Session, maker: sessionmaker[Session], run: Run, tenant: Tenant
 ) -> None:
-    """The one statement that needs no budget waits for whoever sets one, and then sees it."""
+    """The only statement that needs no budget waits for one that is being set, and then sees it."""
     budgets.set_limit(session, tenant.id, 10_000)
     run(4, reserved_tokens=500)
     claim = claim_next(session)
@@ -217,7 +217,7 @@ def test_nobody_covers_past_a_budget_that_is_being_set(
 def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
     session: Session, maker: sessionmaker[Session], run: Run, tenant: Tenant
 ) -> None:
-    """Real transactions of six threads: no deadlock, and whatever came first, no token and no pico-unit too many."""
+    """Real transactions of six threads: no deadlock, and in any order no token and no pico-unit too many."""
     key = keys.create_key(session, tenant.id)[0].id
     limit(session, tenant, MONEY, 900_000_000)
     limit(session, tenant, TOKENS, 500, key_id=key)
@@ -230,7 +230,7 @@ def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
         def run_it() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - told to the test
+            except BaseException as error:  # noqa: BLE001 - reported to the test
                 problems.append(error)
 
         return run_it
@@ -273,7 +273,7 @@ def test_workers_sweeps_turns_and_operators_at_once_keep_every_limit(
                 reap(own)
                 waiting.wake(own)
             if number % 10 == 5:
-                with maker.begin() as own:  # the same again: everything is counted anew under the lock
+                with maker.begin() as own:  # again: everything is counted anew under the lock
                     wanted = NewBudget(unit=MONEY, window=BudgetWindow.DAY, limit=900_000_000)
                     window_budgets.set_budget(own, tenant.id, wanted)
 

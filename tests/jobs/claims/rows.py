@@ -1,4 +1,4 @@
-"""One row of each table whose rows are claimed, and how it is taken, given up and moved on there."""
+"""One row of each table whose rows are claimed, and how it is claimed, released and moved on there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CLAIMS: dict[str, tuple[HeldRows[Any], str]] = {
     "delivery": (DELIVERIES, "failed"),
     "chunk": (LEASES, "withdrawn"),
 }
-"""What claims each kind of row, and a state in which nobody has one."""
+"""The claimer of each kind of row, and a state in which the row has no owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,15 @@ class Row:
         return CLAIMS[self.kind][0]
 
     def take(self, worker: str = "worker_1") -> Held | None:
-        """Claim the row as a worker of its kind does; None where it is not to be had.
+        """Claim the row as a worker of its kind does, or return None if it cannot be claimed.
 
-        A chunk's claim names its `worker`, who may have had it before; any other has a name of its own.
+        A chunk's claim names its `worker`, which may have had it before; every other claim has a new owner.
         """
         with self.maker.begin() as session:
             return _take(session, self, worker)
 
     def give_up(self, held: Held) -> None:
-        """Give the row up; a worker that has lost it changes nothing."""
+        """Release the row; a worker that has lost it changes nothing."""
         with self.maker.begin() as session:
             if isinstance(held, ClaimedChunk):
                 _release(session, held)
@@ -99,19 +99,19 @@ class Row:
             assert self.id == row.id
 
     def lapse(self) -> None:
-        """Let the time of the claim be over."""
+        """Let the claim expire."""
         until = self.claims.columns.until
         self._change(f"UPDATE {self.claims.kind} SET {until} = clock_timestamp() - interval '1 s' WHERE id = :id")
 
     def restore(self) -> None:
-        """Let the row be as a backup has it from before its last claim."""
+        """Set the row to its state in a backup from before its last claim."""
         fence, owner = self.claims.columns.fence, self.claims.columns.owner
         state = ", state = 'ready'" if self.kind == "chunk" else ""
         self.lapse()
         self._change(f"UPDATE {self.claims.kind} SET {fence} = {fence} - 1, {owner} = NULL{state} WHERE id = :id")
 
     def move_on(self) -> None:
-        """Put the row into a state in which nobody has it; what does not end with its state is given up with it."""
+        """Put the row into a state without an owner; claims that do not end with the state are released, too."""
         kind, owner = self.claims.kind, self.claims.columns.owner
         after = CLAIMS[self.kind][1]
         given_up = f", {owner} = NULL" if self.kind in ("extraction", "index", "run") else ""
@@ -156,7 +156,7 @@ def _release(session: Session, held: ClaimedChunk) -> None:
 def add_row(
     kind: str, session: Session, maker: sessionmaker[Session], tenant: Tenant, make_batch: MakeBatch, run: MakeBatch
 ) -> Row:
-    """Insert a row of a kind, to be claimed by anybody; committed."""
+    """Insert a row of a kind that any worker may claim; committed."""
     if kind == "chunk":
         batch = run(1)
         chunk_id = session.scalars(select(Chunk.id).where(Chunk.batch_id == batch.id)).one()

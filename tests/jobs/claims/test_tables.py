@@ -1,7 +1,7 @@
-"""The promises of claims, held by every table whose rows are claimed.
+"""Tests of the promises of claims, for every table whose rows are claimed.
 
-A worker that asks after a row gets one of five answers: it has it (yes), another one has it (no), the row is gone (not
-there), its own time is over and nobody has taken the row (late), or the row has moved on (never).
+A worker that checks a row gets one of five answers: it owns it (yes), another worker owns it (no), the row is gone (not
+there), its claim expired and no other worker has the row (late), or the row has moved on (never).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def taken(row: Row) -> Held:
 
 
 def uses(row: Row) -> list[Callable[[Held], None]]:
-    """Return what only the holder of a row can do."""
+    """Return the calls that only the owner of a row may make."""
     return [row.renew, row.confirm, row.hold, row.lock]
 
 
 def assert_lost(row: Row, held: Held) -> None:
-    """Hold that a claim is over, that its worker hears it, and that nothing it does changes the row."""
+    """Check that a claim has ended, that its worker notices, and that none of its calls changes the row."""
     before = row.content()
     for use in uses(row):
         with pytest.raises(FencedOutError):
@@ -168,7 +168,7 @@ def test_in_any_order_the_last_claim_alone_holds_and_fences_only_grow(row: Row, 
 
 
 def at_once(*works: Callable[[], bool]) -> int:
-    """Do all of it in threads that begin together; return how many were right."""
+    """Run all works in threads that start together; return how many returned True."""
     answers: list[bool] = []
     begin = threading.Barrier(len(works))
 

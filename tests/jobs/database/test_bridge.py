@@ -1,4 +1,4 @@
-"""Databases of before the baseline are taken over in place: nothing is lost, and what was under way goes on."""
+"""Tests of databases from before the baseline, upgraded in place: nothing is lost, and work in progress continues."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_schema_that_was_taken_over_is_that_of_a_new_database(
     assert schema.count("GRANT ") > 70
 
 
-# What an old code noted otherwise, or not at all: every second bill rounded, and more that it knew nothing of.
+# Rows that old code wrote differently, or not at all: every second bill rounded, and more that it did not have.
 AGED = """
     UPDATE ledger SET cost_micros = ceil(cost_picos / 1000000), cost_picos = 0, input_price_micros = NULL,
         output_price_micros = NULL, cached_input_price_micros = NULL WHERE id % 2 = 0;
@@ -98,7 +98,7 @@ def bills(connection: Connection, amount: str) -> list[tuple[Any, ...]]:
 
 
 def contents(connection: Connection) -> dict[str, Any]:
-    """Return, by table and column, a digest of all that stands there, in the order of the rows' keys."""
+    """Return, by table and column, a digest of all values, in the order of the rows' keys."""
     found = {}
     for table, column in connection.execute(text(COLUMNS)).all():
         key = connection.scalar(text(KEY), {"table": table})
@@ -132,9 +132,9 @@ CHANGED = {
     "forecast.latest_seconds",
 }
 NOT_BY_COLUMN = ("ledger.", "serving_rate.", "queue_count.")
-"""Ledger entries are compared by their sums; the others are measured anew."""
+"""Ledger entries are compared by their sums; the others are measured again."""
 RENAMED = {f"model.{name}_price_micros": f"model.{name}_price_picos" for name in ("input", "output", "cached_input")}
-"""Their numbers stay: micro-units of a million tokens are pico-units of one."""
+"""Their numbers stay: micro-units per million tokens are pico-units per token."""
 
 
 @pytest.mark.parametrize("revision", old_databases.REVISIONS)

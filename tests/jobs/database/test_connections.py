@@ -50,7 +50,7 @@ def test_a_connection_in_use_closes_when_it_is_given_back_after_its_engine_was_d
 
 
 def _pings(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return the connections that are asked whether they live, from now on."""
+    """Return the connections that are pinged from now on."""
     pings, do_ping = list[object](), engine.dialect.do_ping
 
     def ask(connection: Any) -> bool:

@@ -64,7 +64,7 @@ def test_after_an_error_of_a_question_the_next_one_has_a_fresh_connection(maker:
 
 
 def test_behind_a_pooler_each_question_has_our_settings(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which another server, given to each transaction, was not told."""
+    """Another server, assigned to each transaction, has not received them."""
 
     def set_up(_settings: object, _connection: object, record: Any) -> None:
         record.info["is_pooled"] = True  # as if another server had answered

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: a server a transaction, no start-up options, no prepared statements."""
+"""Tests behind PgBouncer in transaction mode: a server per transaction, no startup options, no prepared statements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pooled_url(database_url: str, tmp_path: Path) -> Iterator[str]:
     sockets = Path(str(url.query["host"]))
     values = {"sockets": sockets, "user": url.username, "port": port}
     configuration.write_text(CONFIGURATION.format(**values))
-    owner = sockets.owner()  # who alone may open them; as root, not this process's user
+    owner = sockets.owner()  # the only user who may open them; as root, not this process's user
     user = ["--user", owner] if os.getuid() == 0 else []
     for folder in (tmp_path, *tmp_path.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o755)

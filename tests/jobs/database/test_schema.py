@@ -48,11 +48,11 @@ TABLE = re.compile(r"(?<=^CREATE TABLE public\.)(\w+) \(\n(.*?)\n\)", re.DOTALL 
 
 
 def shared_columns() -> dict[str, set[str]]:
-    """Return, by table, the columns that it declares together with others.
+    """Return, by table, the columns that it declares together with other tables.
 
-    Alone of these the order is left open: migrations made each table as a whole, and have them in its middle, which no
-    class that several tables are declared with can say. No database is made from declarations, and nothing goes by a
-    column's position: see the test below. All else has to be as declared: of the own columns the order, too.
+    Only their order is ignored: migrations created each table as a whole, with these columns in the middle, which
+    shared declarations cannot express. No database is created from declarations, and no code depends on a column's
+    position: see the test below. Everything else must be as declared, including the order of a table's own columns.
     """
     shared: dict[str, set[str]] = {}
     for mapper in Base.registry.mappers:
@@ -157,7 +157,7 @@ def test_code_is_ready_on_a_newer_schema_until_that_has_lost_what_it_uses(
 
 
 def newer(engine: Engine, revision: str, *, floor: str) -> str:
-    """Make the schema one of a later release, which has no migration here; return the database's URL."""
+    """Make the schema that of a later release, whose migrations are not here; return the database's URL."""
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
         connection.execute(text("UPDATE schema_floor SET revision = :floor"), {"floor": floor})

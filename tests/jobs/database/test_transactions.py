@@ -16,10 +16,10 @@ def test_who_is_stopped_in_a_transaction_holds_its_locks_no_longer_than_it_may_b
         with database.transaction(database.sessions(stopped)) as session:
             session.execute(lock)
             with database.transaction(database.sessions(other)) as waiting:
-                waiting.execute(lock)  # which fails after 5 s
+                waiting.execute(lock)  # fails after 5 s
             session.execute(text("SELECT 1"))
 
-    with pytest.raises(ServiceError):  # as for any that breaks: it is tried again
+    with pytest.raises(ServiceError):  # as for any failure, it is retried
         be_stopped_for_long()
     stopped.dispose()
     other.dispose()

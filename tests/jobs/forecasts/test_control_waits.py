@@ -1,4 +1,4 @@
-"""What the owner of a batch is told that waits for a control worker."""
+"""Tests of what an owner sees of a batch that waits for a control worker."""
 
 from __future__ import annotations
 

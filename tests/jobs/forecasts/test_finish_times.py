@@ -1,4 +1,4 @@
-"""Forecasts against the order in which chunks are really picked; classes, shares and running lines in them."""
+"""Tests of forecasts against the real order of picking chunks, with classes, shares and running lines."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_a_forecast_is_where_the_real_order_of_chunks_ends_but_for_a_chunk_a_ten
     weights = {one.tenant_id: one.weight for one in loads}.values()
     own = {one.batch_id: one.weight for one in loads}
     for found in forecast(loads):
-        # A chunk of one token is 1 / weight of virtual time, in which each other tenant has its weight of it, and it is
-        # picked whole.
+        # A chunk of one token is 1 / weight of virtual time, in which each other tenant gets tokens by its weight;
+        # chunks are picked whole.
         slack = sum(weight / own[found.batch_id] + 1 for weight in weights)
         assert abs(found.tokens - ends[found.batch_id]) <= slack
 

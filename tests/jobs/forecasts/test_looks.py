@@ -1,4 +1,4 @@
-"""Look after look at one model's queue: what is measured, what is forecast, and what is learned from ends."""
+"""Tests of consecutive snapshots of one model's queue: what is measured, forecast, and learned from ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.states import Priority
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ESTIMATED, USED = 500.0, 100.0
-"""Tokens of a line: at most, and as it comes."""
+"""Tokens of a line: its maximum, and its actual number."""
 
 
 def seen_of(batch_id: str = "b", *, ready: int = 0, leased: int = 0, done: int = 0, **other: object) -> BatchSeen:
@@ -54,14 +54,14 @@ def seen_at(now: float, *batches: BatchSeen, seconds: float = 5.0, tokens: float
 
 @dataclass
 class Service:
-    """One worker that computes one batch evenly, looked at every 5 s."""
+    """One worker that computes one batch evenly, with a snapshot every 5 s."""
 
     lines: int
     lines_per_second: float
     seats: int = 64
 
     def looks(self, state: ModelState) -> Iterator[tuple[float, Outcome, ModelState]]:
-        """Yield the seconds that are left in truth, what is told, and what is kept, until the batch ends."""
+        """Yield the true remaining seconds, the forecast, and the kept state, until the batch ends."""
         history, now, tokens_before = None, 0.0, 0.0
         while True:
             now += 5.0
@@ -90,12 +90,12 @@ FAST = ModelState(
         is_saturated=True,
     )
 )
-"""What lines of another kind left: hundreds of times as fast, and as short."""
+"""The state left by lines of another kind: hundreds of times as fast, and as short."""
 
 
 @pytest.mark.parametrize("state", [ModelState(), FAST], ids=["nothing known", "after a fast batch"])
 def test_what_is_told_comes_to_what_is_true_within_a_minute_whatever_ran_before(state: ModelState) -> None:
-    """A batch of four minutes: 15 s were told of it all the time, by the rate of the batch before."""
+    """A batch of four minutes: its forecast was 15 s all the time, by the rate of the previous batch."""
     service = Service(lines=2400, lines_per_second=10.0)
     for left, outcome, _ in service.looks(state):
         if 20 < left < 180:

@@ -1,4 +1,4 @@
-"""What looks at computed tokens say of the workers' speed, and how long that is believed."""
+"""Tests of the workers' speed as measured by snapshots of computed tokens, and of how long it is used."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_workers_that_could_have_done_more_are_not_taken_for_slow() -> None:
 
 
 def test_a_rate_without_new_evidence_gives_way_to_what_is_seen_now() -> None:
-    """What was measured an hour ago counts for two of ten seconds."""
+    """A measurement of an hour ago counts as much as two of ten seconds."""
     old = replace(FULL, evidence_seconds=120.0)
     look = replace(LOOK, tokens=1900)
     assert after(old, look) == pytest.approx((120 * 100 + 10 * 190) / 130)
@@ -88,7 +88,7 @@ def test_a_rate_of_long_ago_is_forgotten() -> None:
 
 
 def test_how_much_of_their_estimates_lines_use_is_less_believed_the_older_it_is() -> None:
-    """Lines of an earlier batch used a hundredth of their estimates: another one's may use all."""
+    """Lines of an earlier batch used a hundredth of their estimates: another batch's may use all."""
     known = measured(Rate(), replace(LOOK, used_tokens=100, estimated_tokens=10_000, num_lines=1000))
     assert known.token_ratio == pytest.approx(0.01, abs=0.01)
     assert 0.05 < aged(known, 3600).token_ratio < 0.6

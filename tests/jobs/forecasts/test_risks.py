@@ -63,7 +63,7 @@ def test_where_nobody_knows_the_end_three_quarters_of_the_window_are_waited_for(
     waiting = make_running(hours_ago=6.1)
     unread = make_running(hours_ago=6.1, state=BatchState.VALIDATING)
     make_running(hours_ago=6.1, state=BatchState.FINALIZING)
-    make_running(hours_ago=8.1)  # over: it is about to expire
+    make_running(hours_ago=8.1)  # expired: it is about to be ended
     assert sorted(risks.warn(session)) == sorted([waiting.id, unread.id])
     assert [event["eta"] for event in events(session)] == [None, None]
 

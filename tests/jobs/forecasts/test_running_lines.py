@@ -1,4 +1,4 @@
-"""How many lines of a batch are in an engine, as its owner sees it: what workers report, and nothing else."""
+"""Tests of the number of a batch's lines in engines, as its owner sees it: only what workers report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[..., Batch]
 
 
 def report(session: Session, worker_id: str, **num_lines: int) -> None:
-    """Have a worker of `m` tell how many lines of each batch its engine computes."""
+    """Let a worker of `m` report how many lines of each batch its engine computes."""
     fleet.register(session, worker_id=worker_id, model="m", max_chunks=6, max_model_len=64)
     running = {batch_id: RunningLines(num_lines=num) for batch_id, num in num_lines.items()}
     fleet.heartbeat(session, worker_id, running_lines=running)

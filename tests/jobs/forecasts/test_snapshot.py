@@ -1,4 +1,4 @@
-"""Forecasts of real batches: what a look at the queue keeps, and what owners are told of it."""
+"""Tests of forecasts of real batches: what a snapshot of the queue keeps, and what owners see of it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Run = Callable[..., Batch]
 
 
 def worker(session: Session) -> None:
-    """Let a worker of `m` give a sign of life."""
+    """Let a worker of `m` send a heartbeat."""
     fleet.register(session, worker_id="w1", model="m", max_chunks=1, max_model_len=64)
     session.commit()
 
 
 def look_after(session: Session, seconds: float) -> None:
-    """Take a snapshot that comes so long after the one before."""
+    """Take a snapshot `seconds` after the previous one."""
     session.execute(
         text("UPDATE serving_rate SET measured_at = clock_timestamp() - make_interval(secs => :s)"), {"s": seconds}
     )
@@ -44,7 +44,7 @@ def look_after(session: Session, seconds: float) -> None:
 def measured(session: Session, run: Run) -> list[Batch]:
     """Two batches of one tenant, and a worker that has finished four lines of the first in 2.8 s: 10 tokens/s.
 
-    Each used 8, of which one was cached.
+    Each used 8 tokens, of which one was cached.
     """
     batches = [run(8, expires_at=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, 2)]
     worker(session)
@@ -88,7 +88,7 @@ def test_a_batch_is_told_when_it_ends_and_what_is_before_it(session: Session, me
     first, second = (told(session, batch) for batch in measured)
     rate = session.execute(text("SELECT tokens_per_second FROM serving_rate WHERE model = 'm'")).scalar_one()
     assert rate == pytest.approx(10, rel=0.1)
-    # 300 tokens were estimated for eight lines; those that are finished computed 7 each, and others hardly more.
+    # 300 tokens were estimated for eight lines; finished ones computed 7 each, and others hardly more.
     assert 4 * 7 / rate < seconds_left(session, first) < 4 * 37.5 / rate
     assert 12 * 7 / rate < seconds_left(session, second) < 12 * 37.5 / rate
     assert (first.position, first.waits_for) == (0, None)
@@ -123,7 +123,7 @@ def test_no_end_is_told_that_lies_in_the_past(session: Session, measured: list[B
 
 
 def test_copies_and_cached_tokens_are_nothing_that_is_computed(session: Session, run: Run) -> None:
-    """Of eight lines three are copies; of the others one is finished, whose prompt was cached but for a token."""
+    """Of eight lines three are copies; of the others one is finished, whose prompt was cached except for one token."""
     batch = run(8)
     worker(session)
     first, second = chunk_ids(session, batch)

@@ -1,4 +1,4 @@
-"""Between which moments batches end, by how far earlier forecasts of their model were off."""
+"""Tests of intervals for the ends of batches, from the errors of earlier forecasts of their model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of runs, extractions and indexes: moves of their tables alone, whoever asks."""
+"""Tests of the states of runs, extractions and indexes: transitions of their tables only."""
 
 from __future__ import annotations
 

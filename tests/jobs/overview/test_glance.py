@@ -1,4 +1,4 @@
-"""What an operator sees at a glance: who waits and who runs, and what is to be reviewed."""
+"""Tests of an operator's overview: what waits, what runs, and what needs review."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _EXTRACTION = """
         now() - interval '1 hour' * :number, 0
     FROM owned
 """
-# One is decided; all are of a sample of what was sure, which is not counted in `num_to_review`.
+# One is decided; all are of a sample of confident answers, which `num_to_review` does not count.
 _REVIEWS = """
     INSERT INTO review (id, extraction_id, tenant_id, document_id, document, path, place, reason, urgency, evidence,
         verdict, decided_at)

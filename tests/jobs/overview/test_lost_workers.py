@@ -1,4 +1,4 @@
-"""Which workers are lost: those that went silent and whose place nobody has taken."""
+"""Tests of lost workers: silent ones that no other worker has replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INSERT = text("""
 
 @dataclass(frozen=True, slots=True)
 class W:
-    """A worker that started so many minutes ago, and that was last seen then: 0 lives."""
+    """A worker that started, and was last seen, so many minutes ago; 0 means alive."""
 
     name: str
     started: int
@@ -70,7 +70,7 @@ def lost_of(session: Session, workers: Sequence[W]) -> set[str]:
         ([W("successor", 29), W("one more", 28)], set()),
         ([W("forgotten", 200, 61), W("successor", 40)], {"lost"}),
     ],
-    ids=lambda value: str(sorted(value, key=str)),  # sets in one order: processes share the tests by name
+    ids=lambda value: str(sorted(value, key=str)),  # sorted sets: processes share the tests by name
 )
 def test_a_worker_is_lost_until_another_of_its_model_has_its_place(
     session: Session, others: Sequence[W], lost: set[str]

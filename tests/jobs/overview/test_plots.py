@@ -1,4 +1,4 @@
-"""Points of plots: each ledger entry counts once, points are bounded, and nobody sees another tenant's."""
+"""Tests of points of plots: each ledger entry counts once, points are bounded, and tenants see only their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Spend = Callable[..., None]
 @pytest.fixture
 def spend(session: Session, make_batch: Callable[..., Batch]) -> Spend:
     """Return a function that bills tokens to the tenant of one batch."""
-    plots.take(session)  # the ledger counts from the first look on
+    plots.take(session)  # the ledger counts from the first snapshot on
     batch, numbers = make_batch(), iter(range(1000))
 
     def bill(tokens: int, *, ago: timedelta = timedelta(0), model: str = "m") -> None:

@@ -1,4 +1,4 @@
-"""A backup is a dump and the objects that it names, whatever is deleted meanwhile; restored, the work goes on."""
+"""Tests of backups: a dump and the objects that it names, despite deletions meanwhile; restored, work continues."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def storage(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def make_file(make_file: MakeFile, tenant: Tenant) -> MakeFile:
-    """Files whose objects have such keys as the service gives them."""
+    """Files whose objects have keys as made by the service."""
     return lambda **columns: make_file(**{"object_key": new_object_key(tenant.id)} | columns)
 
 
 def on(database_url: str, storage: Storage) -> Tokenmill:
-    """Return the command, pointed at a database, as its owner where it has one, and a store."""
+    """Return the command for a database, as its owner if it has one, and a store."""
     owner_url = as_owner(database_url) if make_url(database_url).username == SERVICE else database_url
     where = {"TOKENMILL_DATABASE_URL": database_url, "TOKENMILL_DATABASE_OWNER_URL": owner_url}
     where["TOKENMILL_STORAGE_URL"] = storage.url
@@ -53,7 +53,7 @@ def on(database_url: str, storage: Storage) -> Tokenmill:
 
 
 def work_off(session: Session, storage: Storage, batch: Batch) -> None:
-    """Be the workers that come after a restore: those that had leases are gone."""
+    """Act as the workers after a restore: those with leases are gone."""
     session.execute(text("UPDATE chunk SET lease_until = now() - interval '1 s' WHERE state = 'leased'"))
     session.commit()
     reap(session, storage)

@@ -1,4 +1,4 @@
-"""What is kept of old batches becomes less, and no sum changes."""
+"""Tests of old batches: less is kept of them, but no sum changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMS = """
         sum(cost_picos), sum(worker_microseconds)
     FROM ledger
 """
-# As if it had run so many days ago, and its day of results had been dropped.
+# As if it had run `days` ago, and its day of results had been dropped.
 AGED = """
     UPDATE ledger SET created_at = created_at - make_interval(days => :days);
     UPDATE batch SET created_at = created_at - make_interval(days => :days),
@@ -120,7 +120,7 @@ def test_the_audit_still_finds_a_wrong_bill_of_a_batch_whose_day_was_dropped(
 def test_an_entry_with_a_wrong_cost_stays_as_it_is(
     session: Session, maker: sessionmaker[Session], ended: Batch
 ) -> None:
-    """Two wrong ones that make up for each other are two findings, not none."""
+    """Two wrong ones that cancel out are two findings, not none."""
     age(session, 100)
     for flush_no, error in ((0, 5), (1, -5)):
         values = {"flush_no": flush_no, "error": error}
@@ -159,7 +159,7 @@ def test_a_batch_stays_whole_while(session: Session, maker: sessionmaker[Session
     age(session, 100)
     session.execute(text(KEPT[reason]))
     session.commit()
-    # The youngest day that has a partition is today's: what is kept by it is younger than any other age.
+    # The youngest day with a partition is today: data kept by it is younger than any other age.
     assert history.roll_up(maker, age=timedelta(hours=9) if "results" in reason else AGE) == 0
     assert num_rows(session) == (2, 8)
 
@@ -190,7 +190,7 @@ def test_two_who_roll_up_at_once_count_nothing_twice(
     with maker() as first:
         due = history._lock_due(first, age=AGE, after=(ended.created_at - timedelta(days=1000), ""))
         assert [batch.id for batch in due] == [ended.id]
-        with ThreadPoolExecutor(1) as threads:  # neither waits for the other nor touches what it has
+        with ThreadPoolExecutor(1) as threads:  # neither waits for the other nor touches its rows
             assert threads.submit(history.roll_up, maker, age=AGE).result(timeout=60) == 0
         assert history._shorten(first, [ended.id])
         first.commit()

@@ -53,7 +53,7 @@ def past() -> datetime:
 
 
 def answered(session: Session, make_batch: Make, *, days: int = 0, **columns: Any) -> Batch:
-    """Insert a completed batch of so many days ago with one result."""
+    """Insert a completed batch of `days` ago with one result."""
     created_at = datetime.now(UTC) - timedelta(days=days)
     partitions.ensure_result_partition(session, partitions.batch_day(created_at))
     values = {"state": "completed", "num_requests": 1, "num_completed": 1, "created_at": created_at}
@@ -112,7 +112,7 @@ def test_an_object_that_cannot_be_deleted_stops_no_other_and_is_tried_again(
     make_file: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One tenant's undeletable objects, older than all others and more than a transaction takes."""
+    """One tenant's undeletable objects, older than all others and more than one transaction handles."""
     storage = Storage(s3.url, max_retries=0)
     s3.trouble(Mood.FORBID, methods="DELETE POST", key_prefix=f"objects/{tenant.id}")
     refused = [stored(storage, make_file, expires_at=past() - MONTH) for _ in range(3)]
@@ -195,11 +195,11 @@ def test_a_deleted_file_and_its_upload_lose_their_name(
     assert [upload.filename for upload in uploads] == ["", "anna.jsonl"]
 
 
-# What it costs
+# Costs
 
 
 def index_conditions(session: Session, statement: str, values: Any) -> str:
-    """Return how a statement finds its rows in an index, where it can."""
+    """Return the conditions with which a statement finds its rows in an index, if it can."""
     connection = session.connection()
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()
@@ -277,7 +277,7 @@ def test_rows_are_purged_in_pieces_and_only_those_of_the_batch(
 def test_two_who_purge_the_same_rows_leave_none(
     session: Session, maker: sessionmaker[Session], make_batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for rows that the other deletes finds none of them: that says nothing about the rest."""
+    """A purge that waits for rows which another one deletes finds none of them: that says nothing about the rest."""
     monkeypatch.setattr(purging, "_ROWS", 2)
     batch = answered(session, make_batch)
     session.execute(text(COPIES), {"id": batch.id})

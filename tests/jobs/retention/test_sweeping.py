@@ -1,4 +1,4 @@
-"""Objects that no file names are swept, by one database, and nothing else is."""
+"""Tests of sweeping objects that no file names: done by one database, and nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.jobs.configuration_page import PAGE
 Make = Callable[..., Any]
 DAY = timedelta(days=1)
 OURS = {MARK, MARKER}
-"""What a store holds that says whose it is."""
+"""The store's ownership marker."""
 
 
 def owned(maker: sessionmaker[Session], url: str) -> Storage:
@@ -46,7 +46,7 @@ def owned(maker: sessionmaker[Session], url: str) -> Storage:
 
 
 def aged(root: Path, key: str, *, age: timedelta = 2 * DAY) -> None:
-    """Put a local object, or a part of one, of this age."""
+    """Set the age of a local object, or of a part of one."""
     path = root / key
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
@@ -98,7 +98,7 @@ def test_a_sweep_says_which_rule_the_bucket_needs_for_what_it_cannot_list(
 
 
 def test_the_documented_rule_is_one_that_a_bucket_takes_and_spares_uploads_under_way(s3: S3Server) -> None:
-    import boto3  # the real server's own client, which comes with it
+    import boto3  # the real server's own client, a dependency of it
 
     fenced = re.search(r"```json\n(\{\"Rules\".*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert fenced is not None
@@ -121,7 +121,7 @@ def test_the_documented_rule_is_one_that_a_bucket_takes_and_spares_uploads_under
 def test_objects_of_a_tenant_that_this_database_does_not_know_are_left_alone(
     session: Session, maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path
 ) -> None:
-    """Those of another deployment, or of a database whose dump is yet to be restored."""
+    """Objects of another deployment, or of a database whose dump is not restored yet."""
     theirs, leftover = files.new_object_key(new_id("tenant")), files.new_object_key(tenant.id)
     aged(tmp_path, theirs)
     aged(tmp_path, leftover)
@@ -175,7 +175,7 @@ def test_a_sweep_locks_only_what_no_file_names(
 def copy(
     maker: sessionmaker[Session], engine: Engine, new_database: Callable[[], str]
 ) -> Iterator[sessionmaker[Session]]:
-    """Sessions of another database of the cluster, with the same tenants and without the files since."""
+    """Sessions of another database of the cluster, with the same tenants but without the later files."""
     other = connect(new_database())
     copied = sessions(other)
     with maker() as source, copied.begin() as target:
@@ -210,7 +210,7 @@ def test_a_copy_of_the_database_sweeps_nothing_of_the_store_of_the_first(
 
 
 def test_a_store_is_swept_from_the_second_time_on(maker: sessionmaker[Session], tenant: Tenant, tmp_path: Path) -> None:
-    """The first time marks it: of two databases that do so at once only one sweeps then."""
+    """The first time marks it: if two databases do so at once, only one sweeps then."""
     aged(tmp_path, files.new_object_key(tenant.id))
     storage = Storage(tmp_path.as_uri())
     assert [purging.sweep_objects(maker, storage, age=DAY, unused=timedelta(days=30)) for _ in range(2)] == [0, 1]
@@ -235,7 +235,7 @@ def test_read_documents_that_nobody_used_for_long_are_swept_and_those_of_deleted
     unused, used, theirs = key(tenant, "unused"), key(tenant, "used"), key(other, "theirs")
     aged(tmp_path, unused, age=31 * DAY)
     aged(tmp_path, f"{unused}#1", age=31 * DAY)
-    aged(tmp_path, unused.removeprefix("prepared/"), age=31 * DAY)  # as it was written before there was the prefix
+    aged(tmp_path, unused.removeprefix("prepared/"), age=31 * DAY)  # as written before the prefix existed
     aged(tmp_path, used, age=31 * DAY)
     aged(tmp_path, theirs, age=DAY)
     aged(tmp_path, f"{tenant.id}/documents/notes.txt", age=31 * DAY)

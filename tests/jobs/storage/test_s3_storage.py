@@ -1,4 +1,4 @@
-"""The object store over HTTP: what is written is read, and a store that refuses or hangs costs a bounded time."""
+"""Tests of the object store over HTTP: reads return what was written, and a failing store costs bounded time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_answer_that_breaks_off_is_a_service_error(s3: S3Server, storage: Sto
 
 
 def test_a_hanging_store_stops_no_other_thread(s3: S3Server) -> None:
-    """The interpreter's lock is free while a request waits: this test's own thread ends the trouble."""
+    """The GIL is released while a request waits: this test's own thread ends the trouble."""
     storage = Storage(s3.url, timeout_seconds=60)
     storage.put("t/a", b"aaa")
     s3.trouble(Mood.HANG)

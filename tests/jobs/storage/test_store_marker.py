@@ -1,4 +1,4 @@
-"""A store that answers "not there": it is told from one that has lost an object by the marker of its database."""
+"""Tests of a store that answers "not there": the marker of its database shows whether it has lost an object."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(maker: sessionmaker[Session], root: Path) -> Storage:
-    """A folder that carries the marker of the test's database."""
+    """A folder with the marker of the test's database."""
     storage = marked(root.as_uri())
     store_marker.bind(maker, storage)
     return storage
@@ -44,7 +44,7 @@ def bucket(maker: sessionmaker[Session], s3: S3Server) -> Storage:
 
 
 def unmount(root: Path) -> Path:
-    """Leave an empty folder where the store was, as the place has where it is to be mounted; return where it went."""
+    """Leave an empty folder in place of the store, like an unmounted mount point; return the store's new place."""
     aside = root.with_name("unmounted")
     root.rename(aside)
     root.mkdir()
@@ -178,7 +178,7 @@ def test_an_operator_gives_a_new_store_the_marker(store: Storage, maker: session
 def test_a_start_that_died_before_it_wrote_the_marker_is_made_up_for(maker: sessionmaker[Session], root: Path) -> None:
     with maker.begin() as session:
         session.execute(text("INSERT INTO store_marker (marker) VALUES ('database_1')"))
-    for _ in range(2):  # and one that died before it noted that
+    for _ in range(2):  # and one that died before it recorded that
         storage = marked(root.as_uri())
         store_marker.bind(maker, storage)
         assert (storage.access.marker, (root / MARKER).read_text()) == ("database_1", "database_1")

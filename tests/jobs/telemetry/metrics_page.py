@@ -58,7 +58,7 @@ SHARES = {
     "slot_occupancy": "share (of one) of the seats that are taken",
     "kv_cache_usage_perc": "share (of one) of the blocks that sequences hold",
 }
-"""What workers tell beside the counters that the engine declares."""
+"""Metrics that workers report besides the counters that the engine declares."""
 
 QUEUE_TEXT = "A dispatcher counts it every 15 s, seldomer where it is long; 5 minutes later, whoever asks.\n"
 PREPARE_TEXT = "And those of a GPU worker, but for engines.\n"
@@ -66,7 +66,7 @@ ENGINE_TEXT = "Where vLLM has such a number, what follows `tokenmill_engine_` is
 
 
 def engine_meters() -> Iterator[Meter]:
-    """Yield what is shown of an engine, as meters."""
+    """Yield the exported figures of an engine, as meters."""
     labels = ("model", "worker")
     for name, says in SHARES.items():
         yield Meter(name=f"tokenmill_engine_{name}", kind=Kind.GAUGE, says=says, labels=labels)
@@ -83,7 +83,7 @@ def engine_meters() -> Iterator[Meter]:
 
 
 def sections() -> dict[str, Sequence[Meter]]:
-    """Return what each part of the page shows."""
+    """Return the meters of each section of the page."""
     return {
         "API": (*API, *meters_of("api")),
         "Queue": (*QUEUE, *meters_of("queue")),

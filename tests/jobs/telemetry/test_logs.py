@@ -1,4 +1,4 @@
-"""Each record is one JSON object: a fixed event, its fields, and an exception as a field."""
+"""Tests of log records: each is one JSON object with a fixed event, its fields, and an exception as a field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.telemetry.logs import JsonLines, last_words
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_WORDS = {"%s%s %s"}
-"""Of `tokenmill worker --log-decisions`, sentences for people."""
+"""Sentences for people, of `tokenmill worker --log-decisions`."""
 METHODS = {"debug", "info", "warning", "error", "critical", "exception"}
 
 
@@ -93,7 +93,7 @@ def test_the_last_line_of_a_log_is_told_in_words(line: str, said: str) -> None:
 
 
 def formats() -> Iterator[tuple[str, str]]:
-    """Yield place and format of every call of a logger of ours that has arguments."""
+    """Yield place and format of every call of one of our loggers that has arguments."""
     for package in ("api", "cli", "features", "jobs", "workers"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""What each role exposes is what docs/metrics.md says, no more and no less."""
+"""Tests that each role exposes exactly the metrics in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = tuple[str, str, frozenset[str]]
 
 
 def exposed(text: str) -> set[Row]:
-    """Return what Prometheus would see; labels only of what has a value."""
+    """Return what Prometheus would see; labels only of metrics with a value."""
     found = set()
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -1,4 +1,4 @@
-"""What is left where a process dies between two effects of an upload: neither a lost file nor an object for ever."""
+"""Tests of uploads whose process dies between two steps: no file is lost, and no object stays forever."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE = b"".join(PARTS)
 
 @dataclass
 class Uploads:
-    """The steps of an upload, each as a process does it that may die behind it."""
+    """The steps of an upload, each by a process that may die after it."""
 
     maker: sessionmaker[Session]
     storage: Storage
@@ -82,7 +82,7 @@ class Uploads:
             session.execute(update(Upload).where(Upload.id == upload_id).values(values))
 
     def tidy(self) -> set[str]:
-        """Do what control workers do, where all that is in the store is old; return what it still has."""
+        """Clean up as control workers do, with everything in the store old; return what it still has."""
         purging.purge_uploads(self.maker, self.storage)
         purging.sweep_objects(self.maker, self.storage, age=timedelta(seconds=-60), unused=timedelta(days=30))
         return {found.name for found in self.storage.iter_objects()} - {store_owner.MARK, MARKER}
@@ -220,7 +220,7 @@ def test_a_local_store_joins_objects(uploads: Uploads, monkeypatch: pytest.Monke
 
 
 def test_a_completion_is_its_owners_only_whatever_the_fence(uploads: Uploads, session: Session) -> None:
-    """A database that was restored gives the same fence out again."""
+    """A restored database issues the same fence again."""
     upload_id = uploads.begin()
     part_ids = uploads.send(upload_id)
     lost = uploads.claim(upload_id, part_ids)

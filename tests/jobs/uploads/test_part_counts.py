@@ -1,4 +1,4 @@
-"""Parts are counted one by one, and together as the whole file is."""
+"""Tests that parts counted one by one add up to the count of the whole file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers do of the stages of a batch, without index and encoder: passages by the words of a query."""
+"""The workers' part in the stages of a batch, without index and encoder: passages by the words of a query."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ class LineFailure(Exception):
 
 @dataclass
 class Finding:
-    """A tenant's indexes, and all that is done to its batches but for their own lines."""
+    """A tenant's indexes, and all processing of its batches except their own lines."""
 
     maker: sessionmaker[Session]
     storage: Storage
     settings: Settings
     passages: dict[str, dict[str, str]]
-    """Of each index, texts by the names of their documents."""
+    """For each index, texts by the names of their documents."""
     embedded: frozenset[str] = frozenset()
     """Indexes whose queries become vectors."""
     asked: list[FindRequest] = field(default_factory=list)
     embedded_inputs: list[str] = field(default_factory=list)
     cut_inputs: list[str] = field(default_factory=list)
-    """Those that may be cut."""
+    """Indexes whose passages may be truncated."""
 
     def validate(self, batch_id: str) -> BatchState | None:
         return validate_batch(self.maker, self.storage, batch_id, settings=self.settings, embedder_of=self._embedder_of)
 
     def prepare(self, batch_id: str) -> BatchState | None:
-        """Validate a batch and work off its stages until it moves on."""
+        """Validate a batch and complete its stages until it moves on."""
         for _ in range(4):
             state = self.validate(batch_id)
             if state is not BatchState.VALIDATING:
@@ -103,11 +103,11 @@ class Finding:
         return finalise_batch(self.maker, self.storage, batch_id, settings=self.settings)
 
     def filled_lines(self, batch_id: str) -> list[dict[str, Any]]:
-        """Return the lines of a batch as they are run; a blank one is empty."""
+        """Return the lines of a batch as they run; a blank one is empty."""
         return [orjson.loads(line) if line else {} for line in self.content(batch_id).splitlines()]
 
     def content(self, batch_id: str) -> bytes:
-        """Return the input of a batch as it is run."""
+        """Return the input of a batch as it runs."""
         with self.maker() as session:
             batch = session.get_one(Batch, batch_id)
             assert batch.source_file_id is not None, "nothing was put in"
@@ -115,7 +115,7 @@ class Finding:
         return b"".join(self.storage.iter_chunks(key))
 
     def errors(self, batch_id: str) -> dict[str, tuple[str, str]]:
-        """Return code and message of the lines that have an error for a result, by custom_id."""
+        """Return code and message of the lines whose result is an error, by custom_id."""
         with self.maker() as session:
             query = text("SELECT line FROM result WHERE batch_id = :id AND is_error ORDER BY line_no")
             lines = [orjson.loads(line) for line in session.scalars(query, {"id": batch_id})]

@@ -1,4 +1,4 @@
-"""Lines that want passages: their batch waits for these, and runs with them in its prompts; what fails is a line."""
+"""Tests of lines with passages: their batch waits for retrieval and runs with them in its prompts; only lines fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def finding(maker: sessionmaker[Session], storage: Storage, settings: Settings) 
 
 @pytest.fixture
 def embedding(finding: Finding, session: Session) -> Finding:
-    """The same index, whose queries become vectors."""
+    """The same index, with queries that become vectors."""
     served_models.add_model(session, EMBEDDING_MODEL, "/models/minilm", serves=LineKind.POOL, input_price_picos=1000)
     session.commit()
     finding.embedded = frozenset({"index_1"})
@@ -43,7 +43,7 @@ def embedding(finding: Finding, session: Session) -> Finding:
 
 
 def line(custom_id: str, query: str | None = "cats", *, index: str = "index_1", **body: Any) -> str:
-    """Return a line that wants passages for a query; without one it is an ordinary one."""
+    """Return a line that requests passages for a query; without a query it is an ordinary one."""
     asked = {"model": "m", "messages": [{"role": "user", "content": "Answer from {{context}}"}], "max_tokens": 10}
     wanted = {} if query is None else {"context": {"index": index, "query": query, "max_tokens": 50, "top_k": 2}}
     whole = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": asked | wanted | body}
