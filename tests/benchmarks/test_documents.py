@@ -1,4 +1,4 @@
-"""The same documents through a service and the bare engine, and what each line took."""
+"""Tests of the benchmark of the same documents through a service and the bare engine, and its cost per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.documents import Turn
 
 
 class FakeBatches:
-    """Remembers what was submitted; each role has spent a second more at each look."""
+    """Records submissions; each role has spent a second more at each call."""
 
     def __init__(self, *, is_here: bool = True) -> None:
         self.files: list[list[dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""What the processes of a stack spend, found from the port that its API listens on."""
+"""Tests of the CPU time of a stack's processes, found by the port of its API."""
 
 from __future__ import annotations
 

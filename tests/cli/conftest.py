@@ -1,4 +1,4 @@
-"""What tests of commands may ask for."""
+"""Fixtures of tests of commands."""
 
 from __future__ import annotations
 

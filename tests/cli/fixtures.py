@@ -1,4 +1,4 @@
-"""A database and an API process for each module that asks for one."""
+"""A database and an API process for each module that requests one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def service(database: str, api_key: str, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def server(service: Service) -> Tokenmill:
-    """Return the command, pointed at the API."""
+    """Return the command, connected to the API."""
     return service.run
 
 

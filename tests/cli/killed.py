@@ -1,4 +1,4 @@
-"""What a command that runs everything on this machine has come to, seen from outside while it may be killed."""
+"""Progress of a command that runs everything on this machine, observed from outside while it may be killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def finished_lines(folder: Path) -> dict[int, str]:
         with psycopg.connect(urls[0].read_text().strip(), connect_timeout=2) as connection:
             rows = connection.execute("SELECT line_no, xmin::text FROM result").fetchall()
     except (psycopg.Error, FileNotFoundError):
-        return {}  # not yet, or not any more
+        return {}  # not there yet, or already deleted
     return {int(line_no): str(xmin) for line_no, xmin in rows}
 
 

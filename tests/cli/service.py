@@ -1,4 +1,4 @@
-"""The command as a user types it, an API process for it, and a hand that works batches off in the workers' place."""
+"""The command as a user types it, an API process for it, and processing of batches in place of workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(*arguments: str | Path, **variables: str) -> Result:
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a shell that knows nothing of Tokenmill but `variables`."""
+    """Return the environment of a shell with no Tokenmill variables except `variables`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     return {**clean, "PYTHONPATH": str(ROOT), **variables}
 
@@ -70,7 +70,7 @@ def typed(
 def completed(
     line_no: int, custom_id: str | None = None, *, content: str = "text", finish_reason: str = "stop"
 ) -> LineResult:
-    """Return an answer of five tokens; line 0 is that of custom_id "0", where none is given."""
+    """Return an answer of five tokens; line 0 has custom_id "0" by default."""
     body = {"choices": [{"index": 0, "text": content, "finish_reason": finish_reason}]}
     line = output_line("batch", line_no, custom_id or str(line_no), status_code=200, body=body)
     is_truncated = finish_reason == "length"
@@ -93,7 +93,7 @@ def failed(line_no: int, custom_id: str | None = None, *, code: str, batch_id: s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An API on a database and a folder; nothing works its batches off but the test."""
+    """An API on a database and a folder; only the test processes its batches."""
 
     base_url: str
     database: str
@@ -105,18 +105,18 @@ class Service:
         return {"TOKENMILL_BASE_URL": self.base_url, "TOKENMILL_API_KEY": self.api_key}
 
     def run(self, *arguments: str | Path, **more: str) -> Result:
-        """Invoke the command in this process, pointed at the API."""
+        """Invoke the command in this process, against the API."""
         return run(*arguments, **{**self.variables, **more})
 
     def start(self, *arguments: str | Path, before: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the command in a process of its own, pointed at the API."""
+        """Start the command in its own process, against the API."""
         command = [*before, sys.executable, "-m", "cli.main", *map(str, arguments)]
         return subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment(**self.variables)
         )
 
     def batches(self) -> list[dict[str, Any]]:
-        """Return the batches that there are, the newest first."""
+        """Return all batches, the newest first."""
         found: list[dict[str, Any]] = json.loads(self.run("batch", "list", "--json").stdout)
         return found
 
@@ -125,7 +125,7 @@ class Service:
             validate_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
 
     def count_an_input(self, *, tokens: int) -> bool:
-        """Count one in a worker's place, at so many tokens a prompt; False where none is to be counted."""
+        """Count an input in place of a worker, at `tokens` per prompt; return False if none is waiting."""
         with self._maker() as maker, transaction(maker) as session:
             claimed = exact_counts.claim(session, model="tiny", lease=Settings().lease)
             if claimed is None:
@@ -139,7 +139,7 @@ class Service:
 
     @contextmanager
     def counting(self, *, tokens: int) -> Iterator[None]:
-        """Count every input in a worker's place while the block lasts, as `count_an_input` does."""
+        """Count every input in place of a worker while the block lasts, as `count_an_input` does."""
         is_over = threading.Event()
 
         def count() -> None:
@@ -180,7 +180,7 @@ class Service:
             finalise_batch(maker, Storage(self.storage_url), batch_id, settings=Settings())
 
     def cancel(self, batch_id: str, results: Sequence[LineResult]) -> None:
-        """End a batch that nobody has looked at when these of its lines have a result."""
+        """End a batch that has not been validated when these of its lines have a result."""
         self.validate(batch_id)
         self.answer(batch_id, results)
         self.run("batch", "cancel", batch_id)
@@ -192,7 +192,7 @@ class Service:
         self.finish(batch_id)
 
     def worker_lives(self, **stats: Any) -> None:
-        """Let a worker of the model say that it lives, and what its engine has done."""
+        """Let a worker of the model send a heartbeat with its engine's statistics."""
         with self._maker() as maker, transaction(maker) as session:
             fleet.register(session, worker_id="hand", model="tiny", max_chunks=4, max_model_len=64)
             fleet.heartbeat(session, "hand", engine_stats=stats)

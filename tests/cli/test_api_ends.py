@@ -1,4 +1,4 @@
-"""How `tokenmill api` ends that is asked to: with exit status 0, whatever it is doing, within its grace time."""
+"""Tests of stopping `tokenmill api`: exit status 0, whatever it is doing, within its grace time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD_SECONDS = 60
-"""Far more than an end takes, and far less than what hangs here goes on for."""
+"""Far more than an end takes, and far less than the requests hang here."""
 HANGS_SECONDS = "600"
 WAITS_FOR_EVER = "options=-c%20lock_timeout%3D0"
 NUM_WAITING = """
@@ -40,7 +40,7 @@ NUM_WAITING = """
 
 
 class ApiProcess:
-    """A `tokenmill api` with a log, and the port that it takes or will take."""
+    """A `tokenmill api` with a log, and its port."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self.port = free_port()
@@ -68,7 +68,7 @@ class ApiProcess:
             threading.Event().wait(0.02)
 
     def until_it_hears_sigterm(self) -> None:
-        """Wait until its interpreter and the command's first modules are loaded: before that nobody could."""
+        """Wait until its interpreter and the command's first modules are loaded: before that no signal is handled."""
         self.until(lambda: _catches(self.process.pid, signal.SIGTERM))
 
     def until_it_serves(self) -> None:
@@ -188,12 +188,12 @@ def _upload(serving: ApiProcess, key: str) -> None:
     try:
         upload(serving, key, b"0123456789")
     except (httpx.TransportError, httpx.HTTPStatusError):
-        return  # it has ended, and uvicorn may still have answered 500 for what it cut off
+        return  # it has ended, and uvicorn may have answered 500 for aborted requests
 
 
 @pytest.fixture
 def batch_id(serving: ApiProcess, key: str, database_url: str) -> str:
-    """A batch that nobody checks."""
+    """A batch that is never validated."""
     engine = connect(database_url)
     with sessions(engine).begin() as session:
         served_models.put_model(session, "demo", "/models/demo")
@@ -228,12 +228,12 @@ def test_a_postgres_that_hangs_does_not_keep_an_api_beyond_its_grace(
         locking = stack.enter_context(psycopg.connect(database_url))
         following = stack.enter_context(closing(socket.create_connection(("127.0.0.1", serving.port))))
         following.sendall(request(f"/v1/batches/{batch_id}/events", key))
-        assert following.recv(1)  # its API looks at the batch once a second from now on
+        assert following.recv(1)  # its API now polls the batch once a second
         locking.execute("LOCK TABLE batch")
         asking = stack.enter_context(closing(socket.create_connection(("127.0.0.1", serving.port))))
         asking.sendall(request("/v1/batches", key))
         looking = stack.enter_context(psycopg.connect(database_url, autocommit=True))
-        serving.until(lambda: looking.execute(NUM_WAITING).fetchone() == (2,))  # the look and the request
+        serving.until(lambda: looking.execute(NUM_WAITING).fetchone() == (2,))  # the poll and the request
         assert serving.end(signal.SIGTERM) == 0, serving.log()
 
 

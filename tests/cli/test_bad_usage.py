@@ -1,4 +1,4 @@
-"""What a user sees who gets something wrong: one sentence on standard error, a status, no traceback."""
+"""Tests of user errors: one sentence on standard error, a status, no traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVER = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "t
 
 
 def tokenmill(*arguments: str | Path, **variables: str) -> tuple[int, str]:
-    """Run the command as a user does, with nothing of Tokenmill in the environment; return status and stderr."""
+    """Run the command as a user does, without Tokenmill's variables in the environment; return status and stderr."""
     return run(arguments, variables, stdout=subprocess.PIPE)
 
 

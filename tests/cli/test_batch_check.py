@@ -1,4 +1,4 @@
-"""`tokenmill batch check FILE` and packed input files, as a user types them."""
+"""Tests of `tokenmill batch check FILE` and of compressed input files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ BAD = body(temperature=7)
         ([body()] + [BAD] * 13, [], 2),
         ([body()] + [BAD] * 13, ["--invalid-lines", "skip"], 3),
         ([BAD] * 1002, ["--invalid-lines", "skip"], 2),  # more than may be skipped
-        ([body()], ["--priority", "urgent"], 2),  # which the tenant may not ask for
+        ([body()], ["--priority", "urgent"], 2),  # not allowed for the tenant
         ([body(model="other")], [], 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""How a command ends that waits for a batch or reads it: what failed, what was truncated, and the exit status."""
+"""Tests of the ends of commands that wait for a batch or read it: failures, truncations, and the exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def worked_off(service: Service, folder: Path, results: Sequence[LineResult]) ->
 
 @pytest.fixture(scope="module")
 def mixed(service: Service, folder: Path) -> str:
-    """A batch with two cut answers, a whole one, and three failures."""
+    """A batch with two truncated answers, a complete one, and three failures."""
     failures = [failed(3, code="too_long"), failed(4, code="engine_failure"), failed(5, code="too_long")]
     answers = [completed(0), completed(1, finish_reason="length"), completed(2, finish_reason="length")]
     return worked_off(service, folder, [*answers, *failures])

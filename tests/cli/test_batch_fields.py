@@ -1,4 +1,4 @@
-"""How `tokenmill batch show` puts a batch."""
+"""Tests of the output of `tokenmill batch show`."""
 
 from __future__ import annotations
 

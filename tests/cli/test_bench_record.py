@@ -1,4 +1,4 @@
-"""`tokenmill bench record` writes what is in a database, or says in one sentence why not."""
+"""Tests that `tokenmill bench record` writes a database's day, or reports in one sentence why it cannot."""
 
 from __future__ import annotations
 

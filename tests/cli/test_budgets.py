@@ -1,4 +1,4 @@
-"""`tokenmill budgets` as an operator types it, on a real database."""
+"""Tests of `tokenmill budgets` on a real database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tokenmill = Callable[..., list[list[str]]]
 
 @pytest.fixture
 def tokenmill(database_url: str) -> Tokenmill:
-    """Return the command, whose lines come as their columns."""
+    """Return the command, with output lines split into columns."""
 
     def run(*arguments: str) -> list[list[str]]:
         variables = {"TOKENMILL_DATABASE_URL": database_url}

@@ -1,4 +1,4 @@
-"""Why a program has ended: a full disk and a lost network are told, whatever its last line of log says."""
+"""Tests of the reported cause of a program's end: a full disk or a lost network, whatever its log's last line is."""
 
 from __future__ import annotations
 

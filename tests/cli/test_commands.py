@@ -1,4 +1,4 @@
-"""The batch, file and admin commands against a real API process and its database; nothing works the batches off."""
+"""Tests of the batch, file and admin commands against a real API process and its database; no batch is processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dry run counts of lines: here by the model's own tokenizer, at a server by a worker, and else by bytes."""
+"""Tests of a dry run's counts: locally by the model's tokenizer, at a server by a worker, and otherwise by bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill db move`: the data of an embedded Postgres goes on with another major version."""
+"""Tests of `tokenmill db move`: the data of an embedded Postgres continues on another major version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobs.errors import ConflictError, InputError, ServiceError
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing of ours catches it."""
+    """Simulates a kill: no code of ours catches it."""
 
 
 def on_path() -> PostgresBinaries | None:
@@ -56,7 +56,7 @@ def fill(data_dir: DataDir, binaries: PostgresBinaries) -> None:
 
 
 def content(data_dir: DataDir) -> tuple[int, int]:
-    """Return how many rows there are, and the number of the next one; whose they are has stayed, and who may read."""
+    """Return the number of rows and the next number; checks that owner and rights have not changed."""
     rights = f"SELECT relowner::regrole::text, has_table_privilege('{SERVICE}', oid, 'SELECT') FROM pg_class"
     with connected(data_dir) as connection:
         assert connection.execute(f"{rights} WHERE relname = 'kept'".encode()).fetchall() == [(OWNER, True)]

@@ -1,4 +1,4 @@
-"""What a stack needs only once somebody asks for it."""
+"""Tests of parts that a stack starts only on demand."""
 
 from __future__ import annotations
 

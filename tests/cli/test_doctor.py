@@ -1,4 +1,4 @@
-"""`tokenmill doctor`: each check finds what is wrong by itself, and says what to do."""
+"""Tests of `tokenmill doctor`: each check finds its problem, and gives advice."""
 
 from __future__ import annotations
 

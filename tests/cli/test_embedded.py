@@ -1,4 +1,4 @@
-"""The embedded servers as they are used: started, killed, started again, refused with a sentence."""
+"""Tests of the embedded servers: started, killed, restarted, and refused in one sentence."""
 
 from __future__ import annotations
 

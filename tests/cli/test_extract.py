@@ -1,4 +1,4 @@
-"""`tokenmill extract` against a server, from files to records; what is refused before anything is asked of it."""
+"""Tests of `tokenmill extract` against a server, from files to records, and of refusals before any request."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_documents_become_records_after_a_kill_between_their_batches_too(service
     assert [Path(record["document"]).name for record in records] == ["a.txt", "b.pdf", "c.eml", "d.pdf"]
     assert [record["fields"] for record in records] == [
         {"vendor": "Ash Ltd", "total": 1234.5},
-        {"vendor": "Birch GmbH", "total": 20},  # what stood nowhere was asked again
+        {"vendor": "Birch GmbH", "total": 20},  # values that were not in the text were asked again
         None,
         None,
     ]

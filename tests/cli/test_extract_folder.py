@@ -1,4 +1,4 @@
-"""What makes two starts of `tokenmill extract` one run, and how its documents are named."""
+"""Tests of when two starts of `tokenmill extract` are one run, and of the names of its documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill extract --index` as a user types it: asked of a server, come back to, and refused in a sentence."""
+"""Tests of `tokenmill extract --index`: run at a server, resumed, and refused in one sentence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def index_id(answering: Answering) -> str:
 
 
 def work_off(answering: Answering) -> None:
-    """Let everybody do their work until the only extraction has ended."""
+    """Process everything until the only extraction has ended."""
     while True:
         with answering.maker() as session:
             found = session.scalars(select(Extraction)).one_or_none()
@@ -104,7 +104,7 @@ def test_another_order_of_the_fields_is_another_extraction() -> None:
 
 
 def key_of(schema: dict[str, Any]) -> str:
-    """Return the Idempotency-Key that a schema is sent with."""
+    """Return the Idempotency-Key with which a schema is sent."""
     keys: list[str] = []
 
     class Noting(Calls):

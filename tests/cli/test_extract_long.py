@@ -1,4 +1,4 @@
-"""`tokenmill extract` of a document of 300 pages, and of 369 fields, with the demo model on this machine."""
+"""Tests of `tokenmill extract` on a document of 300 pages, and with 369 fields, with the demo model on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_unanswered(reason: str) -> bool:
 
 
 def extracted(document: Path, schema: Path, *more: str) -> dict[str, Any]:
-    """Return the record of a document that was asked on this machine."""
+    """Return the record of a document that was extracted on this machine."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     folder = document.parent
     command = [
@@ -52,7 +52,7 @@ def extracted(document: Path, schema: Path, *more: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)  # a start of everything; 30 s of CPU
 def test_values_in_a_document_of_300_pages_are_found_on_their_page(tmp_path: Path) -> None:
-    made = make_document(NUM_PAGES, seed=1)  # of seed 0 the model misreads the total
+    made = make_document(NUM_PAGES, seed=1)  # with seed 0 the model misreads the total
     (tmp_path / "long.pdf").write_bytes(made.content)
     record = extracted(tmp_path / "long.pdf", SCHEMA)
     found = {name: record["fields"][name] for name in ("vendor", "number", "date", "total")}

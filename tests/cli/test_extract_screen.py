@@ -1,4 +1,4 @@
-"""What the table at the end of an extraction says of a value's place."""
+"""Tests of the column of a value's place in the table at the end of an extraction."""
 
 from __future__ import annotations
 

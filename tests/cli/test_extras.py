@@ -1,4 +1,4 @@
-"""The plain installation is the client: its commands need no package of the extras, the others say which they need."""
+"""Tests of the plain installation, the client: its commands need no extra; others name the extra that they need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER_ROLES = "import api.app, workers.control, workers.dispatcher"
 
 
 def modules_of(extra: str) -> Iterator[str]:
-    """Yield the module of each package of an extra that is installed here: the one of its own name."""
+    """Yield the module of each package of an extra that is installed here under the package's own name."""
     provided = importlib.metadata.packages_distributions()
     for requirement in EXTRAS[extra]:
         match = re.match(r"[\w.-]+", requirement)

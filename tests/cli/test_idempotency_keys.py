@@ -1,4 +1,4 @@
-"""`--idempotency-key`: a command that is given again makes nothing twice, and no other request has its key."""
+"""Tests of `--idempotency-key`: a repeated command creates nothing twice, and no other request has its key."""
 
 from __future__ import annotations
 

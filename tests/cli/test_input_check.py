@@ -1,4 +1,4 @@
-"""What `tokenmill run` refuses before it loads a model: what the server would."""
+"""Tests of inputs that `tokenmill run` refuses before it loads a model, as the server would."""
 
 from __future__ import annotations
 

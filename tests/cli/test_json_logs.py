@@ -1,4 +1,4 @@
-"""With TOKENMILL_LOG_FORMAT=json each line that a role writes is a JSON object, from its start to its end."""
+"""Tests of TOKENMILL_LOG_FORMAT=json: each line that a role writes is a JSON object, from its start to its end."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def environment(**more: str) -> Mapping[str, str]:
 
 
 def entries(text: str) -> list[dict[str, Any]]:
-    """Return the lines; one that is no JSON object fails the test."""
+    """Return the lines; one that is not a JSON object fails the test."""
     return [dict(json.loads(line)) for line in text.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each role of a stack wrote that ran one batch and stopped; `up` is its supervisor."""
+    """The logs of each role of a stack that ran one batch and stopped; `up` is its supervisor."""
     folder = tmp_path_factory.mktemp("up")
     port = free_port()
     command = [sys.executable, "-m", "cli.main", "up", "--data-dir", str(folder / "data"), "--port", str(port)]

@@ -1,4 +1,4 @@
-"""`tokenmill files upload` with a file that goes in parts: killed, it goes on with those that have not come."""
+"""Tests of `tokenmill files upload` with a file in parts: after a kill it continues with the missing ones."""
 
 from __future__ import annotations
 

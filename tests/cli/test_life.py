@@ -1,4 +1,4 @@
-"""Signs of life of a running stack, in a terminal and in a log."""
+"""Tests of a running stack's status messages, in a terminal and in a log."""
 
 from __future__ import annotations
 

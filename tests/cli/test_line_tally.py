@@ -1,4 +1,4 @@
-"""Finished lines counted as they pass."""
+"""Tests of counting finished lines as they pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While modules load no garbage is collected; afterwards it is as before."""
+"""Tests that garbage collection is off while modules load, and as before afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill map` against a server, from table to table; what is refused before anything is asked of it."""
+"""Tests of `tokenmill map` against a server, from table to table, and of refusals before any request."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_schema_that_the_server_cannot_keep_is_each_rows_error(service: Servic
 def test_a_disk_that_is_full_at_the_end_costs_nothing_that_was_computed(
     service: Service, folder: Path, output: str
 ) -> None:
-    """As full as it is for the output alone, whose rows are larger than their prompts."""
+    """Only full enough to fail for the output, whose rows are larger than their prompts."""
     noise = Random(1).randbytes(MAX_FILE_BYTES).hex()
     (folder / "in.csv").write_text(f"text,pad\ngood,{noise}\n")
     before = len(service.batches())

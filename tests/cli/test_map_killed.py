@@ -1,4 +1,4 @@
-"""`tokenmill map` on this machine, killed in its middle: the same command finishes it, and computes no row twice."""
+"""Tests of a local `tokenmill map` that is killed: the same command finishes it, and computes no row twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
         "--prompt", str(folder / "prompt.j2"), "--model", str(ROOT / "examples" / "demo_model"),
         "--max-tokens", "32", "--param", "ignore_eos=true", "--data-dir", str(folder / "data"),
     ]  # fmt: skip
-    # Chunks of two lines, so that something is finished long before everything is.
+    # Chunks of two lines, so that some are finished long before all are.
     few = {"TOKENMILL_CHUNK_LINES": "2", "TOKENMILL_WORKER_CHUNKS": "2", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean_environment(**few))
 

@@ -1,4 +1,4 @@
-"""Outputs of `tokenmill map` that cannot be written are refused before anything is computed."""
+"""Tests that outputs of `tokenmill map` that cannot be written are refused before any computation."""
 
 from __future__ import annotations
 

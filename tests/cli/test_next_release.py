@@ -1,6 +1,6 @@
-"""This release while the next one is there: what has been made for a later schema, and what was made by it.
+"""Tests of this release while the next one is running: databases and rows made by a later schema.
 
-The next release's schema is this one's with a column more and a revision that nobody here knows.
+The next release's schema is this one's with one more column and a revision unknown here.
 """
 
 from __future__ import annotations

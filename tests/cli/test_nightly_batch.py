@@ -1,4 +1,4 @@
-"""examples/cron/nightly_batch as cron runs it: quiet when all is well, loud otherwise, one batch a day of each file."""
+"""Tests of examples/cron/nightly_batch as run by cron: quiet on success, loud otherwise, one batch per day and file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DAY = "2026-11-26"
 TOO_MANY = Settings().max_invalid_lines + 1
 NOWHERE = {"TOKENMILL_BASE_URL": "http://127.0.0.1:1/v1", "TOKENMILL_API_KEY": "tm-x"}
 Answer = Callable[[int, str], Sequence[LineResult]]
-"""The results of the first, second … batch that comes, by its number and its id."""
+"""Results of the first, second … new batch, by its number and its id."""
 
 
 @pytest.fixture
 def requests(tmp_path: Path) -> Path:
-    """A file of this test alone."""
+    """A file only for this test."""
     return write_lines(tmp_path / "requests.jsonl", 2, prompt=tmp_path.name)
 
 
@@ -71,7 +71,7 @@ def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 
 
 def run(requests: Path, folder: Path, *, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the job where nobody works off what it submits."""
+    """Run the job without anything processing its batches."""
     with job(requests, folder, variables=variables) as process:
         return ended(process)
 
@@ -79,7 +79,7 @@ def run(requests: Path, folder: Path, *, variables: Mapping[str, str]) -> subpro
 def night(
     service: Service, requests: Path, folder: Path, *, answer: Answer, day: str = DAY
 ) -> subprocess.CompletedProcess[str]:
-    """Run the job, while a hand works off what it submits."""
+    """Run the job while its batches are processed."""
     with hand(service, answer), job(requests, folder, variables=service.variables, day=day) as process:
         return ended(process)
 
@@ -97,7 +97,7 @@ def hand(service: Service, answer: Answer) -> Iterator[None]:
 
 
 def work_off(service: Service, answer: Answer, is_over: threading.Event) -> None:
-    """Do the workers' part for every batch that nobody has validated yet."""
+    """Act as workers for every batch that is not validated yet."""
     number = 0
     with openai.OpenAI(base_url=service.base_url, api_key=service.api_key) as client:
         while not is_over.is_set():
@@ -233,7 +233,7 @@ def test_a_cancelled_batch_is_told_of_with_what_is_finished_and_not_sent_again(
 
 
 def submitted(client: openai.OpenAI, before: int) -> str:
-    """Return the id of the batch that comes, once it is there."""
+    """Return the id of the next batch, once it exists."""
     deadline = time.monotonic() + 100
     while num_batches(client) == before:
         assert time.monotonic() < deadline

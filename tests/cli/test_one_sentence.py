@@ -1,4 +1,4 @@
-"""What is typed → what is printed: one sentence that names the thing, and a status.
+"""Tests of commands and their outputs on errors: one sentence that names the cause, and a status.
 
 Tables of what once ended in a traceback.
 """
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 LONG = "x" * 300
 REMARKS = ("tokenmill: starting", "[transformers]")
-"""What stands before the sentence: what is being done, and what a library says of a configuration."""
+"""Text before the sentence: progress, and what a library says of a configuration."""
 
 
 def a_file(path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_place_where_no_folder_can_be_is_refused(command: str, place: str, dat
 
 
 def refusal(command: str, place: Path, database_url: str, tmp_path: Path) -> str:
-    """Return the sentence that ends the command with status 2."""
+    """Return the sentence with which the command ends with status 2."""
     variables = {"TOKENMILL_DATABASE_URL": database_url, "TOKENMILL_STORAGE_URL": (tmp_path / "store").as_uri()}
     with pytest.raises(InputError) as caught:
         run("db", command, place, **variables)
@@ -150,7 +150,7 @@ def test_ctrl_c_while_modules_load_is_one_line(how: str, module: str) -> None:
         capture_output=True, text=True, check=False, timeout=120, env=clean_environment(**variables),
     )  # fmt: skip
     assert done.stderr == "tokenmill: interrupted\n"
-    # Python ends by the signal itself where it interrupted code that is made from text; a shell calls both 130.
+    # Python ends by the signal itself if it interrupted code compiled from text; a shell reports both as 130.
     assert done.returncode in (130, -2)
 
 

@@ -1,4 +1,4 @@
-"""The first screen names every command once, in a section, with all that it says of itself."""
+"""Tests of the first screen: every command once, in a section, with its own summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that ends before its lines do: its results are kept, and only the other lines run again."""
+"""Tests of a batch that ends before its lines do: its results are kept, and only the other lines run again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jobs.errors import ServiceError
 from tests.cli.service import LINE, Service, completed, failed
 
 NAMES = ("3", "0", "2", "1")
-"""In no order: lines of a user have any names."""
+"""In no order: users' lines have arbitrary names."""
 
 
 @dataclass(slots=True)
 class Hand:
-    """Does one thing in the workers' place, once there is a batch that nobody has worked on."""
+    """Acts once in place of workers, when there is a batch that was not processed yet."""
 
     service: Service
     work: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Progress for terminals and for pipes."""
+"""Tests of progress in terminals and in pipes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def progress(
 
 
 def ended(counts: SimpleNamespace | None, **changes: object) -> SimpleNamespace:
-    """Return an openai Batch as far as it is read here; it took ten seconds."""
+    """Return an openai Batch with the fields read here; it took ten seconds."""
     known: dict[str, object] = {
         "status": "completed", "request_counts": counts, "usage": None, "errors": None, "error_file_id": None,
         "created_at": 1_000, "completed_at": 1_010, "failed_at": None, "expired_at": None, "cancelled_at": None,
@@ -86,7 +86,7 @@ def test_the_servers_interval_stands_beside_the_time_left() -> None:
 
 
 def test_the_time_left_does_not_jump_where_lines_end_in_bursts() -> None:
-    """Bursts of 64 lines every 16 s, looked at twice a second: after the first two, 4 lines a second are seen."""
+    """Bursts of 64 lines every 16 s, polled twice a second: after the first two, 4 lines a second are observed."""
     rate, shown = Rate(), list[float]()
     for look in range(2 * 400):
         seconds = look / 2

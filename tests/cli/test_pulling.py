@@ -1,4 +1,4 @@
-"""`tokenmill models pull` as it is typed, against a hub that serves two small repositories."""
+"""Tests of `tokenmill models pull` against a hub that serves two small repositories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN = "hf_secret"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What the hub's client asks for: the commit of a revision, its files, and each of them."""
+    """The hub's endpoints: the commit of a revision, its files, and each of them."""
 
     asked: list[tuple[str, str | None]]
 
@@ -93,7 +93,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def near(hub: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the hub's client of this process ask the hub that is served here."""
+    """Let the hub's client in this process use the local hub."""
     monkeypatch.setattr(constants, "ENDPOINT", hub)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))

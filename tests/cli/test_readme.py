@@ -1,4 +1,4 @@
-"""The README's first example, run word for word as a visitor does: in a folder of theirs, with nothing set."""
+"""Tests of the README's first example, run word for word in a new folder with no settings."""
 
 from __future__ import annotations
 

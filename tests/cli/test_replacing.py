@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, also after a command was killed while it wrote."""
+"""Tests of files that are written completely or not at all, also after a command was killed while writing."""
 
 from __future__ import annotations
 

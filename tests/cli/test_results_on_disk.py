@@ -1,4 +1,4 @@
-"""`tokenmill batch results -o`: the file that is there survives whatever happens before the new one is whole."""
+"""Tests of `tokenmill batch results -o`: an existing file survives any failure before the new one is complete."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_results_go_through_a_pipe_as_they_come(service: Service, batch_id: str,
 
 
 class _Breaks(BaseHTTPRequestHandler):
-    """Promises more than it sends."""
+    """Announces more bytes than it sends."""
 
     def do_GET(self) -> None:
         self.send_response(200)

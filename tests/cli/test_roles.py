@@ -1,4 +1,4 @@
-"""What a role does before its work begins."""
+"""Tests of a role's preparations before its work begins."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_role_works_for_the_stack_of_a_folder_whatever_is_exported(
         write_note(data_dir, StackNote(pid=os.getpid(), started_at=0.0, base_url="", environment=urls, roles=[]))
         roles.dispatch(data_dir=tmp_path)
     assert (started[0].database_url, started[0].redis_url, started[0].storage_url) == tuple(urls.values())
-    with pytest.raises(InputError, match="no `tokenmill up` runs on"):  # what it noted is there, as after a kill
+    with pytest.raises(InputError, match="no `tokenmill up` runs on"):  # its record is there, as after a kill
         roles.dispatch(data_dir=tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""`tokenmill run` with the demo model: interrupted in both ways, finished by the same command."""
+"""Tests of `tokenmill run` with the demo model: interrupted in both ways, finished by the same command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.killed import finished_lines, wait_for
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-NUM_LINES = 60  # more than are finished between two looks
+NUM_LINES = 60  # more than are finished between two polls
 
 
 def _start(folder: Path) -> subprocess.Popen[str]:
@@ -28,7 +28,7 @@ def _start(folder: Path) -> subprocess.Popen[str]:
     ]  # fmt: skip
     return subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        # Chunks of two lines, so that something is finished long before everything is.
+        # Chunks of two lines, so that some are finished long before all are.
         env={**environment, "PYTHONPATH": str(ROOT), "TOKENMILL_CHUNK_LINES": "2", "TOKENMILL_WORKER_CHUNKS": "2",
              "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -38,7 +38,7 @@ def _start(folder: Path) -> subprocess.Popen[str]:
 def test_an_interrupted_run_goes_on_and_computes_no_line_twice(tmp_path: Path) -> None:
     lines = (ROOT / "examples" / "documents.jsonl").read_text().splitlines()[:NUM_LINES]
     too_long = json.loads(lines[0]) | {"custom_id": "bad"}
-    too_long["body"]["messages"][-1]["content"] = "x y " * 1000  # by its exact tokens: only the worker knows them
+    too_long["body"]["messages"][-1]["content"] = "x y " * 1000  # by its exact tokens, which only the worker counts
     text = "\n".join([*lines, json.dumps(too_long)]).replace('"model": "demo"', '"model": "my-model"')
     (tmp_path / "in.jsonl").write_text(text)
 

@@ -1,4 +1,4 @@
-"""What a run remembers, and how it reads its input."""
+"""Tests of a run's state on disk, and of reading its input."""
 
 from __future__ import annotations
 

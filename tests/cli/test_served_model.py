@@ -1,4 +1,4 @@
-"""How a model is chosen: folder, Hugging Face id, demo model, and the name it is served under."""
+"""Tests of choosing a model: folder, Hugging Face id, demo model, and its served name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded stack: what it prepares in its database, and `tokenmill up` from start to stop."""
+"""Tests of the embedded stack: the preparation of its database, and `tokenmill up` from start to stop."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _insert_leased_chunk(database_url: str) -> None:
 
 
 def _insert(connection: psycopg.Connection, table: str, values: dict[str, object]) -> None:
-    """Insert a row; columns that must be filled and are not named get a value of their type."""
+    """Insert a row; required columns that are not given get a value of their type."""
     needed = connection.execute(
         "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
         " AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'"
@@ -206,7 +206,7 @@ def _up(
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """An empty folder with a path so short that sockets stay in it: Valkey shows its socket for its command line."""
+    """An empty folder with a path short enough for sockets: Valkey shows its socket in its command line."""
     with tempfile.TemporaryDirectory(prefix="up-") as folder:
         Path(folder).chmod(0o755)  # as root, Postgres runs as another user
         yield Path(folder)
@@ -232,7 +232,7 @@ def _exports_of(printed: IO[str] | None) -> dict[str, str]:
 
 
 def _assert_a_role_can_be_started_with(variables: Mapping[str, str]) -> None:
-    """Ask the database and the broker that the variables name."""
+    """Connect to the database and the broker of these variables."""
     listed = CliRunner().invoke(app, ["models", "list"], env=variables, catch_exceptions=False)
     assert "demo\t" in listed.stdout
     with Connection(variables["TOKENMILL_REDIS_URL"]) as broker:
@@ -252,7 +252,7 @@ def _assert_its_life_is_shown(data_dir: Path) -> None:
 
 
 def _make_an_old_database(root: Path) -> None:
-    """Leave a folder whose database is from before the baseline: one superuser has made it, and owns it."""
+    """Leave a folder whose database is from before the baseline: one superuser created it, and owns it."""
     with locked(root) as data_dir:
         server = prepare_postgres(
             data_dir.postgres, log_path=data_dir.logs / "postgres.log", run_dir=data_dir.run / "postgres"
@@ -267,7 +267,7 @@ def _make_an_old_database(root: Path) -> None:
 
 
 def _assert_its_owner_backs_it_up(data_dir: Path, folder: Path) -> None:
-    """Run the commands that look at the whole database: one as its owner, the others as a service."""
+    """Run the commands that read the whole database: one as its owner, the others as a service."""
     for arguments in (["tenants", "list"], ["audit"], ["db", "upgrade"], ["db", "backup", str(folder)]):
         done = CliRunner().invoke(app, [*arguments, "--data-dir", str(data_dir)], catch_exceptions=False)
         assert done.exit_code == 0, done.output

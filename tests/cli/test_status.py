@@ -1,4 +1,4 @@
-"""`tokenmill status`, `top` and `logs` as a user types them."""
+"""Tests of `tokenmill status`, `top` and `logs`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_logs_show_the_end_of_each_role_or_of_one(logs: Path, tmp_path: Path) ->
 
 @contextmanager
 def followed(data_dir: Path) -> Iterator[IO[str]]:
-    """What `tokenmill logs worker -f` shows, line by line, in a process that is killed at the end."""
+    """The output of `tokenmill logs worker -f`, line by line, in a process that is killed at the end."""
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", "logs", "worker", "-f", "--data-dir", data_dir],
         stdout=subprocess.PIPE, text=True, env=clean_environment(),

@@ -1,4 +1,4 @@
-"""The supervisor over small shell scripts: order, restarts with growing pauses, stopping by stages."""
+"""Tests of the supervisor with small shell scripts: order, restarts with growing pauses, stopping in stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.errors import ServiceError
 
 
 class Clock:
-    """Time that passes only when somebody waits for it."""
+    """Time that passes only in waits."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def child(folder: Path, name: str, script: str, *, stop_seconds: float = 10.0) -
 
 
 def sleeper(folder: Path, name: str) -> ChildSpec:
-    """It notes the order in which the children end."""
+    """It records the order in which the children end."""
     note = f"echo {name} >> {folder}/ended; exit 0"
     return child(folder, name, f"trap '{note}' TERM; READY; while :; do sleep 0.02; done")
 
@@ -204,7 +204,7 @@ def test_a_child_that_never_comes_back_is_tried_again_for_ever(
     supervisor.start([replace(spec, before_start=block)])
     is_blocked.append(True)
     kill(supervisor)
-    num_tries = 1100  # a night of them: 2 ** 1024 is more than a float holds
+    num_tries = 1100  # as in one night: 2 ** 1024 exceeds a float
     for _ in range(num_tries):
         supervisor.tend()
         clock.now += LONGEST_PAUSE_SECONDS
@@ -300,7 +300,7 @@ def test_the_log_of_a_running_child_is_bounded_and_goes_on(
             assert supervisor.children[0].is_running
         clock.now += 60.0
         supervisor.tend()
-        parts.append(earlier.read_text().splitlines()[1:-1])  # a line may be cut where the file was emptied
+        parts.append(earlier.read_text().splitlines()[1:-1])  # a line may be truncated where the file was emptied
     supervisor.children[0].kill()
     numbers = [int(line.removeprefix("line ")) for part in parts for line in part]
     assert numbers == sorted(set(numbers)), "each part goes on where the one before it ended"

@@ -1,4 +1,4 @@
-"""Tables: whole ids in a terminal of any width, tabs and a header in a pipe."""
+"""Tests of tables: complete ids in a terminal of any width, tabs and a header in a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> Terminal:
 
 
 def shown_in_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> list[str]:
-    """Return the lines of the table in a terminal of that width."""
+    """Return the lines of the table in a terminal of this width."""
     terminal = as_terminal(monkeypatch, columns=columns)
     print_table(HEADER, [ROW])
     return terminal.getvalue().splitlines()

@@ -1,4 +1,4 @@
-"""What an answer of a schema typically looks like, whatever the schema says or leaves out."""
+"""Tests of the typical answer for a schema, whatever the schema specifies or leaves out."""
 
 from __future__ import annotations
 

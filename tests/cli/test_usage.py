@@ -1,4 +1,4 @@
-"""`tokenmill usage` and `quota` as they are typed, against a server that answers what it is told."""
+"""Tests of `tokenmill usage` and `quota`, against a server with fixed answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ QUOTA = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, list[str]]]]:
-    """Serve two pages of usage; every query that comes for them."""
+    """Serve two pages of usage; yield the queries that arrive."""
     queries: list[dict[str, list[str]]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""`tokenmill batch watch` as a user leaves it: what it says of a batch that waits, and what Ctrl-C does not end."""
+"""Tests of `tokenmill batch watch`: its messages about a waiting batch, and what Ctrl-C does not end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_batch_that_waits_says_for_what_and_goes_on_after_ctrl_c(service: Serv
 
 @contextmanager
 def noted_requests(service: Service, answered: Callable[[str], None]) -> Iterator[tuple[OpenAI, list[str]]]:
-    """Yield a client, and the paths that it has asked for; `answered` hears of each before its answer is read."""
+    """Yield a client, and the paths of its requests; `answered` is called with each before its answer is read."""
     paths: list[str] = []
 
     def note(answer: httpx2.Response) -> None:
@@ -85,7 +85,7 @@ RUNNING = {"id": "batch_1", "status": "in_progress", "created_at": 7}
 
 
 class Breaking(httpx2.SyncByteStream):
-    """An event that ends in the middle of the next one."""
+    """A stream that breaks in the middle of an event."""
 
     def __iter__(self) -> Iterator[bytes]:
         yield b"retry: 2000\n\n: nothing\n\nid: 1\nevent: batch\ndata: " + json.dumps(RUNNING).encode() + b"\n\ndata: {"
@@ -141,7 +141,7 @@ def refused(status: int) -> Exception:
 
 @dataclass(slots=True)
 class AwayServer:
-    """A client of a server that fails so often with an error, and a clock that only sleeping moves."""
+    """A client of a server that fails several times with an error, and a clock that only sleeping advances."""
 
     errors: Iterator[Exception]
     base_url: str = "http://host/v1/"

@@ -7,7 +7,7 @@ import os
 import struct
 import sys
 
-LANDLOCK = (444, 445, 446)  # on every machine
+LANDLOCK = (444, 445, 446)  # on every architecture
 
 
 def main() -> None:

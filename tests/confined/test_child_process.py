@@ -1,4 +1,4 @@
-"""A process for what strangers had a hand in, as its parent has it."""
+"""Tests of a process that handles untrusted data, as seen by its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process has left after it was confined, and what its filter decides for machines that are not at hand."""
+"""Tests of what a confined process may still do, and of its filter's decisions for other machines."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_process_whose_parent_has_ended_before_it_was_confined_ends() -> None:
 
 
 def decision(program: bytes, *, machine: int, number: int, arguments: Sequence[int] = ()) -> int:
-    """Run a filter as the kernel does."""
+    """Run a filter as the kernel would."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     call = struct.pack("<IIQ6Q", number, machine, 0, *padded)
     loaded, at = 0, 0

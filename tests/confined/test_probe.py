@@ -1,4 +1,4 @@
-"""Which layers a machine has: tried by a process, on a kernel that lacks some calls too."""
+"""Tests of probing a machine's layers in a process, also on a kernel that lacks some calls."""
 
 from __future__ import annotations
 

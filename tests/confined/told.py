@@ -1,4 +1,4 @@
-"""A child that does as it is told, four letters at a time."""
+"""A child that obeys commands of four letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant of a running stack, as its own program sees it: lines in, a batch to wait for, what came out."""
+"""A tenant of a running stack, with the official client: submit lines, wait for a batch, read its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 def until(holds: Callable[[], Any], stack: Any) -> Any:
-    """Wait for something that holds, and return it."""
+    """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (found := holds()):
         assert time.monotonic() < deadline, stack.logs()
@@ -52,11 +52,11 @@ class Customer:
 
     id: str
     client: openai.OpenAI
-    """Which sends nothing again by itself."""
+    """Without retries."""
     stack: Any
 
     def call(self, method: str, path: str, **given: Any) -> httpx.Response:
-        """Send one request as it is and return the answer as it is."""
+        """Send one request unchanged and return the answer unchanged."""
         return httpx.request(method, f"{self.stack.base_url}{path}", headers=self.client.auth_headers, **given)
 
     def upload(self, content: bytes) -> str:
@@ -75,7 +75,7 @@ class Customer:
         return self.client.batches.retrieve(batch_id)
 
     def answers(self, batch_id: str, *, num_lines: int) -> list[dict[str, Any]]:
-        """Return the output of a batch that is to complete, with an answer for every line."""
+        """Return the output of a batch that must complete, with an answer for every line."""
         batch = self.wait(batch_id)
         counts = (batch.status, batch.request_counts.completed, batch.request_counts.failed)
         assert counts == ("completed", num_lines, 0), self.stack.logs()
@@ -86,7 +86,7 @@ class Customer:
         return [json.loads(line) for line in self.client.files.content(file_id).text.splitlines()]
 
     def cancel_all(self) -> None:
-        """End what runs, and wait for it."""
+        """Cancel everything that runs, and wait for it."""
         batch_ids = [batch.id for batch in self.client.batches.list(limit=100) if batch.status not in _FINAL]
         for batch_id in batch_ids:
             self.client.batches.cancel(batch_id)

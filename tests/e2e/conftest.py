@@ -1,4 +1,4 @@
-"""The whole stack as a user starts it: `tokenmill up` in a process of its own, on the demo model or another one."""
+"""The whole stack as a user starts it: `tokenmill up` in its own process, with the demo model or another one."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class Stack:
         self.start_as(command, {name: value for name, value in self.environment.items() if value})
 
     def start_as(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start by a command; its port is a free one, since other stacks run here."""
+        """Start with a command; its port is a free one, since other stacks run here."""
         typed = [*command, "--port", str(free_port())]
         self.process = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=dict(environment), cwd=ROOT)
         assert self.process.stdout is not None
-        self.export = self.process.stdout.readline()  # a timeout bounds it: the process ends when it fails
+        self.export = self.process.stdout.readline()  # bounded by a timeout: the process ends when it fails
         found = _EXPORT.match(self.export)
         assert found, f"up printed {self.export!r}; logs: {self.logs()}"
         self.base_url, self.api_key = found.groups()
 
     def of_tenant(self, name: str) -> Stack:
-        """Return the same stack as a new tenant has it."""
+        """Return the same stack for a new tenant."""
         key = ""
         for command in (("tenants", "create", name), ("keys", "create", name)):
             done = self.run(*command, "--data-dir", str(self.data_dir))
@@ -101,7 +101,7 @@ class Stack:
             return connection.execute(sql).fetchall()
 
     def role(self, name: str) -> psutil.Process | None:
-        """Return the process of a role, or of `valkey-server`, when it runs."""
+        """Return the process of a role, or of `valkey-server`, if it runs."""
         assert self.process is not None
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -124,13 +124,13 @@ def tokenmill() -> list[str]:
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
-    """Overridden by a module that wants other settings."""
+    """Overridden by a module that needs other settings."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def stack_model() -> tuple[str, ...]:
-    """What `tokenmill up` is told of the model; overridden by a module that wants another than the demo's."""
+    """Model arguments of `tokenmill up`; overridden by a module that needs another model than the demo's."""
     return _DEMO
 
 
@@ -147,9 +147,9 @@ def stack(memory_folder: Path, stack_settings: dict[str, str], stack_model: tupl
 
 @pytest.fixture(scope="session")
 def shared_stack(session_folder: Path) -> Iterator[Stack]:
-    """The stack that `tokenmill up` starts without a word more; for tests that only need one, as a tenant of their own.
+    """The stack of `tokenmill up` without arguments, for tests that only need one, each with its own tenant.
 
-    Whoever kills a part of it, or looks at what all tenants have, starts another.
+    Tests that kill parts of it, or read the data of all tenants, start another.
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     stack = Stack(session_folder / "tokenmill")

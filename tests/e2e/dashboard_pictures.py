@@ -1,7 +1,7 @@
 """Write pictures of the dashboard's pages into docs/dashboard: `python -m tests.e2e.dashboard_pictures`.
 
-Of the service that TOKENMILL_BASE_URL and TOKENMILL_API_KEY name, as it is; with TOKENMILL_OPERATOR_KEY also of what
-operators see.
+Shows the service of TOKENMILL_BASE_URL and TOKENMILL_API_KEY in its current state; with TOKENMILL_OPERATOR_KEY also the
+operators' pages.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, chromiu
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "dashboard"
 PAGES = ("/", "/batches", "/submit", "/models", "/pipelines", "/extractions", "/indexes", "/usage")
 OPERATOR_PAGES = ("/", "/models", "/tenants", "/log", "/health")
-_DRAWN_MILLISECONDS = 1500  # plots, and the first values of a stream
+_DRAWN_MILLISECONDS = 1500  # for plots, and the first values of a stream
 
 
 def main() -> None:
-    """Write every page as somebody sees it at a desk, and the first ones of a phone in the dark."""
+    """Write every page as on a desktop, and the first ones as on a phone in dark mode."""
     if CHROMIUM is None:
         sys.exit(MISSING)
     site = os.environ["TOKENMILL_BASE_URL"].removesuffix("/v1")
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def draw(browser: Browser, site: str, key: str, paths: tuple[str, ...], *, look: Appearance, suffix: str = "") -> None:
-    """Write pages as they are seen with a key."""
+    """Write the pages as seen with a key."""
     window = open_window(browser, site, key, look)
     for path in paths:
         window.page.goto(path)
@@ -46,13 +46,13 @@ def draw(browser: Browser, site: str, key: str, paths: tuple[str, ...], *, look:
 
 
 def _name(path: str) -> str:
-    """Return what a page's picture is called: `/batches/batch_…` is `batches-one`."""
+    """Return the name of a page's picture: `/batches/batch_…` is `batches-one`."""
     parts = path.partition("?")[0].strip("/").split("/")
     return "-".join((parts[0] or "overview", *(("one",) if len(parts) == 2 else ()), *parts[2:]))
 
 
 def _details(site: str, key: str) -> tuple[str, ...]:
-    """Return pages of one batch, one extraction, its review and evaluation, and one index, of those that there are."""
+    """Return pages of one batch, one extraction, its review and evaluation, and one index, if they exist."""
     with httpx.Client(base_url=f"{site}/v1", headers={"Authorization": f"Bearer {key}"}) as client:
         batches, extractions, indexes, files = (
             client.get(path).json()["data"]

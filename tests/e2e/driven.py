@@ -1,4 +1,4 @@
-"""A real browser, driven: Debian's chromium, in one look or another, with axe's rules to hold pages against."""
+"""A real browser under control: Debian's chromium in different appearances, with axe's rules to check pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUN_AXE = "; axe.run().then(found => JSON.stringify(found.violations.map(one =>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appearance:
-    """A screen, and what its owner likes."""
+    """A screen, and its owner's preferences."""
 
     width: int
     scheme: Literal["light", "dark"]
@@ -42,22 +42,22 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One page that is open, and what it complained of."""
+    """An open page, and the errors that it reported."""
 
     page: Page
     complaints: list[str]
 
     def violations(self) -> list[Any]:
-        """Return which of axe's rules the page breaks, each with the first place."""
+        """Return the axe rules that the page breaks, each with the first place."""
         session = self.page.context.new_cdp_session(
             self.page
-        )  # past the page's own policy, which allows no such script
+        )  # bypasses the page's own policy, which does not allow such a script
         asked = {"expression": _AXE.read_text(encoding="utf-8") + _RUN_AXE, "awaitPromise": True, "returnByValue": True}
         found: list[Any] = json.loads(session.send("Runtime.evaluate", asked)["result"]["value"])
         return found
 
     def is_too_wide(self) -> bool:
-        """Tell whether one has to scroll sideways to read the page."""
+        """Return whether the page must be scrolled sideways."""
         width = self.page.evaluate("document.documentElement.scrollWidth")
         size = self.page.viewport_size
         assert size is not None
@@ -65,7 +65,7 @@ class Window:
 
 
 def open_window(browser: Browser, site: str, key: str, look: Appearance = DESK) -> Window:
-    """Open the site in a browser of its own, signed in with a key."""
+    """Open the site in its own browser, signed in with a key."""
     size = ViewportSize(width=look.width, height=900)
     context = browser.new_context(viewport=size, color_scheme=look.scheme, base_url=site)
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""What an operator and a tenant do with the dashboard, in a real browser over the whole stack."""
+"""Tests of what an operator and a tenant do with the dashboard, in a real browser over the whole stack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.e2e.driven import CHROMIUM, DESK, MISSING, PHONE, Appearance, Window,
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
 
-SLOW = 90_000  # milliseconds that something may take which a worker has to do
+SLOW = 90_000  # milliseconds for something that a worker has to do
 RECEIPT = "RECEIPT | 44491 | 2024-09-28\nSeller | Farvenen Chemicals Ltd\n10 x Folders 400.50\nTotal | 400.50 USD"
 
 
@@ -169,7 +169,7 @@ def test_a_table_becomes_a_batch_through_a_prompt(page: Page, window: Window, tm
     expect(page.get_by_role("alert")).to_contain_text("Its columns are: paper, the name")
     expect(page.get_by_role("button", name="Start the batch")).to_be_hidden()
     assert [one for one in window.complaints if "400" not in one] == []
-    window.complaints.clear()  # a refusal is noted by the browser itself
+    window.complaints.clear()  # the browser itself logs a refusal
 
 
 def test_doubtful_values_are_reviewed_by_keyboard(page: Page, window: Window, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_list_that_has_the_focus_waits_until_it_leaves(page: Page, site: str, 
     other.goto(f"/batches/{made}")
     expect(other.locator(".pill").first).to_have_text("completed", timeout=SLOW)
     other.close()
-    assert lines.inner_text() == before  # no other batch's numbers beside its id
+    assert lines.inner_text() == before  # no other batch's numbers next to its id
     page.get_by_role("link", name="Usage").focus()
     expect(first).to_contain_text(made)
 

@@ -1,4 +1,4 @@
-"""A worker is told to stop in the middle of a batch; the next one goes on with its lines where they were left."""
+"""Tests of a worker that is stopped in the middle of a batch; the next one continues its lines where they stopped."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TIMEOUT_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
-    """No grace, so that a stopping worker gives back nearly all it runs."""
+    """No grace, so that a stopping worker returns nearly everything it runs."""
     return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5", "CHUNK_LINES": "48"}
 
 
 def input_lines() -> list[dict[str, Any]]:
     """Greedy lines of several lengths; a seed or penalties in some of them.
 
-    The shortest end long before the others: most are still under way when the worker is told to stop.
+    The shortest end long before the others: most are still running when the worker is told to stop.
     """
     extras: list[dict[str, Any]] = [
         {"temperature": 0},
@@ -86,9 +86,9 @@ class Submitted:
 
 
 def as_generated(line: dict[str, Any]) -> str:
-    """Return the line without what tells one run from another: ids, the time, what the prefix cache had.
+    """Return the line without what differs between runs: ids, the time, cached tokens.
 
-    Nor the log-probabilities of its tokens, whose last digits are a matter of rounding.
+    Also without the log-probabilities of its tokens, whose last digits vary by rounding.
     """
     body = line["response"]["body"]
     del line["id"], line["response"]["request_id"], body["id"], body["created"], body["usage"]["prompt_tokens_details"]
@@ -98,7 +98,7 @@ def as_generated(line: dict[str, Any]) -> str:
 
 
 def kept_tokens(stack: Any, batch_id: str) -> dict[int, int]:
-    """Return how many tokens of which lines wait for the next worker."""
+    """Return the number of kept tokens by line, waiting for the next worker."""
     rows = stack.query(f"SELECT line_no, cardinality(token_ids) FROM checkpoint WHERE batch_id = '{batch_id}'")
     return {int(line_no): int(count) for line_no, count in rows}
 
@@ -132,7 +132,7 @@ def test_the_next_worker_goes_on_where_a_stopped_one_was_and_says_the_same(stack
 
 
 def check_work(stack: Any, num_known: int) -> None:
-    """The second worker generated all but what the first one had finished or left."""
+    """The second worker generated everything that the first one had not finished or left."""
     wanted = sum(line["body"]["max_tokens"] for line in input_lines()) - num_known
     sql = "SELECT (engine_stats ->> 'generation_tokens_total')::int FROM worker WHERE stopped_at IS NULL"
     until(lambda: stack.query(sql) == [(wanted,)], stack)

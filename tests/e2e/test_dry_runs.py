@@ -1,4 +1,4 @@
-"""What a dry run of `extract` and `map` foretells the demo model takes: prompts exactly, the whole within 20 %."""
+"""Tests that dry runs of `extract` and `map` predict the demo model's tokens: prompts exactly, totals within 20 %."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def stack(shared_stack: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a dry run shows of a pass, or of all."""
+    """A row of a dry run: a pass, or the total."""
 
     total: int
     input_tokens: int
     most: int
-    """0 of one that shows none."""
+    """0 if the row shows none."""
 
 
 def rows_of(printed: str) -> dict[str, Row]:
@@ -64,7 +64,7 @@ def number(text: str) -> int:
 
 
 def dry_run_here(command: Sequence[str], folder: Path) -> dict[str, Row]:
-    """Foretell it where no server is named."""
+    """Estimate a command without a server."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     model = str(ROOT / "examples" / "demo_model")
     more = ["--model", model, "--data-dir", str(folder / "here"), "--dry-run"]
@@ -83,9 +83,9 @@ def usages(stack: Any) -> dict[str, tuple[int, int]]:
 def compare(
     stack: Any, folder: Path, command: Sequence[str], output: str, *, passes: Sequence[str], is_same_here: bool = True
 ) -> None:
-    """Foretell a command here and at the server, run it there, and hold both to what it took.
+    """Estimate a command locally and at the server, run it there, and compare both with its true usage.
 
-    `is_same_here` is False where prompts of a run here would be others.
+    `is_same_here` is False if prompts of a local run would differ.
     """
     at_server = [*command, "--model", "demo", "--data-dir", str(folder / "there")]
     here = dry_run_here(command, folder)

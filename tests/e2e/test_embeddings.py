@@ -1,4 +1,4 @@
-"""A stack on an encoder: `tokenmill up` serves it as it is, and the official client reads its vectors."""
+"""Tests of a stack with an encoder: `tokenmill up` serves it as it is, and the official client reads its vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents uploaded with the official client become records, over the whole stack, whichever worker is killed."""
+"""Tests of documents uploaded with the official client and extracted by the whole stack, with any worker killed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_fields_of_an_index_come_from_the_document_that_states_them(stack: Any, 
 
 
 def schema_of(paper: Any) -> dict[str, Any]:
-    """Return the fields that a paper states, each of the document that the words of its type find."""
+    """Return a schema of the fields that a paper states, each with the words that locate its type."""
     names = [name for name, value in paper.fields.items() if value is not None]
     told = {name: {**SCHEMA["properties"][name], "description": f"of the {paper.fields['type']}"} for name in names}
     return {"type": "object", "properties": told}

@@ -1,4 +1,4 @@
-"""Processes are killed in the middle of a batch; nothing is lost, repeated or billed twice."""
+"""Tests of processes killed in the middle of a batch: nothing is lost, repeated or billed twice."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.long
 NUM_LINES = 2_000
 NUM_WORKER_KILLS = 5
 TIMEOUT_SECONDS = 540
-MIN_PROGRESS = 20  # finished lines between two kills, so that each meets a working engine
+MIN_PROGRESS = 20  # finished lines between two kills, so that each hits a working engine
 
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
-    """Short leases, so that a killed worker's chunks come back in seconds; few lines at a time, for they end together.
+    """Short leases, so that a killed worker's chunks come back in seconds; few concurrent lines, as they end together.
 
-    With many at a time a fast machine has done them all before the last kill.
+    With many, a fast machine would have finished all of them before the last kill.
     """
     return {
         "LEASE_SECONDS": "5",
@@ -55,7 +55,7 @@ def input_lines() -> list[dict[str, Any]]:
 
 
 def patiently(call: Callable[[], Any]) -> Any:
-    """The official client retries by itself; a user would try again after that, too."""
+    """The official client retries by itself; a user would retry after that, too."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -67,7 +67,7 @@ def patiently(call: Callable[[], Any]) -> Any:
 
 
 class Killer:
-    """Kills one thing each time the batch has moved on."""
+    """Kills one process each time the batch has progressed."""
 
     def __init__(self, stack: Any) -> None:
         self._stack = stack

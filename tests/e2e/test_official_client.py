@@ -1,4 +1,5 @@
-"""The unmodified `openai` client against the whole stack: the README's snippet, and 2,000 lines, 40 bad in 8 ways."""
+"""Tests of the unmodified `openai` client on the whole stack: the README's snippet, and 2,000 lines, 40 bad in 8
+ways."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 NUM_LINES = 2_000
 BAD_EVERY = 50  # 40 lines: numbers 7, 57, 107 …
-REFUSED_EVERY = 200  # 10 well-formed lines whose body asks for what is not offered
+REFUSED_EVERY = 200  # 10 well-formed lines whose body requests something unsupported
 TIMEOUT_SECONDS = 240
 
 
@@ -35,7 +36,7 @@ def stack(shared_stack: Any) -> Any:
 
 @dataclass
 class InputFile:
-    """The lines, and what is expected of each."""
+    """The lines, and the expected outcome of each."""
 
     lines: list[str] = field(default_factory=list)
     good: list[str] = field(default_factory=list)  # custom ids
@@ -146,7 +147,7 @@ def ledger(stack: Any, batch_id: str) -> tuple[int, int, int]:
 
 
 def readme_block(language: str, beginning: str) -> str:
-    """Return the README's block of code in `language` whose text has `beginning` at its head."""
+    """Return the README's block of code in `language` that begins with `beginning`."""
     blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.M | re.S)
     return next(block for block in blocks if block.startswith(beginning))
 
@@ -349,7 +350,7 @@ def test_a_token_limit_holds_while_others_go_on_and_its_batch_ends_once_it_is_ra
         while not (limited.batches.retrieve(batch_id).waits_for or "").startswith("waiting_budget"):  # type: ignore[attr-defined]
             time.sleep(0.1)
         while stack.query("SELECT FROM chunk WHERE state IN ('ready', 'leased')"):
-            time.sleep(0.1)  # lines that are covered run on
+            time.sleep(0.1)  # covered lines continue
         spent, reserved = spent_and_reserved()
         assert spent > 0
         assert spent + reserved <= 5000

@@ -1,4 +1,4 @@
-"""What an open page makes of what it is told, in a real browser without a service behind it: it never stands still."""
+"""Tests of an open page's reaction to messages, in a real browser without a service: it never freezes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMS = """
 
 
 class Site:
-    """Answers a page with the rows it has now; while it holds answers they wait in `held`."""
+    """Answers a page with its current rows; while it holds answers they wait in `held`."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -98,7 +98,7 @@ def test_an_answer_that_was_overtaken_is_dropped(site: Site) -> None:
     for layout in ("second", "third"):
         site.tell(layout, "1")
     while len(site.held) < 2:
-        site.page.evaluate("0")  # lets requests come in
+        site.page.evaluate("0")  # lets requests arrive
     second, third = site.held
     site.give(third, "third")
     site.shows("third 1")

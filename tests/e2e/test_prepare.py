@@ -1,4 +1,4 @@
-"""A stack has nobody who reads documents until the first one waits."""
+"""Tests that a stack has no process for reading documents until the first one waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_stack_starts_who_reads_documents_with_the_first_of_them(stack: Any, r
     done = f"SELECT num_completed, num_failed FROM batch WHERE id = '{batch_id}' AND state = 'completed'"
     assert until(lambda: stack.query(done), stack) == [(1, 1)]
     assert [body["num_characters"] for body in library.bodies(batch_id) if "sha256" in body] == [4]
-    # It says at its next heartbeat that it is there.
+    # It reports itself at its next heartbeat.
     shown = until(lambda: next((said for said in [status_of(stack)] if "documents\t0\t0\t" in said), None), stack)
     assert any(line.startswith("prepare\trunning") for line in shown.splitlines()), shown
     assert stack.audit().returncode == 0

@@ -1,4 +1,4 @@
-"""The whole service with a real model out of a GGUF file: answers, a schema, a tool call, and a worker that stops."""
+"""Tests of the whole service with a real model from a GGUF file: answers, a schema, a tool call, a stopping worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "SmolLM2-135M-Instruct"
 
 @pytest.fixture(scope="module")
 def stack_settings() -> dict[str, str]:
-    """No grace, so that a stopping worker gives back nearly all it runs."""
+    """No grace, so that a stopping worker returns nearly everything it runs."""
     return {"DRAIN_SECONDS": "0", "HEARTBEAT_SECONDS": "0.5"}
 
 

@@ -1,4 +1,4 @@
-"""A stack on a model that reranks: `tokenmill up` serves it by its files, and `tokenmill models list` says what for."""
+"""Tests of a stack with a reranker: `tokenmill up` detects it by its files; `tokenmill models list` shows its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of docs/tutorials, and that of operations, run word for word on one service, each by its own tenant."""
+"""Tests of the pages of docs/tutorials and of operations, run word for word on one service, each by its own tenant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 PAGES = {path.stem: path for path in [*ROOT.glob("docs/tutorials/*.md"), ROOT / "docs" / "operations.md"]}
 
 OF_ONE_DAY = {"nightly"}
-"""Pages whose documents are those of today."""
+"""Pages whose documents are of today."""
 OF_DEFAULT = {"nightly"}
 """Pages that name the tenant of `tokenmill up`."""
 LONGEST = timedelta(minutes=5)
@@ -28,7 +28,7 @@ def midnight() -> datetime:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return that of a shell which knows nothing but the commands of this installation."""
+    """Return the environment of a shell that has only the commands of this installation."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOKENMILL_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return clean | {"PATH": path, "XDG_DATA_HOME": str(home), "COLUMNS": "100"}
@@ -40,7 +40,7 @@ def home(shared_stack: Any) -> Path:
 
 
 def reader_of(name: str, stack: Any) -> Any:
-    """Return the stack as a page's reader has it: with no other page's bill, but for whom stores are made."""
+    """Return the stack as the page's reader sees it: without other pages' bills, except for the tenant of stores."""
     return stack if name in OF_DEFAULT else stack.of_tenant(name)
 
 

@@ -1,4 +1,4 @@
-"""Check the demo model as it is committed: small, loadable without the network, and able to do its task."""
+"""Tests of the committed demo model: small, loadable without the network, and able to do its task."""
 
 from __future__ import annotations
 

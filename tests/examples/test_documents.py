@@ -1,4 +1,4 @@
-"""Check the document generator: deterministic, and its gold is what the text says."""
+"""Tests of the document generator: deterministic, and its gold matches the text."""
 
 from __future__ import annotations
 

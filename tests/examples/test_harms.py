@@ -1,4 +1,4 @@
-"""Documents with values harmed on purpose: what cannot be read is gone, what is contradicted stands there twice."""
+"""Tests of damaged documents: unreadable values are gone, contradicted ones are stated twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the committed example batch against the generator that writes it."""
+"""Tests of the committed example batch against its generator."""
 
 from __future__ import annotations
 

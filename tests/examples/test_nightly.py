@@ -1,4 +1,4 @@
-"""The documents of the nightly example: those of a seed are always the same, and a file is there whole."""
+"""Tests of the nightly example's documents: reproducible from the seed, and files appear complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the training script on a few steps: what it trains on, and that an interrupted run ends as a whole one does."""
+"""Tests of the training script on a few steps: its targets, and that interrupted runs end like uninterrupted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo model learns for `tokenmill extract`: requests as the passes make them, answers that they can read."""
+"""Tests of the demo model's training examples for `tokenmill extract`: requests as in its passes, readable answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads of real text: the lines of an OpenAI batch file in a model's tokens, with the schemas of their answers."""
+"""Tests of workloads of real text: the lines of an OpenAI batch file in a model's tokens, with answers' schemas."""
 
 from __future__ import annotations
 

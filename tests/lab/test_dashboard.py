@@ -1,4 +1,4 @@
-"""The benchmark of the dashboard, in the small; and by its rows, what pages ask of the database."""
+"""Tests of the dashboard's benchmark at a small size, and of the pages' queries on its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded day is replayed to about what happened, and a knob that is turned changes what it should."""
+"""Tests that a replayed day is about as recorded, and that changed settings have the expected effects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE = (90, 0, 10)
 
 
 def batch(tenant: str, arrival: float, num_lines: int, *, first_answer: float, end: float) -> RecordedBatch:
-    """Return a batch of a worker that takes a tenth of a second a line."""
+    """Return a batch of a worker that takes a tenth of a second per line."""
     return RecordedBatch(
         tenant=tenant,
         weight=1.0,
@@ -49,7 +49,7 @@ ONE_AFTER_THE_OTHER = [
     batch("acme", 10.0, 640, first_answer=65.0, end=128.0),
     batch("acme", 200.0, 64, first_answer=201.0, end=206.4),
 ]
-"""Of one tenant, so the earliest deadline is first: what a worker that takes one line at a time makes of them."""
+"""Of one tenant, so the earliest deadline is first: the result of a worker that runs one line at a time."""
 
 
 @pytest.fixture

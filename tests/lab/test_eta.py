@@ -1,4 +1,4 @@
-"""The measurement of forecasts: every batch ends in the simulator, and what was told of it is compared with its end."""
+"""Tests of the measurement of forecasts: every simulated batch ends, and its forecasts are compared with the end."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def test_tenants_get_tokens_by_their_weights_and_urgent_chunks_the_next_free_slo
     assert found.fewest_tokens > 0.85
     assert found.most_tokens < 1.15
     assert found.urgent_waits
-    assert found.urgent_waits[-1] < 10  # of 180 slots one is free every 0.05 s
+    assert found.urgent_waits[-1] < 10  # of 180 slots one becomes free every 0.05 s
     assert "Jain index at least" in report(found, window_seconds=60)
 
 

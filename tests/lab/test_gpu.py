@@ -1,4 +1,4 @@
-"""The GPU benchmark: its arithmetic against published figures, its sections on a CPU at tiny shapes."""
+"""Tests of the GPU benchmark: its arithmetic against published figures, its sections on a CPU with tiny shapes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_idle_time_is_what_no_interval_covers() -> None:
 
 
 class Clock:
-    """Time that passes only when a section says so."""
+    """Time that passes only when a section advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

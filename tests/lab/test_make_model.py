@@ -1,4 +1,4 @@
-"""Model directories to measure with: what every engine reads, with weights of a seed or of a GGUF file."""
+"""Tests of model directories for measurements: every engine can read them, with weights of a seed or of a GGUF file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated workload: readable, repeatable, and as heavy-tailed as it says."""
+"""Tests of generated workloads: readable, reproducible, and with the requested tail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing with other engines: small scripts stand in for them, each in a process of its own."""
+"""Tests of the comparison with other engines: small scripts stand in for them, each in its own process."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_validation_takes_the_steps_that_it_predicts(
     assert main(["validate", "--model", str(model), "--workload", str(workload), *sizes]) == 0
     out = capsys.readouterr().out
     report = json.loads(out[: out.rindex("}") + 1])
-    # How long they take is a matter of the machine; that they are the same steps is not.
+    # Durations depend on the machine; the steps do not.
     assert report["measured_steps"] == report["predicted_steps"] > 10
     assert report["predicted_tokens_per_second"] > 0.0
 

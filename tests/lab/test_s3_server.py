@@ -1,4 +1,4 @@
-"""The S3 of the tests, which answers, refuses or hangs as it is told."""
+"""Tests of the tests' S3 server, which can answer, refuse or hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the measurement of schemas counts."""
+"""Tests of the counts in the measurement of schemas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_schemas_are_counted_and_their_texts_checked(tmp_path: Path, capsys: pyt
 
 
 def test_an_invalid_text_is_shown_and_fails_the_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`lenient` makes llguidance take what it does not keep."""
+    """`lenient` makes llguidance accept keywords that it does not enforce."""
     wrong = {"const": 1, "not": {"const": 1}, "x-guidance": {"lenient": True, "whitespace_flexible": False}}
     (tmp_path / "wrong.json").write_text(json.dumps(wrong))
     assert main([str(tmp_path), "--walks", "1"]) == 1

@@ -30,7 +30,7 @@ SECOND_A_STEP = LinearCost(
 
 @dataclass
 class LoadLog:
-    """A cost model that keeps what it was asked."""
+    """A cost model that records the loads of its calls."""
 
     loads: list[StepLoad]
 
@@ -217,7 +217,7 @@ def test_a_fit_finds_the_parts_that_made_the_times() -> None:
 
 def test_a_fit_has_no_negative_part() -> None:
     loads = random_loads(200)
-    # Times that fall with the number of sequences ask for a negative part.
+    # Times that fall with the number of sequences would need a negative part.
     fitted = fit_linear_cost(loads, [1.0 + 1e-3 * load.num_tokens - 1e-3 * load.num_seqs for load in loads])
     assert fitted.per_seq == 0.0
     assert fitted.per_token == pytest.approx(1e-3, rel=0.1)

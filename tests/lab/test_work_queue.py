@@ -1,4 +1,4 @@
-"""The benchmark of the queue, in the small."""
+"""Tests of the queue's benchmark at a small size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns between tenants: nobody is served twice while another waits, and what is remembered is bounded."""
+"""Tests of turns between tenants: nobody is served twice while another waits, and the memory is bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS = st.lists(st.one_of(KEYS, st.none()), max_size=80)
 
 
 class Run:
-    """A queue whose works are their own arrival numbers, and all that was served of it."""
+    """A queue of arrival numbers, and everything that it served."""
 
     def __init__(self) -> None:
         self.queue: TurnQueue[int] = TurnQueue()
@@ -38,7 +38,7 @@ class Run:
         self._num_works += 1
 
     def serve(self) -> int | None:
-        """Serve what is next; return it."""
+        """Serve the next work; return it."""
         place = self.queue.first()
         if place is None:
             return None
@@ -61,7 +61,7 @@ def test_while_a_tenant_waits_no_other_of_its_rank_is_served_twice_and_none_of_a
     events: list[Key | None], max_remembered: int
 ) -> None:
     run = Run()
-    before: defaultdict[Key, Counter[Key]] = defaultdict(Counter)  # for each that waits, what was served meanwhile
+    before: defaultdict[Key, Counter[Key]] = defaultdict(Counter)  # by waiting work: the services of others meanwhile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turns, "MAX_REMEMBERED", max_remembered)
         for event in [*events, *[None] * len(events)]:
@@ -73,7 +73,7 @@ def test_while_a_tenant_waits_no_other_of_its_rank_is_served_twice_and_none_of_a
 
 
 def note(served: Key, waiting: set[Key], before: dict[Key, Counter[Key]]) -> None:
-    """Count a service for all that waited beside it; it may be the first of its tenant alone."""
+    """Count a service for everything that waited meanwhile; only the first work of a tenant may be served."""
     assert served[0] == min(rank for rank, _ in waiting)
     before.pop(served, None)
     for other in waiting - {served}:

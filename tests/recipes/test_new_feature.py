@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING for a feature: its files, applied to a copy of the sources, make a table, endpoints, a
+"""The recipe for a feature in CONTRIBUTING: applied to a copy of the sources, its files make a table, endpoints, a
 command and a page."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Run = Callable[..., list[str]]
 
 
 def patch() -> str:
-    """Return the patch with the number of the migration that comes next."""
+    """Return the patch with the number of the next migration."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     assert head is not None
     following = f"{int(head) + 1:04}"

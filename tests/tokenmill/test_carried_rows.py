@@ -1,4 +1,4 @@
-"""Rows come to another process with what a prompt can show of them, whatever else they hold."""
+"""Tests of passing rows to another process with everything that a prompt can show of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill.map`: three lines of Python for each kind of table, which comes back as what it was."""
+"""Tests of `tokenmill.map`: three lines of Python for each kind of table, which is returned as the same kind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS: list[dict[str, Any]] = [{"text": "good", "n": 1}, {"text": "bad", "n": Non
 
 
 class Review(BaseModel):
-    """What pydantic describes."""
+    """A pydantic model."""
 
     label: str
     stars: int | None = None
@@ -98,12 +98,12 @@ class AnsweringHere(mapping.Answering):
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have calls answered where `monkeypatch` reaches."""
+    """Let calls be answered in this process, where `monkeypatch` works."""
     monkeypatch.setattr(mapping, "Answering", AnsweringHere)
 
 
 def carried(rows: Any, folder: Path) -> Source:
-    """Return rows as the process has them that answers a call."""
+    """Return rows as received by the process that answers a call."""
     table, path = table_of(rows), folder / "table"
     table.write(path)
     source, _ = source_of(path, table.form)

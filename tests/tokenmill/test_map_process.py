@@ -1,4 +1,4 @@
-"""The process that answers a call of `tokenmill.map` ends with the call, however that ends."""
+"""Tests that the process of a `tokenmill.map` call ends with the call, however that ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server() -> Iterator[socket.socket]:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Wait until the other side has closed a connection, which its end does."""
+    """Wait until the other side has closed a connection, as its end does."""
     connection.settimeout(WAIT_SECONDS)
     try:
         while connection.recv(4096):

@@ -1,4 +1,4 @@
-"""What rows are as JSON: integers with all their digits, times with all their parts, and nothing else silently."""
+"""Tests of rows as JSON: integers with all digits, times with all parts, and no silent conversions."""
 
 from __future__ import annotations
 

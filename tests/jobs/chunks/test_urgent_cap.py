@@ -1,5 +1,4 @@
-"""Tests of the cap on urgent work: a tenant's urgent chunks go first up to it, and alternate with normal ones
-beyond."""
+"""Tests of the cap on urgent work: a tenant's urgent chunks go first up to it, then alternate with normal ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real roles under every kind of fault, for half a minute."""
+"""Tests of the real roles under every kind of fault, for half a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTS = {
 NUM_OF_SERVERS = 5
 """Kinds of faults that need no worker: Postgres, Valkey, connections, roles, the store."""
 QUICK = {"LEASE_SECONDS": "5", "HEARTBEAT_SECONDS": "1", "HINT_AGAIN_SECONDS": "3", "CLAIM_ALONE_SECONDS": "1"}
-"""So that what a killed worker held comes back within the test."""
+"""Short, so that a killed worker's chunks come back within the test."""
 
 
 @pytest.mark.timeout(600)
@@ -46,6 +46,6 @@ def test_nothing_is_lost_repeated_or_billed_twice_whatever_fails(memory_folder: 
     assert "Nothing lost, repeated or billed twice." in run.stdout
     told = json.loads(report.read_text())
     assert sum(told["fault_counts"].values()) == len(told["faults"])
-    assert len(told["fault_counts"]) >= NUM_OF_SERVERS  # a starved machine may bring no worker as far as to have work
+    assert len(told["fault_counts"]) >= NUM_OF_SERVERS  # on a starved machine no worker may get as far as having work
     assert told["findings"] == []
     assert told["answers"] + told["not_run"] == told["lines"] >= 2000

@@ -1,4 +1,4 @@
-"""What the chaos benchmark finds wrong in a batch's files."""
+"""Tests of the errors that the chaos benchmark finds in a batch's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to a server that can be cut or blocked."""
+"""Tests of the proxy that can be cut or blocked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_SECONDS = 20
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    """A proxy to a server that sends back what it gets."""
+    """A proxy to an echo server."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         path = Path(folder, "s")
         server.bind(str(path))

@@ -1,4 +1,4 @@
-"""How long what a fault had hit brought no result."""
+"""Tests of the time without results after a fault."""
 
 from __future__ import annotations
 

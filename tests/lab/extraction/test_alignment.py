@@ -1,4 +1,4 @@
-"""The benchmark of alignment: its texts are the same each time, and what it counts is right."""
+"""Tests of the alignment benchmark: its texts are reproducible, and its counts are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of a corpus, on a small one: everything is read, and what it says adds up."""
+"""Tests of the corpus benchmark at a small size: everything is read, and its figures add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of reading documents runs, and what it reads comes from the seed."""
+"""Tests that the benchmark of reading documents runs, and that its documents come from the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of embeddings: its texts are the same each time, and all sides make the same vectors."""
+"""Tests of the embeddings benchmark: its texts are reproducible, and all sides make the same vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as right of documents with harmed values."""
+"""Tests of what counts as right for documents with damaged values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPERS = {paper.name: paper for paper in make_papers(40, seed=3, harm_share=0.3)
 
 
 def record(paper: Paper, said: dict[str, tuple[Any, str] | None]) -> dict[str, Any]:
-    """Return the record of a reading that found the words in the document's text."""
+    """Return the record of a reading that located the words in the document's text."""
     text = parse(paper.content, paper.name, Limits()).text
     evidence = []
     for name, found in said.items():

@@ -1,4 +1,4 @@
-"""The benchmark of killed extractions, on a small one; and what it makes of records that are not as they should be."""
+"""Tests of the benchmark of killed extractions at a small size, and of its verdict on wrong records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_document_comes_out_once_though_everything_is_killed(capsys: pytes
 
 
 class FakeRun(KilledRun):
-    """Done at once, with records and a bill as they are given."""
+    """Done at once, with the given records and bill."""
 
     name, units_a_document = "fake", 1
 

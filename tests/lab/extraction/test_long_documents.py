@@ -1,4 +1,4 @@
-"""The benchmark of long documents: one page states the fields, and what is right on the right page counts."""
+"""Tests of the long documents benchmark: one page states the fields, and right values on the right page count."""
 
 from __future__ import annotations
 

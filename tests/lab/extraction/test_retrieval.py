@@ -1,4 +1,4 @@
-"""The benchmark of retrieval, on a collection whose figures can be told by hand."""
+"""Tests of the retrieval benchmark, on a collection whose figures can be computed by hand."""
 
 from __future__ import annotations
 

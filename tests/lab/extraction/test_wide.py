@@ -1,4 +1,4 @@
-"""The schema of hundreds of fields that documents are asked for."""
+"""Tests of the schema with hundreds of fields."""
 
 from __future__ import annotations
 
