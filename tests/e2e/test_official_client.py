@@ -1,5 +1,4 @@
-"""Tests of the unmodified `openai` client on the whole stack: the README's snippet, and 2,000 lines, 40 bad in 8
-ways."""
+"""Tests of the unmodified `openai` client on the whole stack: the README's snippet, and 2,000 lines, 40 of them bad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates as their models have them, each with a tiny tokenizer that has their special tokens."""
+"""Real models' chat templates, each with a tiny tokenizer that has their special tokens."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class Family:
     template: str
     special: tuple[str, ...]
     added: tuple[str, ...] = ()
-    """Tokens that are not special; some of them the template writes."""
+    """Tokens that are not special; the template writes some of them."""
     bos: str | None = None
     eos: str
     has_metaspace: bool = False
     eats_space: bool = False
-    """Whether special tokens take the white space behind them."""
+    """Whether special tokens absorb the white space after them."""
 
 
 FAMILIES = {
@@ -145,7 +145,7 @@ def tokenizer_of(family: Family) -> Any:
 
 
 def _byte_level() -> Tokenizer:
-    """Return one as Llama 3's and Qwen's: special tokens lie behind the model's own vocabulary."""
+    """Return one like Llama 3's and Qwen's: special tokens follow the model's own vocabulary."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -156,7 +156,7 @@ def _byte_level() -> Tokenizer:
 
 
 def _metaspace(family: Family) -> Tokenizer:
-    """Return one as sentencepiece's: special tokens are in the model's vocabulary, and its bytes are tokens."""
+    """Return one like sentencepiece's: special tokens are in the model's vocabulary, and its bytes are tokens."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     # Gemma's tokenizer has no space before the first word, Mistral's and Phi's have.
     prepended = [] if family.special[0] == "<pad>" else [normalizers.Prepend("▁")]

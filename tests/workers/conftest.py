@@ -1,4 +1,4 @@
-"""What tests of workers may ask for."""
+"""Fixtures of tests of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's surroundings, real but small: the demo model's tokenizer, a database, a store, a validated batch."""
+"""The worker's environment, real but small: the demo model's tokenizer, a database, a store, a validated batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tenant(maker: sessionmaker[Session]) -> Tenant:
 
 @pytest.fixture
 def submit(maker: sessionmaker[Session], storage: Storage, settings: Settings, tenant: Tenant) -> SubmitLines:
-    """Upload and create a batch as the API does, the tenant's or another one's; return its id."""
+    """Upload and create a batch as the API does, for the tenant or another one; return its id."""
     default = tenant
 
     def submit(

@@ -1,4 +1,4 @@
-"""Roles as processes of their own, a dispatcher beside the test, and what waits until the database says something."""
+"""Roles as their own processes, a dispatcher in the test's process, and waits for conditions in the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_SECONDS = 120
 
 
 class RoleProcess(subprocess.Popen[bytes]):
-    """`tokenmill` with these arguments, whose log grows in a file."""
+    """`tokenmill` with these arguments; its log is written to a file."""
 
     def __init__(self, *arguments: str, settings: Settings, log: Path, more: dict[str, str] | None = None) -> None:
         self.log = log
@@ -43,13 +43,13 @@ class RoleProcess(subprocess.Popen[bytes]):
             )
 
     def stop(self) -> int:
-        """Tell it to end, and return its exit code."""
+        """Stop it, and return its exit code."""
         self.send_signal(signal.SIGTERM)
         return self.wait(WAIT_SECONDS)
 
 
 class Watch:
-    """Looks at the database until something is so."""
+    """Polls the database until a condition holds."""
 
     def __init__(self, maker: sessionmaker[Session], log: Path) -> None:
         self._maker = maker
@@ -69,7 +69,7 @@ class Watch:
 
 @contextmanager
 def ended(started: list[RoleProcess]) -> Iterator[None]:
-    """Kill, at the end, those that still run."""
+    """Kill the processes that still run at the end."""
     try:
         yield
     finally:
@@ -80,7 +80,7 @@ def ended(started: list[RoleProcess]) -> Iterator[None]:
 
 @contextmanager
 def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settings, redis_url: str) -> Iterator[None]:
-    """Let a dispatcher run in a thread: lost leases come back."""
+    """Run a dispatcher in a thread: lost leases come back."""
     stop = threading.Event()
     dispatcher = Dispatcher(maker, storage, hints=HintSender(make_app(redis_url)), settings=settings)
     thread = threading.Thread(target=dispatcher.run, args=(stop,))
@@ -93,13 +93,13 @@ def dispatching(maker: sessionmaker[Session], storage: Storage, settings: Settin
 
 
 def stored_in(folder: Path) -> Storage:
-    """Return a store on disk: the role is another process."""
+    """Return a store on disk, because the role is another process."""
     folder.mkdir()
     return Storage(folder.as_uri())
 
 
 def hasty_settings(database_url: str, redis_url: str, storage: Storage, **given: Any) -> Settings:
-    """Return settings of roles that look, flush and lose their leases soon."""
+    """Return settings of roles that poll and flush often, and lose their leases soon."""
     return Settings(
         database_url=database_url,
         redis_url=redis_url,

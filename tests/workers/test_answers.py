@@ -1,4 +1,4 @@
-"""Tokens become answers: text, stops, usage, log-probabilities."""
+"""Tests of turning tokens into answers: text, stops, usage, log-probabilities."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_the_bytes_of_a_character_split_over_tokens_join_to_it(tokenizer: Any) -
 
 @pytest.fixture(scope="module")
 def llama_2() -> Any:
-    """Return a tokenizer whose decoder strips a leading space and joins bytes, as Llama 2 and Mistral 7B have it."""
+    """Return a tokenizer whose decoder strips a leading space and joins bytes, as that of Llama 2 and Mistral 7B."""
     words = ["<unk>", "▁the", "the", "▁Hello", "a", "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
     vocabulary = {word: token_id for token_id, word in enumerate(words)}
     model = models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")

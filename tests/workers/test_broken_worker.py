@@ -1,4 +1,4 @@
-"""Workers as processes of their own whose model breaks: for some lines, once or for good, or for all."""
+"""Tests of workers as processes whose model breaks: for some lines, once or permanently, or for all."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.long
 DEMO_MODEL = ROOT / "examples" / "demo_model"
 NO_BROKER = "redis://127.0.0.1:1/0"
 ONCE, TWICE = 67, 99
-"""Tokens of the demo model that nothing else here has."""
+"""Tokens of the demo model that are used only here."""
 ENDS = "SELECT count(*) FROM result"
 
 
 def save_breaking(path: Path, token_ids: Iterable[int]) -> None:
-    """Write the demo model, which breaks for whoever reads these tokens, in the place of what is there.
+    """Replace the file by the demo model with weights that break on these tokens.
 
-    What reads the old file still has it.
+    Processes that read the old file still have it.
     """
     if not path.exists():
         shutil.copytree(DEMO_MODEL, path)

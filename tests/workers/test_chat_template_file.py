@@ -1,4 +1,4 @@
-"""A worker may be given a chat template in place of the model's own."""
+"""Tests of a worker with a chat template that replaces the model's own."""
 
 from __future__ import annotations
 

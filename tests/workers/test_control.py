@@ -1,4 +1,4 @@
-"""The control tasks: thin, repeatable, and able to work without hints."""
+"""Tests of the control tasks: thin, repeatable, and able to work without hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batch a control worker takes up next, and how many at once; without a broker, as hints only wake it."""
+"""Tests of the next batch of a control worker, and of their concurrency; without a broker, as hints only wake it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workers.control import Control, register
 from workers.turns.due_batches import DueBatches, Turns
 
 NEVER = 10_000.0
-"""Seconds until it looks by itself: what it takes up, it takes up for another reason."""
+"""Poll interval in seconds: so long that every pick has another reason."""
 URGENT, NORMAL, BULK = Priority.URGENT, Priority.NORMAL, Priority.BULK
 
 
@@ -98,7 +98,7 @@ def test_above_those_that_are_full_a_newcomer_is_taken_up_when_it_has_the_turn()
 
 
 class HeldWork:
-    """Stands for long validations: each waits until it may end."""
+    """Replaces long validations: each waits until it may end."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -131,7 +131,7 @@ Start = Callable[..., DueBatches]
 
 @pytest.fixture
 def start(maker: sessionmaker[Session], settings: Settings, held: HeldWork) -> Iterator[Start]:
-    """Start to look for due batches, and to do with them what is given."""
+    """Start a search for due batches, with `work` as the work on each."""
     started: list[DueBatches] = []
 
     def start(do: Callable[[DueBatch], bool], **changed: Any) -> DueBatches:

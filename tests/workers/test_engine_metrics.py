@@ -1,4 +1,4 @@
-"""What a worker tells of its engine."""
+"""Tests of a worker's metrics of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a GPU worker starts: its engine loads the model while the worker loads what it needs itself."""
+"""Tests of the start of a GPU worker: its engine loads the model while the worker loads its own parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
 
 
 class NotedEngine:
-    """Stands for the engine process, and notes what is asked of it."""
+    """Replaces the engine process, and records its calls."""
 
     def __init__(self, config: EngineConfig) -> None:
         calls.append(f"made for {Path(config.model).name}")

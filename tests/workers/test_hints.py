@@ -1,4 +1,4 @@
-"""Hints through a real broker: they arrive, do not pile up, and cost little where it is away."""
+"""Tests of hints through a real broker: they arrive, do not pile up, and cost little while it is down."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_hint_from_a_machine_with_another_clock_is_followed(
         arrived.put(chunk_id)
 
     assert HintSender(sending).run_chunk(7, model=model)
-    # The level is the root logger's and stays so: by default no warning of later tests would be seen.
+    # The level is the root logger's and must stay: with the default no warning of later tests would appear.
     with start_worker(working, pool="solo", perform_ping_check=False, loglevel="WARNING"):
         assert arrived.get(timeout=30) == 7
 

@@ -1,4 +1,4 @@
-"""The release before works on while the next one's schema is made under it: its API accepts, its worker answers."""
+"""Tests of the previous release while the next schema is created under it: its API accepts, its worker answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 PREVIOUS = "v0.2.0"
-"""The first release whose schema later ones expand; until it is tagged there is none to try."""
+"""The first release whose schema later ones expand; until it is tagged there is none to test."""
 PREPARE = """
 import sys
 from jobs.accounts import tenants
@@ -48,7 +48,7 @@ with sessions(connect(sys.argv[1])).begin() as session:
 
 @pytest.fixture
 def previous(tmp_path: Path) -> Path:
-    """The release before, as it was; skipped where the checkout does not have its tag."""
+    """The previous release as it was; skipped if the checkout does not have its tag."""
     archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
         pytest.skip(f"needs the tag {PREVIOUS}, which is not made yet, or not cloned: `git fetch --tags`")
@@ -65,7 +65,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 class Release:
-    """Processes of the release before."""
+    """Processes of the previous release."""
 
     def __init__(self, folder: Path, database_url: str, storage: Storage) -> None:
         self._folder = folder
@@ -75,12 +75,12 @@ class Release:
             "REDIS_URL": "redis://127.0.0.1:1/0",
             "CLAIM_ALONE_SECONDS": "0.5",
             "HEARTBEAT_SECONDS": "0.5",
-            "LEASE_SECONDS": "300",  # a busy machine may keep its holder waiting for as long as one lasts by default
+            "LEASE_SECONDS": "300",  # on a busy machine its holder may wait longer than a default lease
             "WORKER_CHUNKS": "2",
             "DRAIN_SECONDS": "0",
         }
         ours = {f"TOKENMILL_{name}": value for name, value in environment.items()}
-        # Its kernels are compiled anew each time, which takes half as long if what comes out may be slow.
+        # Its kernels are compiled each time, which takes half as long if their speed does not matter.
         self._environment = os.environ | ours | {"PYTHONPATH": str(folder), "NUMBA_OPT": "0"}
 
     def run(self, code: str, *arguments: str) -> str:
@@ -106,7 +106,7 @@ class Release:
             if process.poll() is None:
                 process.kill()
             process.wait()
-            sys.stdout.write(log.read_text()[-3000:])  # which pytest shows where the test fails
+            sys.stdout.write(log.read_text()[-3000:])  # pytest shows it if the test fails
 
 
 @pytest.fixture
@@ -122,14 +122,14 @@ def maker(empty_database: str) -> Iterator[sessionmaker[Session]]:
 
 
 def until(holds: Callable[[], Any], *needed: subprocess.Popen[bytes]) -> None:
-    """Wait for as long as it takes the processes that are needed for it, which must not end meanwhile."""
+    """Wait without a limit for a condition; the processes needed for it must not end meanwhile."""
     while not holds():
         assert [process.args for process in needed if process.poll() is not None] == []
         threading.Event().wait(0.1)
 
 
 class Submitted:
-    """A batch of the release before, which the rest of this one carries on."""
+    """A batch of the previous release, which the rest of this one continues."""
 
     def __init__(self, http: httpx.Client, maker: sessionmaker[Session], storage: Storage, *, max_tokens: int) -> None:
         self._http, self._maker, self._storage = http, maker, storage
@@ -159,7 +159,7 @@ def line(number: int, max_tokens: int) -> dict[str, Any]:
     return {"custom_id": f"c{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
-@pytest.mark.timeout(900)  # what hangs is found so; nothing that it waits for has a limit of its own
+@pytest.mark.timeout(900)  # finds hangs; the waits themselves have no limit
 def test_the_release_before_answers_drains_and_bills_right_on_the_schema_of_this_one(
     release: Release, empty_database: str, maker: sessionmaker[Session], storage: Storage
 ) -> None:

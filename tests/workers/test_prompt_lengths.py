@@ -1,4 +1,4 @@
-"""A text that is too long is refused by its first pieces; one that fits has the tokens of the whole."""
+"""Tests of too long texts, refused by their first pieces; texts that fit have the tokens of the whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tokenizer_named(name: str) -> Any:
 
 
 class Counting:
-    """Hand everything on to a tokenizer's backend, and count the letters that it tokenises."""
+    """Passes calls on to a tokenizer's backend, and counts the tokenized letters."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -77,7 +77,7 @@ def test_of_a_text_that_is_too_long_only_the_beginning_is_tokenised(
 
 
 class CountingEncodes:
-    """Count the prompts that a tokenizer encodes."""
+    """Counts the prompts that a tokenizer encodes."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -127,7 +127,7 @@ def test_what_is_refused_unread_has_as_many_tokens_as_it_says(name: str, monkeyp
 
 
 def check_text(tokenizer: Any, text: str, *, max_model_len: int) -> None:
-    """Count a text, however short it is."""
+    """Count the tokens of a text, however short it is."""
     lengths = PromptLengths(tokenizer, max_model_len=max_model_len)
     lengths._max_unchecked = 0
     lengths.check_text(text, param="prompt", is_wanted=lambda: True)
@@ -156,6 +156,6 @@ def test_of_a_long_line_no_more_is_kept_than_four_bytes_a_token(
     maker = PromptMaker(tokenizer, max_model_len=2**20, vocab_size=1024)
     maker.prepare(a_line(prompt="warm"), endpoint=COMPLETION_ENDPOINT, batch_id="b")
     prepared = maker.prepare(a_line(**asked), endpoint=endpoint, batch_id="b")
-    # Not by tracemalloc: to stop it crashes Python 3.11 now and then while other threads allocate.
+    # Not by tracemalloc: stopping it sometimes crashes Python 3.11 while other threads allocate.
     assert len(pickle.dumps(prepared)) < 4 * prepared.num_prompt_tokens + 64 * 1024
     assert prepared.num_prompt_tokens >= 100_000

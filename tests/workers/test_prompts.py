@@ -1,4 +1,4 @@
-"""Bodies of lines become token ids, or an error that names the parameter."""
+"""Tests of turning bodies of lines into token ids, or into an error that names the parameter."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ UNIQUE = {"type": "array", "uniqueItems": True}
 
 @pytest.fixture(scope="module")
 def caller(tokenizer: Any) -> Any:
-    """Give the demo model's tokenizer a chat template that knows tools."""
+    """Give the demo model's tokenizer a chat template that supports tools."""
     return with_template(tokenizer, TOOL_TEMPLATE)
 
 

@@ -1,4 +1,4 @@
-"""What control workers end now and then: each step by itself, and what looks at everything by one worker for all."""
+"""Tests of control workers' periodic cleanup: steps are independent, and full scans are done by one worker for all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_purging_forgets_sessions_that_are_over(purge: Purging, maker: sessionma
 
 
 class ListedStorage(Storage):
-    """Counts how often it is listed."""
+    """Counts its listings."""
 
     num_listed = 0
 
@@ -72,7 +72,7 @@ def test_one_control_worker_lists_the_store_for_all(maker: sessionmaker[Session]
     num_lists()  # marks the store as its own
     with maker.begin() as session:
         session.execute(text("UPDATE chore SET due_at = now()"))
-    assert [num_lists(), num_lists()] == [2, 0]  # what files name, and what indexes do
+    assert [num_lists(), num_lists()] == [2, 0]  # for files, and for indexes
     with maker.begin() as session:
         left = text("SELECT due_at - now() > interval '5 hours' FROM chore WHERE name = 'sweep'")
         assert session.scalar(left), "not after the hour for which it was held"
@@ -92,7 +92,7 @@ def test_a_chore_whose_worker_was_killed_is_begun_again(maker: sessionmaker[Sess
     Purging(maker, storage, settings).run()
     with maker.begin() as session:
         session.execute(text("UPDATE chore SET due_at = now()"))
-    Purging(maker, storage, settings).run()  # it fails, and says so in the log
+    Purging(maker, storage, settings).run()  # it fails, and logs the failure
     with maker.begin() as session:
         is_held = text("SELECT due_at > now() AND due_at <= now() + interval '1 hour' FROM chore WHERE name = 'sweep'")
         assert session.scalar(is_held)

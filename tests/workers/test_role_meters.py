@@ -1,4 +1,4 @@
-"""What roles count while they work, on a real database."""
+"""Tests of the metrics of working roles, on a real database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeLine = Callable[..., dict[str, Any]]
 
 
 class Broker:
-    """Takes hints, or none."""
+    """Accepts hints, or none."""
 
     def __init__(self, *, is_up: bool) -> None:
         self._is_up = is_up

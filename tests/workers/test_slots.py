@@ -57,7 +57,7 @@ def test_the_place_of_newcomers_is_free_again_when_its_work_ends() -> None:
 
 
 def test_work_that_turned_out_to_be_of_another_class_takes_nobodys_place() -> None:
-    """An urgent chunk that is lowered when it is claimed: its tenant has as much urgent work as it may."""
+    """An urgent chunk whose priority is lowered when it is claimed: its tenant is at its limit of urgent work."""
     slots = opened(1, NORMAL)
     slots.open(NORMAL, "b")
     slots.open(NORMAL, "c")

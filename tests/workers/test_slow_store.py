@@ -1,4 +1,4 @@
-"""A store that hangs or refuses: what waits for it waits alone, and no line is lost by it."""
+"""Tests of a store that hangs or refuses: only work that needs it waits, and no line is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def storage(s3: S3Server) -> Storage:
 
 
 class Hints:
-    """Notes what is hinted."""
+    """Records hints."""
 
     def __init__(self) -> None:
         self.sent: list[str | int] = []
@@ -127,7 +127,7 @@ IN_TRANSACTION = text("""
 
 
 class WatchedStorage(Storage):
-    """Notes at each request to the store which transactions are open."""
+    """Records the open transactions at each request to the store."""
 
     def __init__(self, inner: Storage, maker: sessionmaker[Session]) -> None:
         self._inner = inner
@@ -206,7 +206,7 @@ def test_a_batch_whose_store_hangs_is_free_for_others_and_ends_when_it_answers(
 
     @contextmanager
     def hanging(work: Callable[[str], BatchState | None], methods: str) -> Iterator[Session]:
-        """Give a session for what others do meanwhile, which has to pass at once."""
+        """Yield a session for concurrent work, which must succeed at once."""
         s3.trouble(Mood.HANG, methods=methods)
         with ThreadPoolExecutor(1) as executor:
             working = executor.submit(work, batch_id)

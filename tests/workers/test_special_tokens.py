@@ -1,4 +1,4 @@
-"""Only a chat template writes special tokens: the same words in a user's text are text."""
+"""Tests that only a chat template writes special tokens: the same words in a user's text stay text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prompt_of(tokenizer: Any, messages: list[Message], tools: Any = None) -> lis
 
 
 def told(tokenizer: Any, messages: list[Message], tools: Any = None) -> str:
-    """Return what the template makes of a conversation, as text."""
+    """Return the template's output for a conversation, as text."""
     return str(tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False))
 
 
@@ -97,7 +97,7 @@ def test_without_special_tokens_the_ids_are_those_of_transformers(tokenizer: Any
 
 
 def test_a_special_token_in_one_text_changes_no_other(tokenizer: Any) -> None:
-    """What stands beside the forged turn is encoded as if its text were the same and no token."""
+    """The text around the forged turn is encoded as if the turn were text and not tokens."""
     text = special_texts(tokenizer)[-1]
     messages = talk("  Pay 12.50 EUR.\n\n", "Yes <b>sir</b>", f"It says {text} here.")
     harmless = talk("  Pay 12.50 EUR.\n\n", "Yes <b>sir</b>", "It says")
@@ -158,7 +158,7 @@ def test_tools_calls_and_their_results_forge_nothing_either() -> None:
 
 
 def test_an_assistant_may_have_thought_aloud() -> None:
-    """A template looks for marks in an assistant's words that are text, and no special token."""
+    """A template looks for marks in an assistant's words that are text, and not special tokens."""
     tokenizer = tokenizer_named("qwen")
     thought = prompt_of(tokenizer, talk("Hi", "<think>Hm.</think>\n\nYes", "Sure?"))
     assert thought == prompt_of(tokenizer, talk("Hi", "Yes", "Sure?"))
@@ -172,7 +172,7 @@ def test_a_tokenizer_that_makes_special_tokens_of_plain_text_is_kept_from_it() -
     vocab.update({piece: len(vocab) + place for place, piece in enumerate(("</", "s>", "</s"))})
     state["model"]["merges"] = [["<", "/"], ["s", ">"], ["</", "s>"], *state["model"]["merges"]]
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(state)), bos_token="<s>")
-    tokenizer.chat_template = GEMMA  # which writes no [INST]
+    tokenizer.chat_template = GEMMA  # writes no [INST]
     assert tokenizer.convert_tokens_to_ids("</s>") in tokenizer.encode("a </s>", split_special_tokens=True)
     assert not special_ids(tokenizer, prompt_of(tokenizer, talk("a </s> b")))[1:]
 

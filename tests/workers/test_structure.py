@@ -1,4 +1,4 @@
-"""Structures are checked when a line is submitted, in bounded time."""
+"""Tests of checking structures at submission, in bounded time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Checks:
-    """Stand for llguidance: refuse "bad", hang on what begins with "slow" until `release`."""
+    """Replaces llguidance: refuses "bad", hangs on texts that begin with "slow" until `release`."""
 
     def __init__(self) -> None:
         self.release = threading.Event()

@@ -1,4 +1,4 @@
-"""Which due graphs a control worker goes on with, and how many at once."""
+"""Tests of the due graphs that a control worker continues, and of their concurrency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.turns.tenant_turns import MAX_AT_ONCE, TenantTurns
 
 
 class HeldGraphs:
-    """Stands for graphs that are due, and for work on each of them that lasts until it is released."""
+    """Due graphs, and work on each of them that lasts until it is released."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         self.begun: list[str] = []

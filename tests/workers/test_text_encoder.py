@@ -1,4 +1,4 @@
-"""Text is encoded as transformers' `encode` does it, at less cost."""
+"""Tests that text is encoded as by transformers' `encode`, at less cost."""
 
 from __future__ import annotations
 

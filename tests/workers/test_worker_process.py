@@ -1,4 +1,4 @@
-"""The GPU worker as a process of its own, on the demo model: killed engines, absent brokers, orderly ends."""
+"""Tests of the GPU worker as its own process, on the demo model: killed engines, missing brokers, orderly ends."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class FakeHost:
                 owner.receive(TokenDelta(request_id=request_id, token_ids=[40, 41], finish_reason=FinishReason.LENGTH))
 
     def answer_in_full(self, *, max_model_len: int) -> None:
-        """Finish every waiting request with as many tokens as each of its answers may have."""
+        """Finish every waiting request with the maximum tokens of each of its answers."""
         for request_id, (new, owner) in list(self.waiting.items()):
             del self.waiting[request_id]
             room = max_model_len - len(new.prompt_token_ids)
@@ -108,7 +108,7 @@ class FakeHost:
             owner.set_aside()
 
     def break_all(self) -> None:
-        """End every waiting request by a broken row, for good."""
+        """End every waiting request by a broken row, permanently."""
         for request_id, (_, owner) in list(self.waiting.items()):
             del self.waiting[request_id]
             owner.receive(
@@ -136,7 +136,7 @@ class FakeHost:
         return self.is_silent
 
     def wait_for_silent_checks(self, count: int) -> None:
-        """Wait until the chunk has looked so often at the silence that is set now."""
+        """Wait until the chunk has checked the current silence `count` times."""
         with self._changed:
             wanted = self.num_silent_checks + count
             assert self._changed.wait_for(lambda: self.num_silent_checks >= wanted, timeout=20)
@@ -155,7 +155,7 @@ class Bench:
         return self.parts.services
 
     def change_parts(self, **changes: Any) -> None:
-        """Let the chunks that are started from now on have other parts, or other services."""
+        """Use other parts or services for chunks that are started from now on."""
         own = {name: changes.pop(name) for name in [*changes] if name in EngineParts.__slots__}
         self.parts = replace(self.parts, services=replace(self.services, **changes), **own)
 
@@ -178,7 +178,7 @@ class Bench:
         assert not self.thread.is_alive(), "the chunk never ended"
 
     def age_lease(self) -> None:
-        """Let all but a second of the lease have passed."""
+        """Let all but a second of the lease pass."""
         with self.maker.begin() as session:
             session.execute(text("UPDATE chunk SET lease_until = now() + interval '1 second'"))
 

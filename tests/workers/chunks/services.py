@@ -1,4 +1,4 @@
-"""A whole worker without an engine: a host that answers once it may, and a watch over its chunks."""
+"""A whole worker without an engine: a host that answers on release, and a watch over its chunks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jobs.chunks.fleet import RunningLines
 from workers.engine_host.flights import Owner
 
 NEVER = 10_000.0
-"""Seconds until a worker looks by itself: what it claims, it claims for another reason."""
+"""Poll interval of a worker: so long that every claim has another reason."""
 
 
 class GatedHost:
-    """Answers each request as it comes, once it may."""
+    """Answers requests at once, unless it is held."""
 
     stats = EngineStats()
 
@@ -51,7 +51,7 @@ class GatedHost:
         self._is_open = False
 
     def release(self) -> None:
-        """Answer all that waits, and from now on what comes."""
+        """Answer everything that waits, and from now on what comes."""
         with self._lock:
             self._is_open = True
         self._answer_all()
@@ -74,7 +74,7 @@ class GatedHost:
 
 
 class Watch:
-    """Looks at the chunks until they are so."""
+    """Polls the chunks until a condition holds."""
 
     def __init__(self, maker: sessionmaker[Session]) -> None:
         self._maker = maker
@@ -98,4 +98,4 @@ OPEN = "SELECT priority, count(*)::int FROM chunk WHERE state = 'leased' GROUP B
 
 
 OWNERS = "SELECT tenant.name FROM ledger JOIN tenant ON tenant.id = ledger.tenant_id ORDER BY ledger.id"
-"""With one slot and one class, entries of the ledger lie in the order of claims, but for one newcomer's at a time."""
+"""With one slot and one class, the ledger's entries are in the order of claims, except for one newcomer at a time."""

@@ -1,4 +1,4 @@
-"""The run of a chunk with an answerer of another kind: an engine elsewhere, which is asked over HTTP."""
+"""Tests of running a chunk with another answerer: an engine elsewhere, called over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATES = "SELECT state, losses FROM chunk ORDER BY id"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers each request with two tokens; with 503 where a message says so."""
+    """Answers each request with two tokens, or with 503 if a message says so."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -57,14 +57,14 @@ class RemoteLine:
 
 
 class RemoteLines(ChunkLines[RemoteLine]):
-    """The lines of one chunk: two requests at a time, and so many in one turn."""
+    """The lines of one chunk: two requests at a time, and a limited number per turn."""
 
     group_lines = 1
 
     def __init__(
         self, claim: ClaimedChunk, url: str, *, lines_a_turn: int = 99, most_tokens: Mapping[int, int] | None = None
     ) -> None:
-        """`most_tokens`, by line number, is 5 for the others."""
+        """`most_tokens` by line number; 5 for other lines."""
         super().__init__(claim, FailureMaker(claim.batch_id))
         self._most_tokens = most_tokens or {}
         self._url = url

@@ -1,4 +1,5 @@
-"""Lines that a broken row has ended: unbilled, once more elsewhere, and then an error; a worker that is out."""
+"""Tests of lines ended by a broken row: unbilled, retried once elsewhere, then an error; and of workers that are
+out."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ KEPT = "SELECT line_no, token_ids FROM checkpoint ORDER BY line_no"
 
 
 def give_back(bench: Bench, drain: Drain) -> None:
-    """Have a worker that is out give its chunk back, and another one take its place."""
+    """Let a worker that is out release its chunk, and another one take over."""
     drain.take_out("the engine gave 8 lines in a row no numbers")
     bench.join()
     bench.change_parts(drain=Drain())

@@ -1,4 +1,4 @@
-"""When a claimer looks for work, and what it makes of a database that lost its last commits."""
+"""Tests of when a claimer polls for work, and of a database that lost its last commits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_hint_that_found_no_slot_is_followed_when_one_is_free_though_its_chunk
     line: Callable[[int], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.chunks.claimer.LOOK_ABOVE_SECONDS", 3600)  # it has looked just before the slot is free
+    monkeypatch.setattr("workers.chunks.claimer.LOOK_ABOVE_SECONDS", 3600)  # it polled just before the slot became free
     looks = note_looks(monkeypatch)
     claimed, may_end, drain = queue.SimpleQueue[ClaimedChunk](), threading.Event(), Drain()
 
@@ -78,7 +78,7 @@ def test_a_hint_that_found_no_slot_is_followed_when_one_is_free_though_its_chunk
 
 
 def note_looks(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[bool]:
-    """Note of every look for work whether it found some."""
+    """Record for every poll whether it found work."""
     found, claim_next = queue.SimpleQueue[bool](), claiming.claim_next
 
     def noted(*arguments: Any, **named: Any) -> ClaimedChunk | None:

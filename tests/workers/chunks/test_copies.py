@@ -1,4 +1,4 @@
-"""Lines that are the same but for their custom_id: computed once, answered each, billed once, whatever dies between."""
+"""Tests of lines that differ only in their custom_id: computed once, answered each, billed once, despite crashes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BILLED = "SELECT line_no, output_tokens::int FROM result ORDER BY line_no"
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """Let a chunk have three lines."""
+    """Limit a chunk to three lines."""
     return settings.model_copy(update={"chunk_lines": 3})
 
 
 @pytest.fixture
 def same(line: MakeLine) -> Callable[..., dict[str, Any]]:
-    """Make greedy lines that ask for the same; keywords as of `line`."""
+    """Make greedy lines with the same request; keywords as of `line`."""
 
     def make(number: int, **body: Any) -> dict[str, Any]:
         asked = {"messages": [{"role": "user", "content": "Again"}], "temperature": 0}
@@ -209,7 +209,8 @@ def test_copies_of_what_failed_twice_are_not_tried_one_a_round(
         return find(*given, line_nos=line_nos)
 
     monkeypatch.setattr(originals, "find", count)
-    tools = [{"type": "function", "function": {"name": "f"}}]  # the template knows none: each line is refused
+    # the template does not support tools: each line is refused
+    tools = [{"type": "function", "function": {"name": "f"}}]
     submit_valid([same(number, tools=tools) for number in range(6)])
     run_all(bench, 2)
     assert host.prompts == []
@@ -228,7 +229,7 @@ def test_a_chunk_whose_worker_dies_before_the_copies_are_written_ends_with_each_
     second.start(second.claim())  # lines 3 and 4 wait for line 1
     host.wait_for(3)
     host.answer(3)  # of lines 0, 1 and 5
-    with bench.maker.begin() as session:  # whatever is not written by now is lost, as by a kill
+    with bench.maker.begin() as session:  # what is not written by now is lost, as by a kill
         session.execute(text("UPDATE chunk SET fence = fence + 1, state = 'ready', worker_id = NULL"))
     first.join()
     second.join()

@@ -1,4 +1,4 @@
-"""Inputs counted token by token: exactly, in turns, by whoever is left, and below real work."""
+"""Tests of counting inputs token by token: exactly, in turns, by any remaining worker, and below real work."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(maker: sessionmaker[Session], storage: Storage, tenant: Tenant) -> Ask:
-    """Store an input and have it counted; return the id of its count."""
+    """Store an input and request its count; return the count's id."""
     default = tenant
 
     def ask(content: bytes, *, tenant: Tenant = default) -> str:
@@ -102,7 +102,7 @@ def joined(lines: list[dict[str, Any]]) -> bytes:
 
 
 def finish(counter: InputCounter) -> int:
-    """Take turns until there are none; return how many there were."""
+    """Take turns until there are none; return their number."""
     return sum(1 for _ in iter(counter.count_once, False))
 
 
@@ -149,7 +149,7 @@ def test_a_turn_is_its_owners_only_whatever_the_fence(
     counter: InputCounter, ask: Ask, read: Callable[[str], InputCount], line: Callable[..., dict[str, Any]],
     maker: sessionmaker[Session],
 ) -> None:  # fmt: skip
-    """A database that was restored gives the same fence out again."""
+    """A restored database issues the same fence again."""
     count_id = ask(joined([line(0)]))
     with maker.begin() as session:
         lost = exact_counts.claim(session, model="demo", lease=timedelta(hours=1))

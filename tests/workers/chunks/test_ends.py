@@ -1,4 +1,4 @@
-"""The early ends of a chunk, whatever answers its lines."""
+"""Tests of the early ends of a chunk, with any answerer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ThreeEnded:
 
 
 class LargeResults:
-    """Results of which a single one is large."""
+    """Results, a single one of which is large."""
 
     def __init__(self) -> None:
         self.held: list[int] = []
@@ -46,7 +46,7 @@ class LargeResults:
 
 
 def ends_of(results: LargeResults, *, is_batch_wanted: bool) -> ChunkEnds:
-    """Return those of a chunk whose worker has stopped."""
+    """Return the ends of a chunk whose worker has stopped."""
     services = SimpleNamespace(drain=Drain(), monotonic=lambda: 0.0)
     services.drain.begin(0)
     chunk: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What an engine did with a batch's lines, as its owner reads it."""
+"""Tests of the engine's decisions about a batch's lines, as its owner reads them."""
 
 from __future__ import annotations
 

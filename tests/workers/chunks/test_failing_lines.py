@@ -1,4 +1,4 @@
-"""A line that cannot be run, sent or answered fails alone, and is not billed."""
+"""Tests of lines that cannot be run, sent or answered: each fails alone, and is not billed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def failed_lines(bench: Bench) -> list[tuple[int, str]]:
 def test_a_body_that_cannot_be_run_is_its_lines_error_and_is_not_billed(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]  # the template knows none: no parser can tell
+    # the template does not support tools: no parser can be chosen
+    tools = [{"type": "function", "function": {"name": "f"}}]
     submit_valid([line(0), line(1, tools=tools), line(2, max_tokens=100_000), line(3)])
     host.instant = True
     bench.start(bench.claim())

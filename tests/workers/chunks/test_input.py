@@ -1,4 +1,4 @@
-"""A chunk's input in a store that is slow, away or has lost it: no lease is lost for that."""
+"""Tests of a chunk's input in a store that is slow, down or has lost it: no lease is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_object_store_that_is_away_is_no_loss(
 
 
 def look_again(bench: Bench) -> None:
-    """Let the time come until which the batch is put off, and the second look at a missed input."""
+    """Advance time to the end of the batch's pause, and to the second check of a missing input."""
     with bench.maker.begin() as session:
         session.execute(
             text("UPDATE batch SET deferred_until = now(), input_missed_at = input_missed_at - interval '2 minutes'")

@@ -1,4 +1,5 @@
-"""A batch whose workers are killed between any two effects, from validation to its files: each line is there once."""
+"""Tests of a batch whose workers are killed between any two effects, from validation to files: each line exists
+once."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ NUM_LINES = 6
 REFUSED = 1
 NUM_DEATHS = 10
 SETTINGS = Settings(chunk_lines=3, flush_results=2, flush_seconds=100, heartbeat_seconds=100, lease_seconds=600)
-"""Nothing is due but by number: the effects are the same in every life."""
+"""Nothing is due by time: the effects are the same in every life."""
 _LEASES_END = "UPDATE chunk SET lease_until = clock_timestamp() - interval '1 s' WHERE state = 'leased'"
 _CLAIMS_END = "UPDATE batch SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
 _BILLED = "SELECT sum(num_results), sum(input_tokens), sum(output_tokens) FROM ledger WHERE batch_id = :batch_id"
 
 
 class Life:
-    """One batch, and whoever works on it in one process that may die."""
+    """One batch, and its workers in one process that may die."""
 
     def __init__(self, bench: Bench, storage: Storage, submit: SubmitLines, line: MakeLine) -> None:
         self._bench, self._storage = bench, storage
@@ -47,7 +48,7 @@ class Life:
         self.batch_id = submit(lines, invalid_lines=InvalidLines.SKIP)
 
     def go_on(self, effects: Effects) -> None:
-        """Do what is left to do of the batch; what is killed on the way is not taken back."""
+        """Do the remaining work of the batch; what is killed on the way is not rolled back."""
         maker: Any = WatchedMaker(self._bench.maker, effects)
         storage = WatchedStorage(self._storage, effects)
         self._bench.change_parts(sessions=maker, settings=SETTINGS)
@@ -65,7 +66,7 @@ class Life:
             return claiming.claim_next(session, model="demo", worker_id="w", lease=SETTINGS.lease)
 
     def die(self, effects: Effects) -> None:
-        """Go on until the effect at which all is killed; then what the dead held is over."""
+        """Continue until the effect at which everything is killed; then let the dead workers' claims expire."""
         with pytest.raises(Killed):
             self.go_on(effects)
         with self._bench.maker.begin() as session:
@@ -82,7 +83,7 @@ class Life:
             return session.get_one(Batch, self.batch_id)
 
     def check(self, *, num_answers: int | None = None) -> None:
-        """Every line is in one of two files, each answer is billed once, and the end is told once."""
+        """Check that every line is in one of two files, each answer is billed once, and the end is reported once."""
         with self._bench.maker() as session:
             batch = session.get_one(Batch, self.batch_id)
             assert batch.state == BatchState.COMPLETED
@@ -130,7 +131,7 @@ def test_killed_between_any_two_effects_a_batch_is_done_once(new_life: Callable[
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_ten_times_a_batch_is_done_once(new_life: Callable[[], Life], seed: int) -> None:
-    """With so many deaths a line may be given up, as one that kills engines: then it is in the error file, unbilled."""
+    """With so many deaths a line may be given up as one that kills engines: then it is in the error file, unbilled."""
     rng, life, num_deaths = random.Random(seed), new_life(), 0
     while num_deaths < NUM_DEATHS and life.batch.state not in TERMINAL_BATCH_STATES:
         life.die(Effects(rng.randint(1, 4)))

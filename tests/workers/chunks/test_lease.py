@@ -1,4 +1,4 @@
-"""A claimed chunk's transactions beside those of others: rows are locked in one order."""
+"""Tests of a claimed chunk's transactions beside others: rows are locked in one order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUMS = """
 def test_the_last_flush_waits_for_a_share_before_it_has_the_budget(
     bench: Bench, submit_valid: Callable[..., str], line: Callable[..., dict[str, Any]]
 ) -> None:
-    """Dispatchers, and whoever starts a batch, have the tenant's share first and its budget next."""
+    """Dispatchers and starters of a batch lock the tenant's share first and its budget next."""
     submit_valid([line(0), line(1)])
     claim = bench.claim()
     lease = ChunkLease(claim, bench.services)

@@ -1,4 +1,4 @@
-"""What a worker counts of its chunks is what was really stored."""
+"""Tests that a worker's metrics of its chunks match what was stored."""
 
 from __future__ import annotations
 

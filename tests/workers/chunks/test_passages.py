@@ -1,4 +1,4 @@
-"""Lines with passages in their prompts: whoever runs them shows the same ones, and the answer says which they were."""
+"""Tests of lines with passages in their prompts: every run shows the same ones, and the answer names them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CATS = "Cats purr."
 
 @pytest.fixture
 def wanting(line: MakeLine) -> MakeLine:
-    """Make lines that want to be shown what there is of cats; keywords as of `line`."""
+    """Make lines that request passages about cats; keywords as of `line`."""
 
     def make(number: int, **body: Any) -> dict[str, Any]:
         messages = [{"role": "user", "content": f"{{{{context}}}}\nQuestion {number}"}]

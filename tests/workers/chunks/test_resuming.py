@@ -1,4 +1,4 @@
-"""A chunk that was given back goes on where it stopped, after the results and tokens that it had."""
+"""Tests that a released chunk continues where it stopped, after its previous results and tokens."""
 
 from __future__ import annotations
 

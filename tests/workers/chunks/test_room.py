@@ -1,4 +1,4 @@
-"""Long lines are prepared few at once, each in its turn."""
+"""Tests that few long lines are prepared at once, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.prompt_lengths import Unwanted
 
 
 class Visitor(threading.Thread):
-    """Wants in, and stays until it may leave."""
+    """Waits to enter, and stays until it may leave."""
 
     def __init__(self, room: Room, size_bytes: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_who_is_no_longer_wanted_leaves_the_queue() -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another allocator than glibc's")
 def test_who_leaves_gives_the_memory_that_it_has_freed_back() -> None:
-    """Below a block that is kept the allocator keeps what was freed, in the thread's own heap."""
+    """Below a block that is still allocated, the allocator keeps freed memory in the thread's own heap."""
     room, resident, kept = Room(), [], []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""A claimed chunk from first line to last, on a real database, with an engine that answers on command."""
+"""Tests of a claimed chunk from first line to last, on a real database, with an engine that answers on command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_short_chunk_begins_in_one_transaction_and_ends_in_another(
     bench: Bench, host: FakeHost, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
     submit_valid([line(number) for number in range(4)])
-    # Nothing is due but at the end.
+    # Nothing is due except at the end.
     bench.change_parts(settings=Settings(heartbeat_seconds=100, flush_seconds=100, lease_seconds=600))
     host.instant = True
     claim, commits = bench.claim(), list[object]()
@@ -119,7 +119,7 @@ def test_the_lease_is_held_while_the_engine_moves_and_left_to_end_when_it_does_n
     bench.age_lease()
     bench.wait_until(lease, [(True,)])
     host.is_silent = True
-    host.wait_for_silent_checks(1)  # a heartbeat that was under way has landed
+    host.wait_for_silent_checks(1)  # a heartbeat in progress has finished
     with bench.maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
     host.wait_for_silent_checks(3)

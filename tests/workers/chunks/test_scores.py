@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts are large: a worker holds so many at once, and no line fails or hangs for that."""
+"""Tests of prompts' log-probabilities, which are large: a worker holds a limited number, and no line fails or hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bench(bench: Bench, tenant: Tenant, request: pytest.FixtureRequest) -> Bench
 
 
 def scored(line: MakeLine, number: int) -> dict[str, Any]:
-    """Make a line that asks for some 200 of them."""
+    """Make a line that requests some 200 of them."""
     return line(number, messages=[{"role": "user", "content": "Hello " * 20}], prompt_logprobs=7)
 
 

@@ -1,4 +1,4 @@
-"""The slots of a worker on a real database: what it claims by itself, what hints add, what may run above K."""
+"""Tests of a worker's slots on a real database: its own claims, those by hints, and work above K."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Submit = Callable[..., str]
 def make_service(
     maker: sessionmaker[Session], storage: Storage, settings: Settings, tokenizer: Any, host: GatedHost
 ) -> Iterator[MakeService]:
-    """Make a worker with so many slots; it is drained at the end, once the host answers."""
+    """Make a worker with `slots`; it is drained at the end, once the host answers."""
     made: list[ChunkService] = []
     any_host: Any = host
 
@@ -101,13 +101,13 @@ def watch(maker: sessionmaker[Session]) -> Watch:
 
 @pytest.fixture
 def lines(line: Callable[..., dict[str, Any]], settings: Settings) -> Callable[[int], list[dict[str, Any]]]:
-    """Make the lines of so many chunks."""
+    """Make the lines of this many chunks."""
     return lambda num_chunks: [line(number) for number in range(num_chunks * settings.chunk_lines)]
 
 
 @pytest.fixture
 def claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The classes of the chunks that workers claim by themselves, in the order of the claims."""
+    """The classes of the chunks that workers claim by themselves, in order."""
     classes: list[str] = []
     claim_next = claiming.claim_next
 

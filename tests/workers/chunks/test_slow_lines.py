@@ -1,4 +1,4 @@
-"""Lines that take long to prepare: their lease is held, and nobody waits for what is no longer wanted."""
+"""Tests of lines that take long to prepare: their lease is held, and nothing waits for cancelled work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from workers.special_tokens import Check
 
 
 class SlowPrompts(PromptMaker):
-    """Begins to make a line's prompt, and goes on once it may."""
+    """Starts to make a line's prompt, and continues once it may."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer, max_model_len=512, vocab_size=len(tokenizer))
@@ -47,7 +47,7 @@ class SlowPrompts(PromptMaker):
 
 
 class LeapingClock:
-    """The real one, ahead by what it was told to leap; `wait_for_looks` until it has been looked at so often."""
+    """The real clock plus the leaps of a test; `wait_for_looks` waits until it was read so often."""
 
     def __init__(self) -> None:
         self._ahead_seconds, self._num_looks = 0.0, 0
@@ -103,7 +103,7 @@ def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
     bench.start(bench.claim())
     assert slow_prompts.began.wait(20)
     clock.leap(STALL_SECONDS + 1)
-    clock.wait_for_looks(4)  # an extension that was under way has landed
+    clock.wait_for_looks(4)  # an extension in progress has finished
     with bench.maker.begin() as session:
         session.execute(text("UPDATE chunk SET lease_until = now() + interval '5 seconds'"))
     clock.wait_for_looks(4)
@@ -115,7 +115,7 @@ def test_the_lease_of_a_line_that_never_gets_prepared_is_left_to_end(
 def test_the_lease_of_a_line_that_waits_for_room_is_held_however_long(
     bench: Bench, slow_prompts: SlowPrompts, submit_valid: SubmitLines, line: MakeLine
 ) -> None:
-    """Others' long lines may take minutes: what waits behind them must not count as lost."""
+    """Others' long lines may take minutes: lines behind them must not count as lost."""
     submit_valid([long_line(line)])
     clock = LeapingClock()
     bench.change_parts(monotonic=clock)
@@ -175,7 +175,7 @@ def test_a_long_line_waits_for_room_beside_the_others_and_leaves_the_queue_when_
 
 
 class SlowChecks:
-    """Stands for llguidance: says yes to each grammar once it may."""
+    """Replaces llguidance: accepts each grammar once it may."""
 
     def __init__(self) -> None:
         self.began, self.may_go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Lines of a tenant with a limit start once they are covered; what the budget has no room for waits or fails."""
+"""Tests of lines of a tenant with a limit: they start once they are covered; without room they wait or fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workers.chunks.builders import CHUNKS, Bench, FakeHost, MakeLine, Sub
 from workers.chunks.answerer import LONG_LINE_BYTES
 
 NUM_LINES = 34
-DENSE = "qxzj" * 110  # a token a character, which bytes ÷ 4 take for a quarter
+DENSE = "qxzj" * 110  # one token per letter, which bytes ÷ 4 estimates as a quarter
 
 
 def dense(line: MakeLine, number: int, **body: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def wake(maker: sessionmaker[Session]) -> int:
 
 
 def work_off(bench: Bench) -> None:
-    """Run chunks one after the other, and the dispatcher's sweep after each, until none is to be had."""
+    """Run chunks one after the other, and the dispatcher's sweep after each, until there are none."""
     while True:
         with bench.maker.begin() as session:
             claim = claiming.claim_next(session, model="demo", worker_id="w", lease=bench.services.settings.lease)
@@ -316,7 +316,7 @@ def test_lines_beyond_a_days_budget_wait_and_go_on_when_the_next_one_begins(
 ) -> None:
     with maker.begin() as session:
         served_models.set_prices(session, "demo", input_price_picos=0, output_price_picos=1_000_000)
-        # Of money, as much as the answers of two lines may cost; of tokens, what two short lines may use.
+        # Money for the maximum answers of two lines; tokens for the use of two short lines.
         amount = 2 * 4 * 1_000_000 if unit is BudgetUnit.MONEY else 60
         wanted = NewBudget(unit=unit, window=BudgetWindow.DAY, limit=amount)
         window_budgets.set_budget(session, tenant.id, wanted)

@@ -1,4 +1,4 @@
-"""A batch's trace from its request to the engine: a real Postgres, the API's app, a worker's chunk, spans in memory."""
+"""Tests of a batch's trace from its request to the engine: a real Postgres, the API's app, a chunk, spans in memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def traces(exporter: InMemorySpanExporter) -> Traces:
 
 
 class AskedDrain(Drain):
-    """Tells that somebody has asked for it."""
+    """Reports when it was polled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class AskedDrain(Drain):
 
 
 class HintsAtOnce:
-    """What a worker that starts begins with."""
+    """Hints for a worker that starts."""
 
     def __init__(self, claimer: Claimer, drain: AskedDrain) -> None:
         self._claimer, self._drain = claimer, drain
@@ -140,13 +140,13 @@ class Site:
         assert self._control.do(due)
 
     def run_chunk(self) -> None:
-        """Run the chunk; the engine tells of its times."""
+        """Run the chunk; the engine reports its times."""
         self._bench.start(self._bench.claim())
         self._answer()
         self._bench.join()
 
     def run_hinted(self, traces: Traces) -> None:
-        """Have a dispatcher send a hint, and a worker run the chunk that it names."""
+        """Let a dispatcher send a hint, and a worker run the chunk that it names."""
         bench, settings, drain = self._bench, self._settings, AskedDrain()
         claimer = Claimer(
             worker_id="w",
@@ -188,7 +188,7 @@ def make_site(
 
 
 def parents(spans: list[ReadableSpan]) -> dict[str, str | None]:
-    """Return the name of each span's parent, by its own."""
+    """Return the name of each span's parent, by the span's name."""
     names = {span.context.span_id: span.name for span in spans if span.context is not None}
     return {span.name: None if span.parent is None else names.get(span.parent.span_id) for span in spans}
 
@@ -316,7 +316,7 @@ def test_a_chunk_that_is_lost_says_so(
     submit_valid([line(0)])
     with bench.maker.begin() as session:
         session.execute(text(f"UPDATE batch SET trace_context = '00-{CALLERS_TRACE}-{CALLERS_SPAN}-01'"))
-    settings = Settings(heartbeat_seconds=100, lease_seconds=600)  # so that a flush finds out, and no heartbeat
+    settings = Settings(heartbeat_seconds=100, lease_seconds=600)  # so that a flush notices it, and no heartbeat
     bench.change_parts(traces=traces, settings=settings)
     bench.start(bench.claim())
     host.wait_for(1)
@@ -339,7 +339,7 @@ def test_a_share_of_the_lines_is_shown_and_the_same_everywhere(share: float, low
 
 
 class AwayExporter:
-    """Fails, the first time as soon as the process is to end."""
+    """Fails, the first time just when the process is to end."""
 
     def __init__(self) -> None:
         self.num_asked = 0

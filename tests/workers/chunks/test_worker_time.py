@@ -1,4 +1,4 @@
-"""A worker's time is divided among its open chunks by the tokens computed for them, all of it and no more."""
+"""Tests of dividing a worker's time among its open chunks by their computed tokens, completely."""
 
 from __future__ import annotations
 

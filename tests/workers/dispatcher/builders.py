@@ -1,4 +1,4 @@
-"""Hints that are noted instead of sent, and a claim as a worker makes it."""
+"""Hints that are recorded instead of sent, and a claim as made by a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatcher on a real database, the hints that it sends, and one live worker."""
+"""A dispatcher on a real database, its hints, and one live worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def look(maker: sessionmaker[Session], settings: Settings) -> Callable[[], Due]:
 def dispatcher(
     maker: sessionmaker[Session], storage: Storage, hints: RecordedHints, settings: Settings, look: Callable[[], Due]
 ) -> Dispatcher:
-    """A dispatcher of which no tick does anything that a look would not have found before."""
+    """A dispatcher whose ticks do nothing that its poll would not have found before."""
 
     class Watched(Dispatcher):
         def tick(self) -> Plan:
@@ -71,6 +71,6 @@ def lines(line: Callable[..., dict[str, Any]]) -> MakeLines:
 
 @pytest.fixture
 def no_other_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a dispatcher that runs neither count the queue nor look at schedules."""
+    """Use a dispatcher that neither counts the queue nor handles schedules."""
     for each in ("_COUNT_LOOK_SECONDS", "_COUNT_SECONDS", "_SCHEDULES_SECONDS"):
         monkeypatch.setattr(f"workers.dispatcher.{each}", 1000.0)

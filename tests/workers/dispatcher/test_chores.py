@@ -1,4 +1,4 @@
-"""What a dispatcher does beside its ticks: it counts, forecasts and makes the runs of schedules."""
+"""Tests of a dispatcher's work beside its ticks: counts, forecasts and runs of schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_BROKER = "redis://127.0.0.1:1/0"
 
 @pytest.fixture
 def dispatcher(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Dispatcher:
-    """A dispatcher that sends nothing: none of this needs hints."""
+    """A dispatcher that sends nothing: these tests need no hints."""
     return Dispatcher(maker, storage, hints=HintSender(make_app(NO_BROKER)), settings=settings)
 
 

@@ -1,4 +1,4 @@
-"""When a dispatcher has something to do: what one question to the database tells before a tick."""
+"""Tests of when a dispatcher has something to do: the single query before a tick."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_while_workers_have_enough_a_dispatcher_asks_one_long_question_at_a_time
     stop, looked, sent = threading.Event(), threading.Semaphore(0), list[str]()
 
     def note(_: object, __: object, statement: str, *___: object) -> None:
-        if statement.startswith("SELECT EXISTS (SELECT FROM batch"):  # before the look itself
+        if statement.startswith("SELECT EXISTS (SELECT FROM batch"):  # before the query itself
             return
         sent.append(statement)
         if "has_lost_leases" in statement:

@@ -1,4 +1,4 @@
-"""The dispatcher on a real database: what it hints, and when."""
+"""Tests of the dispatcher's hints on a real database, and of their times."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_while_no_batch_is_open_it_looks_half_as_often(
     lines: MakeLines,
 ) -> None:
     class Stop(threading.Event):
-        """Notes for how long looks are waited for, and is set after a few."""
+        """Records the timeouts of waits, and is set after a few."""
 
         def __init__(self) -> None:
             super().__init__()

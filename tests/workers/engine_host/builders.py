@@ -17,7 +17,7 @@ from workers.engine_host.host import EngineHost
 
 POISON = 666
 BREAKS, BREAKS_ONCE, LASTS = 700, 800, 900
-"""From these on prompts are broken by every engine, or by the first, or never answered by the first."""
+"""Prompts from these on are broken by every engine, or by the first, or never answered by the first."""
 
 _LINES = itertools.count()
 
@@ -74,7 +74,7 @@ class FakeEngine:
         self._events.put("work")
 
     def report(self, running_ids: list[int]) -> None:
-        """Tell which requests have a seat, and work at none."""
+        """Report these requests as having a seat, without working on any."""
         self.running_ids = running_ids
         self._events.put("report")
 
@@ -141,7 +141,7 @@ class Recorder:
 
 
 def submit(host: EngineHost, token: int, owner: Owner, *, n: int = 1) -> int:
-    """Hand a prompt of one token over; return the request's id."""
+    """Submit a prompt of one token; return the request's id."""
     new = NewRequest(request_id=host.next_request_id(), prompt_token_ids=[token], params=SamplingParams(n=n))
     assert host.submit((new, owner)) == {}
     return new.request_id

@@ -1,4 +1,4 @@
-"""The engine host and requests whose rows were broken: a second engine for each, and a worker out after too many."""
+"""Tests of the engine host with broken rows: a second engine for each request, and a worker out after too many."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_ends_add_up_over_the_lives_of_engines(stage: HostRig) -> None:
     assert len(stage.broken) == 1
 
 
-def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: HostRig) -> None:
-    """So a worker that is out hands over what waited for a new engine, which starts all the same."""
+def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: Stage) -> None:
+    """So a worker that is out returns what waited for a new engine, which starts nevertheless."""
     recorders = [Recorder() for _ in range(MAX_IN_A_ROW)]
     ids: list[int] = []
     stage.engine.during_start = lambda: stage.host.abort(ids)

@@ -1,4 +1,4 @@
-"""The engine host against an engine that dies: what is run again, and who is to blame."""
+"""Tests of the engine host with an engine that dies: what is run again, and which request is blamed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: HostRig)
     assert len(stage.engine.generations) == 2
 
 
-def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: HostRig) -> None:
-    """Chunks go on submitting and giving up while the engine loads its model anew."""
+def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stage) -> None:
+    """Chunks keep submitting and aborting while the engine reloads its model."""
     first, given_up, newcomers = stage.submit(1), Recorder(), []
     given_up_id = submit(stage.host, 2, given_up)
 

@@ -1,4 +1,4 @@
-"""What the engine host hands to its engine and what comes back, while the engine lives."""
+"""Tests of the engine host's requests to its engine and the answers, while the engine lives."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_one_child_is_stopped_and_its_request_goes_on(stage: HostRig) -> None:
 
 
 class Calls:
-    """Counts the calls of Python functions in the thread that begins."""
+    """Counts the calls of Python functions in the thread that starts it."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -125,7 +125,7 @@ class Calls:
 
 
 class CountingEngine(FakeEngine):
-    """Counts what the host's reader does between its polls."""
+    """Counts the calls of the host's reader between its polls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_what_a_request_costs_does_not_grow_with_those_in_the_engine() -> None:
 
     first = cost()
     requests += [stage.submit(3) for _ in range(200)]
-    assert min(cost() for _ in range(5)) <= first  # the least: the host's thread may be counted, too
+    assert min(cost() for _ in range(5)) <= first  # the minimum: the host's thread may be counted, too
     engine.work()
     for request in requests:
         request.wait()

@@ -1,4 +1,4 @@
-"""Which lines a worker reports as running: those with a seat in its engine, and no other that it has."""
+"""Tests of the lines that a worker reports as running: only those with a seat in its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the engine host waits for an engine that says nothing."""
+"""Tests of the engine host's timeouts for a silent engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Silence:
             threading.Event().wait(0.01)
 
     def be_silent(self, seconds: float) -> None:
-        """Let a request have its answer after so long."""
+        """Let a request be answered after this time."""
         recorder = Recorder()
         submit(self.host, 3, recorder)
         self.seconds += seconds
@@ -104,7 +104,7 @@ def test_an_engine_whose_first_step_is_its_slowest_gets_through_it_in_another_li
 
 
 class StuckEngine(FakeEngine):
-    """Its first life reads nothing: whoever hands a request over waits until it is closed."""
+    """Its first life reads nothing: submissions block until it is closed."""
 
     def __init__(self) -> None:
         super().__init__()

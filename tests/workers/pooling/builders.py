@@ -1,4 +1,4 @@
-"""Batches of embeddings for a tiny encoder, what came of them, and their worker without its process."""
+"""Batches of embeddings for a tiny encoder, their results, and their worker without its process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Desk:
         drain: Drain | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> tuple[PoolLines, Services]:
-        """Return the lines of a chunk, none of which is submitted, and what is around them."""
+        """Return the lines of a chunk, none of which is submitted, and their environment."""
         services = Services(
             sessions=self.sessions,
             hold_sessions=self.sessions,

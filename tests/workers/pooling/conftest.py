@@ -1,4 +1,4 @@
-"""A tiny encoder with random weights, which all tests of a session share, and a tenant that may name it."""
+"""A tiny encoder with random weights, shared by all tests of a session, and a tenant that may use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines whose vectors or scores are no numbers: once more by a model that was read anew, and then an unbilled error."""
+"""Tests of lines whose vectors or scores are not numbers: retried once by a reloaded model, then an unbilled error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATES = "SELECT state, losses FROM chunk ORDER BY id"
 
 
 class Breaking:
-    """An encoder that breaks at texts of some lengths, for so many readings of its files."""
+    """An encoder that breaks at texts of some lengths, until its files were read so many times."""
 
     def __init__(self, embedder: Embedder, *, at_lengths: Iterable[int], for_lives: int = 99) -> None:
         self._embedder = embedder
@@ -101,7 +101,7 @@ def test_lines_that_break_one_after_the_other_go_to_another_worker_which_knows_o
 def test_a_worker_is_out_once_the_chunk_knows_what_broke(
     desk: Desk, embedder: Embedder, lengths: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the chunk is given back while the model is read anew, and the next worker knows nothing of it."""
+    """Otherwise the chunk is released while the model is reloaded, and the next worker does not know of it."""
     drain, were_out = Drain(), []
 
     class Watching(Breaking):
@@ -132,7 +132,7 @@ def test_a_model_that_cannot_be_read_anew_takes_its_worker_out(
 
 
 def broken_copy(folder: Path, path: Path) -> Path:
-    """Return a copy of an encoder whose last word is no number."""
+    """Return a copy of an encoder whose last word has NaN weights."""
     shutil.copytree(folder, path)
     weights = load_file(path / "model.safetensors")
     [words] = [name for name in weights if name.endswith("embeddings.word_embeddings.weight")]

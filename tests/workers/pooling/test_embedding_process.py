@@ -1,4 +1,4 @@
-"""A worker of an encoder as a process of its own: killed again and again, every line is answered and billed once."""
+"""Tests of an encoder's worker as its own process: killed repeatedly, every line is answered and billed once."""
 
 from __future__ import annotations
 

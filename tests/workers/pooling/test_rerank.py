@@ -1,4 +1,4 @@
-"""Lines of `/v1/rerank`: documents in the order of their scores, paid by tokens; a bad line fails alone."""
+"""Tests of lines of `/v1/rerank`: documents ordered by score, billed by tokens; an invalid line fails alone."""
 
 from __future__ import annotations
 

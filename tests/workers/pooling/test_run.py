@@ -1,4 +1,4 @@
-"""Lines of embeddings: each with its vectors as OpenAI writes them, paid by its tokens; a bad one fails alone."""
+"""Tests of lines of embeddings: vectors in OpenAI's format, billed by tokens; an invalid line fails alone."""
 
 from __future__ import annotations
 

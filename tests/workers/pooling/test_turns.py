@@ -1,4 +1,4 @@
-"""Pieces of a model's work: the most urgent first, then tenants in turn, and nothing for whom nobody waits."""
+"""Tests of the order of a model's work: the most urgent first, then tenants in turn, and nothing without a waiter."""
 
 from __future__ import annotations
 

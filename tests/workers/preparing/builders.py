@@ -1,4 +1,4 @@
-"""Batches that read a tenant's documents, what came of them, and a prepare worker without its process."""
+"""Batches that read a tenant's documents, their results, and a prepare worker without its process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Library:
     settings: Settings
     tenant: Tenant
     prepare_sessions: sessionmaker[Session] | None = None
-    """Those of a prepare worker; None: nobody needs them."""
+    """Those of a prepare worker; None if they are not needed."""
 
     def add(self, name: str, content: bytes) -> str:
         """Upload a document; return the id of its file."""

@@ -1,4 +1,4 @@
-"""A tenant's documents and one set of readers, which all tests of a module share."""
+"""A tenant's documents and one set of readers, shared by all tests of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read documents, cut into the segment of an index by a confined process; what cannot be cut is told."""
+"""Tests of cutting read documents into the segment of an index by a confined process; failures are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = {"max_tokens": 64, "overlap_tokens": 0, "language": "english"}
 
 @pytest.fixture
 def documents(library: Library, preparer: Preparer) -> list[dict[str, Any]]:
-    """What lines say of read documents."""
+    """The bodies of lines for read documents."""
     texts = {"a.md": b"# Boats\n\nThey float.", "b.txt": b"Oaks grow."}
     batch_id = library.read(texts)
     assert preparer.run_next()

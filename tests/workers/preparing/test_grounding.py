@@ -1,4 +1,4 @@
-"""Answers of a model, grounded in the document that they are of: the record, and what is to be asked again."""
+"""Tests of grounding a model's answers in their document: the record, and what is to be asked again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USAGE = {"input_tokens": 3, "output_tokens": 4}
 
 @pytest.fixture
 def document(library: Library, preparer: Preparer) -> dict[str, Any]:
-    """What lines say of a read document and its plan."""
+    """The bodies of lines for a read document and its plan."""
     batch_id = library.read({"a.txt": TEXT})
     assert preparer.run_next()
     (body,) = library.bodies(batch_id)

@@ -1,4 +1,4 @@
-"""A prepare worker on a kernel that lacks a layer of its readers' confinement: it starts, or names it and does not."""
+"""Tests of a prepare worker on a kernel that lacks a layer of confinement: it starts, or names the layer and exits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prepare role as a process of its own: killed again and again, its readers too; every document is read once."""
+"""Tests of the prepare role as its own process: killed repeatedly, with its readers; every document is read once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def start_prepare(settings: Settings, tmp_path: Path) -> Iterator[Start]:
 
 
 def readers_of(process: RoleProcess) -> list[psutil.Process]:
-    """Return the processes that fork readers of files, and the readers that they have right now."""
+    """Return the processes that fork readers of files, and their current readers."""
     warm = [
         child
         for child in psutil.Process(process.pid).children()
@@ -64,7 +64,7 @@ def readers_of(process: RoleProcess) -> list[psutil.Process]:
 
 
 def documents(count: int) -> dict[str, bytes]:
-    """Return so many documents, each twentieth of them broken."""
+    """Return `count` documents, each twentieth of them broken."""
     pdf = make_pdf(3, seed=2)
     return {f"{n}.pdf": pdf[:-200] if n % 20 == 7 else pdf + b"\n%% %d\n" % n for n in range(count)}
 

@@ -1,4 +1,4 @@
-"""Documents of a batch: read once, each with its result; a broken one fails alone, with its code and page."""
+"""Tests of a batch's documents: read once, each with its result; a broken one fails alone, with its code and page."""
 
 from __future__ import annotations
 

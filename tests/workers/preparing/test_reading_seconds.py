@@ -1,4 +1,4 @@
-"""Seconds of reading: measured, billed once with their price, held to the limit of the day, and free where we fail."""
+"""Tests of reading seconds: measured, billed once at their price, limited per day, and free if the failure is ours."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def limit(library: Library, seconds: int | None) -> None:
 
 
 def use(library: Library, microseconds: int, *, price_picos: int = 0) -> None:
-    """Have a line read that takes so long; the flush is repeated, as after a commit whose outcome nobody knows."""
+    """Have a line read that takes so long; the flush is repeated, as after a commit with an unknown outcome."""
     library.submit(READ_ENDPOINT, [{"file_id": "file_1", "name": "a.txt"}])
     lease = library.settings.lease
     result = LineResult(line_no=0, line=b"{}", status_code=200, reading_microseconds=microseconds)

@@ -1,4 +1,4 @@
-"""Whose documents are read next."""
+"""Tests of whose documents are read next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def take(turns: Turns[str], *, is_spare: bool = False) -> str | None:
 
 
 def put(turns: Turns[str], *works: str) -> None:
-    """Put work of the tenants that it begins with the letter of."""
+    """Put work of the tenants whose letter it begins with."""
     for work in works:
         turns.put(work[0], work)
 

@@ -1,4 +1,5 @@
-"""Seconds of reading in the fair order: nobody waits for all of a stranger's slow documents. Counts, no clock."""
+"""Tests of reading seconds in the fair order: nobody waits for all slow documents of another tenant. Without a
+clock."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def library_of(library: Library, name: str) -> Library:
 
 
 def read_next(library: Library, *, microseconds: int) -> str:
-    """Claim the next chunk and answer all its lines, each in a time; return its tenant."""
+    """Claim the next chunk and answer all its lines with a duration each; return its tenant."""
     settings = library.settings
     with library.sessions.begin() as session:
         claim = claiming.claim_next(session, model=PREPARE_MODEL, worker_id="w", lease=settings.lease)
@@ -54,7 +55,7 @@ def bodies(num: int) -> list[dict[str, str]]:
 
 @dataclass(slots=True)
 class Desk:
-    """Tenants in the fair order of one worker of readers, a chunk a claim, charged by what it is told."""
+    """Tenants in the fair order of one worker of readers, one chunk per claim, charged as the test says."""
 
     slots: Slots = field(default_factory=lambda: Slots(READERS, are_newcomers_in_turn=False))
     waiting: dict[str, list[int]] = field(default_factory=dict)
@@ -163,7 +164,7 @@ def test_a_turn_of_a_batch_that_is_cancelled_is_withdrawn(library: Library) -> N
 def test_lines_that_no_reader_has_begun_are_held_back_too(
     library: Library, preparer: Preparer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the first of them ends the turn, one waits for the readers, which are at work elsewhere, and two for it."""
+    """When the first of them ends the turn, one waits for the readers, which work elsewhere, and two for it."""
     library.submit(READ_ENDPOINT, bodies(4))
     pool = ReaderPool(2)
     of_chunk = replace(preparer, parts=replace(preparer.parts, pool=pool)).lines(preparer.claim())

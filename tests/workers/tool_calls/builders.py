@@ -1,4 +1,4 @@
-"""Two functions that a model is offered."""
+"""Two functions that are offered to a model."""
 
 from __future__ import annotations
 

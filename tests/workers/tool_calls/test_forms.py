@@ -1,4 +1,4 @@
-"""Tool calls as models write them: each form told by its template, and read."""
+"""Tests of tool calls as models write them: each form is detected by its template, and parsed."""
 
 from __future__ import annotations
 

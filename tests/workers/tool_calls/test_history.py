@@ -1,4 +1,4 @@
-"""Histories with tool calls become prompts that show the calls, whatever form the chat template reads."""
+"""Tests of histories with tool calls: prompts show the calls in any form that the chat template uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shown(
     calls: Any = (CALL,),
     tools: Any = None,
 ) -> str:
-    """Return the prompt that the template makes of a question, calls and a result."""
+    """Return the template's prompt for a question, calls and a result."""
     templated = copy.deepcopy(tokenizer)
     templated.chat_template = template
     called = {"role": "assistant", "content": content, "tool_calls": list(calls)}
@@ -43,7 +43,7 @@ def shown(
 
 
 def each(calls: str, *, otherwise: str = "{{ m.content }}") -> str:
-    """Write a template of what it does with a message that may have calls, and with every other."""
+    """Write a template with one output for messages that may have calls, and one for all others."""
     is_caller = "m.role == 'assistant'"
     return f"{{% for m in messages %}}{{% if {is_caller} %}}{calls}{{% else %}}{otherwise}|{{% endif %}}{{% endfor %}}"
 

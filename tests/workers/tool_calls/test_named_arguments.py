@@ -1,4 +1,4 @@
-"""Calls whose arguments are written one by one: how their values are read, and which schemas cannot be kept."""
+"""Tests of calls whose arguments are written one by one: reading their values, and schemas that cannot be enforced."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_parameters_nested_too_deeply_are_refused_with_the_depth_and_the_limit(f
 
 
 def test_a_function_whose_schema_cannot_be_read_is_its_own_lines_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A schema that is none goes on to the compiler, which says so; without llguidance nothing can."""
+    """An invalid schema goes on to the compiler, which reports it; without llguidance nothing can."""
     written = constraint(CallForm.HERMES, use({"format": "date", "allOf": 5}, Choice.REQUIRED), {})
     assert written is not None
     with pytest.raises(InvalidRequestError, match="cannot be used"):

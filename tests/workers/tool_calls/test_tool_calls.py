@@ -1,4 +1,4 @@
-"""Outputs constrained to a tool call, by random walks through the grammar."""
+"""Tests of outputs constrained to a tool call, by random walks through the grammar."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MARKS = [
 
 @pytest.fixture(scope="module", params=["special", "added", "plain"])
 def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Make a byte-level BPE with the marks of calls as special tokens, as added ones, or as plain text."""
+    """Make a byte-level BPE in which the marks of calls are special tokens, added tokens, or plain text."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -74,7 +74,7 @@ def grammar_tokens(path: Path) -> GrammarTokens:
 
 
 def random_output(path: Path, tokenizer: Any, structured: StructuredOutput, *, seed: int, begin: str = "") -> str:
-    """Walk through the grammar at random to its end; return what was written, special tokens included."""
+    """Walk through the grammar at random to its end; return the text, special tokens included."""
     rng = random.Random(seed)
     matcher = grammar_tokens(path).compile(structured)
     filler, words = MaskFiller(), np.zeros((1, -(-VOCAB // 32)), dtype=np.int32)
