@@ -1,4 +1,4 @@
-"""What tests of administration may ask for."""
+"""Fixtures of tests of administration."""
 
 from __future__ import annotations
 

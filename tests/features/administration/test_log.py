@@ -1,4 +1,4 @@
-"""The admin log: every change of an operator's has its entry, and no entry is changed."""
+"""Tests of the admin log: every change by an operator has its entry, and no entry can change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ CHANGES = {
     "features.pipelines.stores": {"add_store", "remove_store"},
     "jobs.served_models": {"add_model", "set_prices", "remove_model"},
 }
-"""What only `features.administration` may call of those: they change what operators change, and write no entry."""
+"""Functions of those that only `features.administration` may call: they change what operators change, but write no
+entry."""
 
 
 @pytest.fixture
@@ -184,7 +185,8 @@ def test_no_entry_is_changed_or_deleted_by_whatever_code(
     session: Session, admin: Admin, statement: str, role: str
 ) -> None:
     tenants.create(admin, "team")
-    session.execute(text(f"SET LOCAL session_replication_role = {role}"))  # in which ordinary triggers rest
+    # a role in which ordinary triggers do not run
+    session.execute(text(f"SET LOCAL session_replication_role = {role}"))
     with pytest.raises(ProgrammingError, match="admin_log is append-only"):
         session.execute(text(statement))
 
@@ -210,7 +212,7 @@ def test_the_api_and_the_command_line_change_these_things_through_the_log_alone(
 
 
 def called(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield what a file imports or takes of a module that it imported from `jobs.accounts` and the like."""
+    """Yield what a file imports or uses of modules imported from `jobs.accounts` and the like."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     modules = {module.rpartition(".")[2] for module in CHANGES}
     for node in ast.walk(tree):

@@ -1,8 +1,8 @@
-"""What workers do of an extraction's batches, without engine and processes: texts are read, and a model that copies.
+"""The workers' part in an extraction's batches, without engine and processes: texts are read, and a model copies.
 
-The model answers a field with what first stands behind its name in the document, uncovered, and a list with all that
-does; `FLAKY` it leaves out the first time. Asked for every value it lists what stands behind any name. An answer of
-several fields is cut in the first one that is `ENDLESS`.
+The model answers a field with the first uncovered text after its name in the document, and a list with all of them; it
+leaves `FLAKY` out the first time. Asked for every value it lists the text after any name. An answer of several fields
+is truncated in the first one that is `ENDLESS`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ ENDLESS = "ENDLESS"
 
 
 class LineFailure(Exception):
-    """A line that has an error for its result."""
+    """A line whose result is an error."""
 
 
 @dataclass
 class Answering:
-    """Validates, runs and finalises every open batch of an extraction or an index, as often as it is asked."""
+    """Validates, runs and finalizes every open batch of an extraction or an index, repeatedly."""
 
     maker: sessionmaker[Session]
     storage: Storage
@@ -80,7 +80,7 @@ class Answering:
             self._run(batch_id)
 
     def take_turns(self, session: Session, control: Extractions | Indexes, work: Extraction | PassageIndex) -> None:
-        """Take turns with control workers until an extraction or an index has ended."""
+        """Alternate with control workers until an extraction or an index has ended."""
         for _ in range(12):
             control.advance(work.id)
             session.refresh(work)
@@ -219,7 +219,7 @@ def _value(stated: list[tuple[str, str]], name: str, *, is_second: bool) -> dict
 
 
 def _stated(prompt: str) -> list[tuple[str, str]]:
-    """Return what the document states, by the names before it."""
+    """Return the values that the document states, with the names before them."""
     document = prompt.rpartition("<document>")[2].partition("</document>")[0]
     lines = (line.partition(": ") for line in document.splitlines())
     return [(label, value) for label, separator, value in lines if separator and COVER not in value]

@@ -1,4 +1,4 @@
-"""The records of an extraction, and what `tokenmill extract` makes of the same documents and answers."""
+"""The records of an extraction, and those of `tokenmill extract` for the same documents and answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def records_of(session: Session, storage: Storage, extraction: Extraction) -> li
 
 
 class LocalModel:
-    """Answers the lines of a stage of `tokenmill extract` as the server's workers are answered."""
+    """Answers the lines of a stage of `tokenmill extract` as on the server."""
 
     def run(self, stage: PlaceStage) -> None:
         with stage.results.answers.open("wb") as answers, stage.results.errors.open("wb") as errors:
@@ -49,7 +49,7 @@ class LocalModel:
 def embedded_records(
     extraction: Extraction, papers: Mapping[str, str], folder: Path, *, gold: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Return what `tokenmill extract` makes of the same documents, plan, examples and answers."""
+    """Return the records of `tokenmill extract` for the same documents, plan, examples and answers."""
     folder.mkdir()
     for name, content in papers.items():
         (folder / name).write_text(content)

@@ -1,4 +1,4 @@
-"""What tests of documents may ask for."""
+"""Fixtures of tests of documents."""
 
 from __future__ import annotations
 

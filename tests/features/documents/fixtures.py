@@ -1,4 +1,4 @@
-"""A tenant with documents, an extraction of them, and what works it off."""
+"""A tenant with documents, an extraction of them, and its processing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def extractions(maker: sessionmaker[Session], storage: Storage, settings: Settin
 
 @pytest.fixture
 def run(session: Session, extractions: Extractions, answering: Answering) -> Callable[[Extraction], Extraction]:
-    """Let control workers and workers take turns until an extraction has ended."""
+    """Let control workers and workers alternate until an extraction has ended."""
 
     def run(extraction: Extraction) -> Extraction:
         answering.take_turns(session, extractions, extraction)

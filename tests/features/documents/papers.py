@@ -1,4 +1,4 @@
-"""Documents that tests ask about, good ones and others."""
+"""Documents for tests, valid ones and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index is asked as one document: each field of what is found for it, and each value is placed in its document."""
+"""Tests of extracting from an index as one document: passages are found for each field, each value has its document."""
 
 from __future__ import annotations
 

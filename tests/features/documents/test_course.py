@@ -1,4 +1,4 @@
-"""The course of an extraction: every document has its record, whatever becomes of it and of those who work on it."""
+"""Tests of the course of an extraction: every document has its record, whatever happens to it and its workers."""
 
 from __future__ import annotations
 

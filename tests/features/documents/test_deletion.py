@@ -1,4 +1,4 @@
-"""What was read of a deleted document goes, unless another document has it, too; old extractions are forgotten."""
+"""Tests of deletion: a deleted document's text goes unless another document has it; old extractions are forgotten."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_text_stays_while_an_extraction_reads_documents_that_may_have_it(
 ) -> None:
     first, second = run(make_extraction({"a.txt": GOOD})), make_extraction({"same.txt": GOOD})
     extractions.advance(second.id)
-    answering.work_off()  # it was read, and no row says so yet
+    answering.work_off()  # it was read, but no row records it yet
     collection.delete_collection(session, first.tenant_id, first.collection_id, by="key_1")
     session.commit()
     assert (purge_documents(maker, storage), read_texts(storage)) == (0, 1)

@@ -1,4 +1,4 @@
-"""Extractions that end before they are complete: cancelled, expired, failed."""
+"""Tests of extractions that end before they are complete: cancelled, expired, failed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_cancelled_extraction_cancels_its_batch_and_has_no_records(
 
 @pytest.fixture
 def cancelled_meanwhile(maker: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> Callable[[Extraction], None]:
-    """Have an extraction cancelled while its last records are written."""
+    """Cancel an extraction while its last records are written."""
 
     def cancel(extraction: Extraction) -> None:
         extraction_id, tenant_id, write = extraction.id, extraction.tenant_id, outputs.write

@@ -1,4 +1,4 @@
-"""Worked examples of an extraction: of a gold file or of reviews, shown to others, and refused where they are wrong."""
+"""Tests of an extraction's worked examples: from a gold file or reviews, shown to others, and refused if wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GOLD = {"document": "a.txt", "fields": {"vendor": "Ash Ltd", "total": "12.50"}}
 
 @pytest.fixture
 def upload(session: Session, storage: Storage, tenant: Any) -> Callable[..., str]:
-    """Keep a gold file of these lines; return its id."""
+    """Store a gold file of these lines; return its id."""
 
     def upload(*lines: Any) -> str:
         content = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines).encode()
@@ -62,7 +62,7 @@ def upload(session: Session, storage: Storage, tenant: Any) -> Callable[..., str
 
 @pytest.fixture
 def check(maker: sessionmaker[Session], storage: Storage, tenant: Any) -> Callable[..., None]:
-    """Look at examples as the API does before it makes an extraction of a collection."""
+    """Check examples as the API does before it creates an extraction of a collection."""
 
     def reading() -> AbstractContextManager[Session]:
         return transaction(maker)

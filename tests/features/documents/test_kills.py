@@ -1,4 +1,4 @@
-"""Control workers at one extraction: killed at any effect, two at once, one whose claim was taken."""
+"""Tests of control workers at one extraction: killed at any effect, two at once, one whose claim was taken."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_killed_before_or_after_any_effect_another_worker_goes_on(
     name: str,
     is_after: bool,
 ) -> None:
-    """Each call of the effect is killed once: by what is no Exception, so that nothing of the worker is tidied up."""
+    """Each call of the effect is killed once, by something that is not an Exception, so that no worker cleans up."""
     effect = getattr(module, name)
     killed: set[int] = set()
     calls: list[int] = []

@@ -1,4 +1,4 @@
-"""Passes beside the first: their lines, what scores learn of them, and the same records as of `tokenmill extract`."""
+"""Tests of further passes: their lines, their use in scores, and the same records as from `tokenmill extract`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names_of(session: Session, extraction: Extraction) -> list[str]:
 
 
 def compared(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what both runs have of a record, of a failed one its code."""
+    """Return the parts of a record that both runs share; for a failed one its code."""
     if record["error"] is not None:
         return {"document": record["document"], "code": record["error"]["code"]}
     return {name: value for name, value in record.items() if name != "document_id"}

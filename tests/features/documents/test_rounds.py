@@ -1,4 +1,4 @@
-"""Asking again: rounds of questions for what was doubtful or left out."""
+"""Tests of asking again: rounds of questions for doubtful or missing values."""
 
 from __future__ import annotations
 

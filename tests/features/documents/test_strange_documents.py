@@ -1,4 +1,4 @@
-"""Documents whose errors hold what a database cannot: they fail alone."""
+"""Tests of documents whose errors contain what a database cannot store: they fail alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extractions whose next stage has no room: they wait, write nothing that stays, and lose nothing."""
+"""Tests of extractions whose next stage has no room: they wait, write nothing permanent, and lose nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Look = Callable[[Extraction], None]
 
 @pytest.fixture
 def look(session: Session, extractions: Extractions) -> Look:
-    """Let a control worker look at an extraction now."""
+    """Let a control worker check an extraction now."""
 
     def look(extraction: Extraction) -> None:
         session.execute(text("UPDATE extraction SET look_at = NULL"))

@@ -1,4 +1,4 @@
-"""Answers that stand in no document, and documents without text: in records, tables and reviews, on a server too."""
+"""Tests of answers that are in no document, and of documents without text: in records, tables and reviews."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.features.documents.builders import embedded_records, records_of
 Run = Callable[[Extraction], Extraction]
 
 PAPERS = {"a.txt": "vendor: Ash Ltd\ntotal: 12.50", "b.txt": f"vendor: Birch {FLAKY} Ltd\ntotal: 3.00"}
-"""Of the second the vendor is answered wrongly, unless it is asked again."""
+"""The second one's vendor is answered wrongly, unless it is asked again."""
 ONCE = {"passes": Passes(again=False)}
 OWN = ("document", "sha256", "error", "review", "score", "notes")
 

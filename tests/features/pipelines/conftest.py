@@ -1,4 +1,4 @@
-"""What tests of pipelines may ask for."""
+"""Fixtures of tests of pipelines."""
 
 from __future__ import annotations
 

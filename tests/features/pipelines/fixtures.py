@@ -1,4 +1,4 @@
-"""Pipelines and schedules to begin with."""
+"""Initial pipelines and schedules."""
 
 from __future__ import annotations
 

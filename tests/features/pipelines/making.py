@@ -1,4 +1,4 @@
-"""What a dispatcher does for schedules that are due, in one transaction. Knows no turns."""
+"""A dispatcher's work for due schedules, in one transaction and without turns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ ALL = 1000
 
 
 def make_due(session: Session, *, now: datetime | None = None) -> int:
-    """Make the runs of all schedules that are due; return of how many schedules."""
+    """Make the runs of all due schedules; return the number of these schedules."""
     found = find_due(session, at_least=ALL, now=now)
     return len(insert_due_runs(session, [each.id for each in found], now=now))

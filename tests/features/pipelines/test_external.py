@@ -1,4 +1,4 @@
-"""Registered stores: what is listed, read and written; nothing leads out of a folder, and errors say what to do."""
+"""Tests of registered stores: listing, reading and writing; nothing leads out of a folder, and errors give advice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keys(store: ExternalStore, prefix: str = "") -> list[str]:
 
 
 def use(store: ExternalStore) -> None:
-    """Do all that runs do with a store."""
+    """Do everything that runs do with a store."""
     for key in ("in/2026/a.jsonl", "in/2026/b.jsonl", "in/c.jsonl", f"out/{BESIDE}/run_1/part-0.jsonl"):
         put(store, key, key.encode())
     assert keys(store, "in/") == ["in/2026/a.jsonl", "in/2026/b.jsonl", "in/c.jsonl"]
@@ -101,7 +101,7 @@ def test_symbolic_links_are_neither_listed_nor_followed(folder: LocalFolder, roo
             folder.open(key)
     with pytest.raises(StoreRefusedError, match="symbolic link"):
         put(folder, "folder/new.jsonl", b"x")
-    put(folder, "file.jsonl", b"ours")  # a file takes the link's place, and what it led to stays
+    put(folder, "file.jsonl", b"ours")  # a file replaces the link, whose target stays
     assert (outside / "secret.jsonl").read_text() == "secret"
     assert sorted(path.name for path in outside.iterdir()) == ["secret.jsonl"]
 

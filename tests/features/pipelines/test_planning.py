@@ -1,4 +1,4 @@
-"""What becomes of ticks that are over: catch-up, overlap, jitter, many of them; nothing is left out or made twice."""
+"""Tests of past ticks: catch-up, overlap, jitter, many of them; nothing is left out or made twice."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HOURLY = Timetable(
 
 
 def plan(timetable: Timetable, next_at: datetime, *, underway: Underway, now: datetime) -> Plan:
-    """Plan as the first dispatcher that looks after a pause."""
+    """Plan like the first dispatcher that polls after a pause."""
     return planning.plan(timetable, next_at, underway=underway, watched_since=now, now=now)
 
 
 def shown(planned: Plan) -> list[tuple[int, str | None, int]]:
-    """Return of each run the hour that it is for, why it is skipped, and for how many it stands."""
+    """Return for each run its hour, why it is skipped, and how many ticks it stands for."""
     return [(run.scheduled_for.hour, run.skipped, run.num_missed) for run in planned.runs]
 
 

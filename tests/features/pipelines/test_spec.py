@@ -1,4 +1,4 @@
-"""What a definition may say, and how a wrong one is refused: with its place and what is allowed."""
+"""Tests of definitions: what is allowed, and refusals with their place and what is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a step takes: while many are listed and opened, whoever does it says that it moves."""
+"""Tests of the files that a step reads, and of progress reports while many are listed and opened."""
 
 from __future__ import annotations
 

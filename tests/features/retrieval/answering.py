@@ -1,4 +1,4 @@
-"""What workers do of an index's batches, without processes: texts are read and cut, and a model that counts letters."""
+"""The workers' part in an index's batches, without processes: texts are read and cut, and a model counts letters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.features.documents.answering import Answering, LineFailure
 MADE = ModelEmbedding(model_sha256="m1", tokenizer_sha256="t", pooling="mean", dimensions=2, max_tokens=256)
 """How the model makes its vectors."""
 UNKNOWN = "UNKNOWN"
-"""A passage that has this is one that the model cannot embed."""
+"""Text of a passage that the model cannot embed."""
 NO_WORDS = "NO WORDS"
-"""A document that has this cannot be cut."""
+"""Text of a document that cannot be cut."""
 
 
 def vector_of(text: str) -> NDArray[np.float32]:
-    """Return a direction: how many of the letters a and b a text has."""
+    """Return a direction: the numbers of the letters a and b in a text."""
     found = np.array([1e-3 + text.count("a"), 1e-3 + text.count("b")], np.float32)
     return found / np.linalg.norm(found)
 
@@ -40,12 +40,12 @@ class IndexAnswering(Answering):
     embedded: list[str] = field(default_factory=list)
     """All inputs of the model."""
     unknown: tuple[str, ...] = ()
-    """Fields of cutting that its release does not know."""
+    """Fields of cutting that its release does not support."""
     cut_by: str | None = None
-    """The version of the cutter where it is another one's."""
+    """The version of the cutter if it is another release's."""
 
     def run(self, batch_id: str) -> None:
-        """Work off one batch."""
+        """Process one batch."""
         self._run(batch_id)
 
     def _answer(self, batch: Batch, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What tests of retrieval may ask for."""
+"""Fixtures of tests of retrieval."""
 
 from __future__ import annotations
 

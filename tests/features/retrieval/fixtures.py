@@ -1,4 +1,4 @@
-"""A tenant with documents, an index of them, and what works it off."""
+"""A tenant with documents, an index of them, and its processing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def model(session: Session) -> str:
-    """The name of a model that embeds."""
+    """The name of an embedding model."""
     served_models.add_model(session, "minilm", "/models/m", serves=LineKind.POOL, input_price_picos=1_000_000)
     served_models.note_embedding(session, "minilm", MADE)
     session.commit()
@@ -66,7 +66,7 @@ def indexes(maker: sessionmaker[Session], storage: Storage, settings: Settings) 
 
 @pytest.fixture
 def run(session: Session, indexes: Indexes, answering: IndexAnswering) -> Run:
-    """Let control workers and workers take turns until an index has ended."""
+    """Let control workers and workers alternate until an index has ended."""
 
     def run(index: PassageIndex) -> PassageIndex:
         answering.take_turns(session, indexes, index)

@@ -1,4 +1,4 @@
-"""Completed indexes of a few passages, written as the service writes them; their vectors are given."""
+"""Completed indexes of a few passages in the service's format, with given vectors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Texts = Mapping[str, Sequence[str]]
 
 
 def write_segment(storage: Storage, key: str, texts: Texts, vectors: Sequence[Sequence[float]] | None = None) -> int:
-    """Write the objects of a segment whose documents have the ids `document_<name>`; return its rows."""
+    """Write the objects of a segment whose documents have the ids `document_<name>`; return the number of its rows."""
     documents, shown = [], []
     for name, passages in texts.items():
         starts = np.cumsum([0, *(len(each) + 1 for each in passages)]).tolist()

@@ -1,4 +1,4 @@
-"""An index goes through its stages to its end, each of them a batch; what cannot be indexed is told."""
+"""Tests of building an index through its stages, each a batch; failures are reported."""
 
 from __future__ import annotations
 

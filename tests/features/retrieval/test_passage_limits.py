@@ -1,4 +1,4 @@
-"""Passages are counted by a model's tokenizer: whose, how many tokens they may have, and what keeps the tokenizer."""
+"""Tests of counting passages with a model's tokenizer: which one, the maximum of tokens, and keeping the tokenizer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def keep(session: Session, storage: Storage) -> Keep:
-    """Keep and note the tokenizer of a model, as its worker does; committed."""
+    """Store and record the tokenizer of a model, as its worker does; committed."""
 
     def keep(model: str, content: bytes) -> str:
         sha256 = tokenizers.keep(storage, content)

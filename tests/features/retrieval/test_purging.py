@@ -1,4 +1,4 @@
-"""A deleted index is gone at once, and what it has soon; what is not its own stays."""
+"""Tests of deleted indexes: gone at once, their data soon; other data stays."""
 
 from __future__ import annotations
 

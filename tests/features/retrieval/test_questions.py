@@ -1,4 +1,4 @@
-"""What the queries of batches are embedded with: the model of the index, as it was when the index was built."""
+"""Tests of the model that embeds queries of batches: the index's, as it was when the index was built."""
 
 from __future__ import annotations
 

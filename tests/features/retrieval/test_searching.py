@@ -1,4 +1,4 @@
-"""Completed indexes are searched by words, and by words and vectors, by their tenant alone."""
+"""Tests of searching completed indexes by words, and by words and vectors, only by their tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of webhooks begin with."""
+"""Initial endpoints of tests of webhooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ URL = "https://example.com/hook"
 def add_endpoint(
     session: Session, tenant_id: str, *event_types: EventType, url: str = URL, networks: str = ""
 ) -> WebhookEndpoint:
-    """Add an endpoint, for all types unless some are given, and commit."""
+    """Add an endpoint, by default for all types, and commit."""
     wanted = EndpointChange(name="mine", url=url, event_types=event_types or tuple(EventType))
     endpoint = create_endpoint(session, tenant_id, wanted, Settings(webhook_networks=networks))
     session.commit()

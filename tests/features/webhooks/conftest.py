@@ -1,4 +1,4 @@
-"""What tests of webhooks may ask for."""
+"""Fixtures of tests of webhooks."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def record(session: Session, claimed: ClaimedDelivery, answer: Answer) -> Delive
 
 
 def let_pass(session: Session, time: timedelta) -> None:
-    """Move what is due, and since when endpoints fail, into the past."""
+    """Move due times, and the start of endpoints' failures, into the past."""
     for statement in (
         "UPDATE webhook_delivery SET due_at = due_at - CAST(:time AS interval)",
         "UPDATE webhook_endpoint SET failing_since = failing_since - CAST(:time AS interval), "
@@ -79,7 +79,7 @@ def test_a_claim_has_all_that_a_request_needs(session: Session, tenant: Tenant, 
 def test_a_claim_is_good_for_its_owner_only_whatever_the_fence(
     session: Session, tenant: Tenant, endpoint: WebhookEndpoint
 ) -> None:
-    """A database that was restored gives the same fence out again."""
+    """A restored database issues the same fence again."""
     note(session, tenant)
     (lost,) = claim(session)
     session.execute(text("UPDATE webhook_delivery SET fence = 0, claimed_by = NULL, due_at = now()"))
@@ -180,7 +180,7 @@ def test_an_endpoint_that_is_gone_is_disabled_with_all_that_waits_for_it(
     assert [row.state for row in rows] == ["failed"] * 3
     assert Counter(row.problem for row in rows) == {None: 1, "not sent: it answered 410 Gone": 2}
     note(session, tenant)
-    assert len(deliveries.list_deliveries(session, tenant.id, endpoint.id).data) == 3  # nothing is noted for it
+    assert len(deliveries.list_deliveries(session, tenant.id, endpoint.id).data) == 3  # nothing is recorded for it
 
 
 def test_an_endpoint_that_fails_for_days_is_disabled_unless_it_answers_once(

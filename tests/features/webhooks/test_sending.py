@@ -1,4 +1,4 @@
-"""Requests to a real server of this machine, to names that the tests resolve."""
+"""Tests of requests to a real local server, under names that the tests resolve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Names:
-    """Resolves every name to the next of these lists, and counts how often it is asked."""
+    """Resolves every name to the next of these lists, and counts the calls."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = answers
@@ -126,7 +126,7 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(receiver: Rec
 
 
 def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to(receiver: Receiver) -> None:
-    """Its server would answer otherwise the second time: the connection is not to be made by the name."""
+    """The second lookup would give another address: the connection must not be made by name."""
     port = receiver.url.rpartition(":")[2]
     names = Names(["127.0.0.1"], ["127.0.0.99"])
     answer = post(f"http://hooks.test:{port}/hook", resolve=names)

@@ -1,5 +1,4 @@
-"""Tests of lines ended by a broken row: unbilled, retried once elsewhere, then an error; and of workers that are
-out."""
+"""Tests of lines ended by a broken row: unbilled, retried once elsewhere, then an error; and of workers put out."""
 
 from __future__ import annotations
 

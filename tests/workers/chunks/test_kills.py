@@ -1,5 +1,4 @@
-"""Tests of a batch whose workers are killed between any two effects, from validation to files: each line exists
-once."""
+"""Tests of a batch whose workers are killed between any two effects: each line exists exactly once."""
 
 from __future__ import annotations
 

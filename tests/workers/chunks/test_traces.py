@@ -59,7 +59,7 @@ def traces(exporter: InMemorySpanExporter) -> Traces:
 
 
 class AskedDrain(Drain):
-    """Reports when it was polled."""
+    """Sets `is_asked` when it is polled."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""Tests of reading seconds in the fair order: nobody waits for all slow documents of another tenant. Without a
-clock."""
+"""Tests of reading seconds in the fair order: nobody waits for all slow documents of another tenant. No clock."""
 
 from __future__ import annotations
 

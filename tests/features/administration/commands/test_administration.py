@@ -1,4 +1,4 @@
-"""`tokenmill keys`, `tenants disable`, `workers` and `admin log`, as an operator types them, on a real database."""
+"""Tests of `tokenmill keys`, `tenants disable`, `workers` and `admin log` on a real database."""
 
 from __future__ import annotations
 

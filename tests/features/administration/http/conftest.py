@@ -1,4 +1,4 @@
-"""What tests of operators' endpoints may ask for."""
+"""Fixtures of tests of operators' endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/admin`: what operators change over HTTP, and that tenants come nowhere near it."""
+"""Tests of `/v1/admin`: operators' changes over HTTP, which tenants cannot reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of operators' pages may ask for."""
+"""Fixtures of tests of operators' pages."""
 
 from __future__ import annotations
 

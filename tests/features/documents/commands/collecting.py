@@ -1,4 +1,4 @@
-"""Documents in collections of a test's API, put there as a client would."""
+"""Documents in collections of a test's API, added as by a client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.service import Service
 
 @contextmanager
 def http_of(service: Service) -> Iterator[httpx.Client]:
-    """Open the service's API for what no command does."""
+    """Open the service's API for calls without a command."""
     headers = {"Authorization": f"Bearer {service.api_key}"}
     with httpx.Client(base_url=service.base_url, headers=headers, timeout=20) as http:
         yield http

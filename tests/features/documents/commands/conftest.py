@@ -1,4 +1,4 @@
-"""What tests of documents' commands may ask for."""
+"""Fixtures of tests of documents' commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill extractions` as a user types it: listed, shown, read as records, cancelled, and refused in a sentence."""
+"""Tests of `tokenmill extractions`: list, show, records, cancel, and refusals in one sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}
 
 
 def ask(service: Service, content: bytes = b"vendor: Ash Ltd") -> str:
-    """Let an extraction of one document be made; return its id."""
+    """Create an extraction of one document; return its id."""
     collection_id = collect(service, "a.txt", content)
     with http_of(service) as http:
         asked: dict[str, Any] = {"collection_id": collection_id, "schema": SCHEMA, "model": "tiny"}

@@ -1,4 +1,4 @@
-"""What tests of documents' endpoints may ask for."""
+"""Fixtures of tests of documents' endpoints."""
 
 from __future__ import annotations
 

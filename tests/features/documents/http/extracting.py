@@ -1,4 +1,4 @@
-"""An extraction that has come to its end without workers, for tests of what follows."""
+"""An extraction that has ended without workers, for later tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.features.documents.answering import Answering
 def completed_extraction(
     http: httpx.Client, deployment: Any, schema: Mapping[str, Any], *contents: bytes, name: str = "{}.txt"
 ) -> str:
-    """Extract fields of these documents, `0.txt` …, without asking again: what the model leaves out is doubtful."""
+    """Extract fields of these documents, `0.txt` …, without asking again: values that the model omits are doubtful."""
     collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
     ids = []
     for number, content in enumerate(contents):

@@ -1,4 +1,4 @@
-"""Collections over HTTP: documents come from files and stores, each once, and no tenant sees another's."""
+"""Tests of collections over HTTP: documents from files and stores, each once, and separate by tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read of a document, a part at a time, and never another tenant's."""
+"""Tests of a document's text, read in parts, and separate by tenant."""
 
 from __future__ import annotations
 

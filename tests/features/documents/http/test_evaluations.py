@@ -1,4 +1,4 @@
-"""Extractions against gold over HTTP: a file's, or what people decided."""
+"""Tests of evaluating extractions over HTTP, against the gold of a file or of reviews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extractions over HTTP: made, shown, read, refused with the place, and never another tenant's."""
+"""Tests of extractions over HTTP: created, shown, read, refused with the place, and separate by tenant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.features.documents.answering import Answering
 MODEL = "org/tiny"
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
 UNFIT = {"num_gold": 0, "logistic": None, "isotonic": None, "threshold": 0.9}
-"""What a calibration holds that had no gold."""
+"""The contents of a calibration without gold."""
 GOOD = b"vendor: Ash Ltd\ntotal: 12.50"
 
 
@@ -53,7 +53,7 @@ def ask(http: httpx.Client, *contents: bytes, **fields: Any) -> dict[str, Any]:
 
 
 def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -> None:
-    """Let everybody do their work until it has ended, or a stage has begun."""
+    """Process everything until it has ended, or a stage has begun."""
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     answering = Answering(maker, storage, deployment.settings)
     for _ in range(8):

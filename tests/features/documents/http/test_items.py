@@ -1,4 +1,4 @@
-"""Items of lists over HTTP: added and dropped by people, with what it does to results, gold, reviews and evaluation."""
+"""Tests of list items over HTTP: added and dropped by people, and the effects on results, gold and reviews."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAPER = b"vendor: Birch Ltd"
 
 @pytest.fixture
 def extraction_id(http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An extraction of one document whose number and list were not answered; all its values are looked at."""
+    """An extraction of one document without answers for number and list; all its values are reviewed."""
     monkeypatch.setattr(reviews, "SAMPLED", 1.0)
     return completed_extraction(http, deployment, SCHEMA, PAPER)
 
@@ -159,7 +159,7 @@ def test_the_items_of_a_corrected_list_keep_their_order(
     schema = {"type": "object", "properties": {"vendor": {"type": "string"}, "tags": {**TAGS, "maxItems": 10}}}
     extraction_id = completed_extraction(http, deployment, schema, PAPER)
     url, tags = f"/v1/reviews/{review_of(http, extraction_id, 'tags')['id']}", [f"t{number}" for number in range(10)]
-    for _ in range(2):  # said again it is no error
+    for _ in range(2):  # a repetition is not an error
         assert http.post(url, json={"verdict": "correct", "value": tags}).status_code == 200
     told = result(http, extraction_id)
     assert told["fields"]["tags"] == tags

@@ -1,4 +1,4 @@
-"""Pages of documents as pictures: of PDFs alone, of a bounded size, and never another tenant's."""
+"""Tests of pages of documents as pictures: only of PDFs, of a bounded size, and separate by tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAPER = next(iter(make_papers(1, seed=0))).content
 
 
 def document_of(http: httpx.Client, name: str, content: bytes) -> str:
-    """Return the path of a document in a collection of its own."""
+    """Return the path of a document in its own collection."""
     file_id = http.post("/v1/files", data={"purpose": "user_data"}, files={"file": (name, content)}).json()["id"]
     collection_id = http.post("/v1/collections", json={"name": "papers"}).json()["id"]
     url = f"/v1/collections/{collection_id}/documents"
@@ -24,7 +24,7 @@ def document_of(http: httpx.Client, name: str, content: bytes) -> str:
 
 
 def parts_of(png: bytes) -> dict[bytes, bytes]:
-    """Return what a PNG file is made of, by name."""
+    """Return the chunks of a PNG file, by name."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     found, at = {}, 8
     while at < len(png):
@@ -35,7 +35,7 @@ def parts_of(png: bytes) -> dict[bytes, bytes]:
 
 
 def pixels_of(png: bytes) -> tuple[int, int, bytes]:
-    """Return the width, the height and the rows of a PNG file, each behind its filter's byte."""
+    """Return the width, the height and the rows of a PNG file, each after its filter byte."""
     parts = parts_of(png)
     width, height = struct.unpack(">II", parts[b"IHDR"][:8])
     return width, height, zlib.decompress(parts[b"IDAT"])

@@ -1,4 +1,4 @@
-"""Reviews over HTTP: listed, claimed by one, decided, shown in results, made gold and a calibration; tenants apart."""
+"""Tests of reviews over HTTP: listed, claimed, decided, shown in results, used as gold and calibration; by tenant."""
 
 from __future__ import annotations
 

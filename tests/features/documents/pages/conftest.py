@@ -1,4 +1,4 @@
-"""What tests of documents' pages may ask for."""
+"""Fixtures of tests of documents' pages."""
 
 from __future__ import annotations
 

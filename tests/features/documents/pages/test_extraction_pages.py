@@ -1,4 +1,4 @@
-"""Extractions, evaluations and documents on pages: only their tenant sees them."""
+"""Tests of extractions, evaluations and documents on pages: only their tenant sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of reviews in a real browser: typed, corrected, items added and dropped, beside another reviewer."""
+"""Tests of the page of reviews in a real browser: typing, corrections, items added and dropped, two reviewers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def extraction_id(http: httpx.Client, deployment: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An extraction of one document, all whose values are looked at."""
+    """An extraction of one document; all its values are reviewed."""
     monkeypatch.setattr(reviews, "SAMPLED", 1.0)
     return completed_extraction(http, deployment, SCHEMA, PAPER)
 
 
 @pytest.fixture
 def window(browser: Browser, deployment: Any, http: httpx.Client) -> Iterator[Window]:
-    """A phone, as the owner of `http`."""
+    """A phone of the owner of `http`."""
     key = http.headers["authorization"].removeprefix("Bearer ")
     found = open_window(browser, deployment.url, key, PHONE)
     yield found
@@ -54,7 +54,7 @@ def window(browser: Browser, deployment: Any, http: httpx.Client) -> Iterator[Wi
 
 
 def go_to(page: Page, deployment: Any, extraction_id: str, path: str) -> None:
-    """Open the page at one value; the others are as if others had them until it is there."""
+    """Open the page at one value; until it is there, the others are claimed by someone else."""
     with deployment.engine.begin() as connection:
         others = "UPDATE review SET claimed_until = clock_timestamp() + interval '1 hour' WHERE path <> %(path)s"
         connection.exec_driver_sql(others, {"path": path})
@@ -66,7 +66,7 @@ def go_to(page: Page, deployment: Any, extraction_id: str, path: str) -> None:
 
 
 def ask(http: httpx.Client, method: str, url: str, **more: Any) -> httpx.Response:
-    """Ask until the page leaves a place: it reads beside."""
+    """Retry until the page frees a place: it reads concurrently."""
     while (answer := http.request(method, url, **more)).status_code == 429:
         pass
     return answer
@@ -87,12 +87,12 @@ def add_item(http: httpx.Client, extraction_id: str, path: str, value: Any) -> N
 
 
 def serious(window: Window) -> list[str]:
-    """Return what the page complained of, but that much was done at once: it asks again."""
+    """Return the page's errors, except for too many requests at once, which it retries."""
     return [said for said in window.complaints if "429" not in said]
 
 
 def hand_back(deployment: Any) -> None:
-    """End every claim, as its time does: a page that is loaded again claims anew."""
+    """End every claim as by time: a reloaded page claims again."""
     with deployment.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE review SET claimed_until = NULL")
 

@@ -1,4 +1,4 @@
-"""What tests of pipelines' commands may ask for."""
+"""Fixtures of tests of pipelines' commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill pipelines`, `schedules`, `runs` and `stores` against a server: a file is applied, and again, and run."""
+"""Tests of `tokenmill pipelines`, `schedules`, `runs` and `stores` at a server: a file is applied twice, and run."""
 
 from __future__ import annotations
 

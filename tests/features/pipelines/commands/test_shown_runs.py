@@ -1,4 +1,4 @@
-"""What people see of previews and runs: prompts as they read, each thing about a run once, and how it ended."""
+"""Tests of the output of previews and runs: prompts as text, each fact about a run once, and its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def step(name: str, *, rows: int = 12, failed: int = 0, files: int | None = None
 
 
 class Server:
-    """Answers with one state of a run after the other; one that is an error is raised."""
+    """Answers with the given states of a run in turn; an error among them is raised."""
 
     client = SimpleNamespace(base_url="http://server")
 

@@ -1,4 +1,4 @@
-"""What tests of pipelines' endpoints may ask for."""
+"""Fixtures of tests of pipelines' endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines, schedules and runs over HTTP: made, shown, refused with the place, and never another tenant's."""
+"""Tests of pipelines, schedules and runs over HTTP: created, shown, refused with the place, separate by tenant."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_schedule_shows_its_next_five_runs_and_is_paused_and_resumed(http: htt
     changed = http.patch("/v1/schedules/at-two", json={"max_failures": 3, "overlap": "queue_one"}).json()
     assert (changed["max_failures"], changed["overlap"], changed["cron"]) == (3, "queue_one", "30 2 * * *")
     (listed,) = http.get("/v1/schedules", params={"pipeline": "nightly"}).json()["data"]
-    assert [run["utc"] for run in listed["next_runs"]] == [changed["next_runs"][0]["utc"]]  # the first alone
+    assert [run["utc"] for run in listed["next_runs"]] == [changed["next_runs"][0]["utc"]]  # only the first
     assert listed | {"next_runs": changed["next_runs"]} == changed
     filled = http.post(
         "/v1/schedules/at-two/backfill", json={"start": "2026-10-24T00:00:00+02:00", "end": "2026-10-26T12:00:00Z"}

@@ -1,4 +1,4 @@
-"""Uploaded tables: their columns, and their rows through a prompt as the input of a batch."""
+"""Tests of uploaded tables: their columns, and their rows through a prompt as the input of a batch."""
 
 from __future__ import annotations
 

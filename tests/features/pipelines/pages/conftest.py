@@ -1,4 +1,4 @@
-"""What tests of pipelines' pages may ask for."""
+"""Fixtures of tests of pipelines' pages."""
 
 from __future__ import annotations
 

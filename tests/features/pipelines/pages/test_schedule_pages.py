@@ -1,4 +1,4 @@
-"""Schedules and runs on pages: for their tenant, live, and with buttons that the API reads."""
+"""Tests of schedules and runs on pages: only for their tenant, live, and with buttons that the API accepts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_schedule_is_paused_triggered_and_backfilled(nightly: Browser, browse:
 
 
 class _Buttons(HTMLParser):
-    """What a page's buttons send, by their call."""
+    """The requests of a page's buttons, by their call."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Webhooks are told of runs that fail, are skipped or late, once each, with the transaction that makes it true."""
+"""Tests of webhooks for runs that fail, are skipped or late: once each, in the transaction that makes it true."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def endpoint(session: Session, tenant: Tenant) -> None:
 
 
 def told(session: Session) -> list[tuple[str, str]]:
-    """Return the types of all events, and the ids of what they are about, in order."""
+    """Return the types of all events and the ids of their subjects, in order."""
     rows = session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.event_type, WebhookDelivery.created_at))
     return [(row.event_type, row.event_data["id"]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Runs that ended long ago are forgotten; none that is under way, and nothing that incremental sources ask for."""
+"""Tests of forgetting old runs; never unfinished ones, nor anything that incremental sources need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeRun = Callable[..., str]
 
 @pytest.fixture
 def make_run(session: Session, pipeline: Pipeline) -> MakeRun:
-    """Insert a run of so many days ago that took files; return its id."""
+    """Insert a run of so many days ago that read files; return its id."""
 
     def make(days: int, state: str = "succeeded", *, took: dict[str, str] | None = None, **columns: Any) -> str:
         at = datetime.now(UTC) - timedelta(days=days)

@@ -1,4 +1,4 @@
-"""What a run has used is found by the run, however many batches its tenant has by now."""
+"""Tests that a run's usage is found by the run, however many batches its tenant has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_a_run_used_is_found_by_the_run(
     session.add(run)
     session.flush()
     during = {"created_at": at + timedelta(minutes=1)}
-    make_batch(run_id=run.id, input_tokens=5, **during)  # of a step that was done anew
+    make_batch(run_id=run.id, input_tokens=5, **during)  # of a step that was repeated
     make_batch(input_tokens=70, **during)
     make_batch(input_tokens=700)
     of_a_step = make_batch(run_id=run.id, input_tokens=3, output_tokens=4, **during)
@@ -41,7 +41,7 @@ def test_what_a_run_used_is_found_by_the_run(
 
 
 def index_conditions(session: Session, statement: str, values: Any) -> str:
-    """Return how a statement finds its rows in an index."""
+    """Return the conditions with which a statement finds its rows in an index."""
     connection = session.connection()
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
     plan = connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars().all()

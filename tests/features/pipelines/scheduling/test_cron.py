@@ -1,4 +1,4 @@
-"""Cron in zones: both changes of clocks, impossible days, what is refused and how it says so."""
+"""Tests of cron in time zones: both clock changes, impossible days, refusals and their messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTUMN = datetime(2026, 10, 24, 12, tzinfo=UTC)  # the night after it, 03:00 bec
 
 
 def ticks(expression: str, after: datetime, number: int, zone: ZoneInfo = BERLIN) -> list[str]:
-    """Return what the clocks of the zone show, with their distance from UTC."""
+    """Return the local times of the zone, with their UTC offsets."""
     cron = Cron.parse(expression, zone)
     return [f"{tick.astimezone(zone):%d. %H:%M %z}" for tick in islice(cron.all_after(after), number)]
 
@@ -62,7 +62,7 @@ def test_names_stand_for_what_cron_means_by_them(name: str) -> None:
     ("expression", "said"),
     [
         ("0 0 31 2 *", "its day-of-month is wrong"),
-        ("0 0 LW 2 */7", "it never matches any day"),  # the last weekday of February is no Sunday
+        ("0 0 LW 2 */7", "it never matches any day"),  # the last weekday of February is not a Sunday
         ("*/5 * * * * *", "it has 6 fields and seconds are not allowed"),
         ("* * *", "it has 3 fields and 5 are allowed"),
         ("61 * * * *", "its minute is wrong; allowed are 0 to 59"),

@@ -1,4 +1,4 @@
-"""Runs of schedules are made exactly once, by any number of dispatchers, whatever night it is and whoever dies."""
+"""Tests that schedules' runs are made exactly once, by any number of dispatchers, despite clock changes and crashes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.features.pipelines.making import make_due
 
 MakeSchedule = Callable[..., Schedule]
 
-EVENING = datetime(2026, 10, 24, 18, tzinfo=UTC)  # before the night in which the clocks of Berlin are put back
+EVENING = datetime(2026, 10, 24, 18, tzinfo=UTC)  # before the night in which the clocks of Berlin are set back
 HOURS = 30
 NUM_DISPATCHERS = 4
 
@@ -32,7 +32,7 @@ def test_four_dispatchers_make_each_run_of_an_autumn_night_once(
 ) -> None:
     end = EVENING + timedelta(hours=HOURS)
     wishes: dict[str, Any] = {"at": EVENING, "time_zone": "Europe/Berlin", "overlap": "queue_all", "catch_up": "all"}
-    wishes["catch_up_seconds"] = HOURS * 3600  # one of them may be held up while the others' clocks go on
+    wishes["catch_up_seconds"] = HOURS * 3600  # one of them may be delayed while the others' clocks go on
     crons = ["30 2 * * *", "0 * * * *", "*/30 * * * *"] * 2
     schedules = [make_schedule(cron, jitter_seconds=number % 3, **wishes) for number, cron in enumerate(crons)]
     expected = {
@@ -50,7 +50,7 @@ def test_four_dispatchers_make_each_run_of_an_autumn_night_once(
 
     with ThreadPoolExecutor(NUM_DISPATCHERS) as dispatchers:
         list(dispatchers.map(dispatch, range(NUM_DISPATCHERS)))
-    with maker.begin() as last:  # what another had locked when each of them looked last
+    with maker.begin() as last:  # rows that another had locked when each of them polled last
         make_due(last, now=end + timedelta(minutes=1))
     engine.dispose()
     made = [(run.schedule_id, run.scheduled_for) for run in session.scalars(select(Run))]

@@ -1,4 +1,4 @@
-"""All runs that are due are made: in small transactions, tenants in turn, whoever dies, fails or holds a lock."""
+"""Tests that all due runs are made: in small transactions, tenants in turn, despite crashes, failures and locks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOW = 5 * LATE
 
 
 class Clock:
-    """A monotonic clock that moves when it is told to."""
+    """A monotonic clock that a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -54,7 +54,7 @@ def turns(maker: sessionmaker[Session], clock: Clock) -> DueTurns:
 
 @pytest.fixture(autouse=True)
 def watch(session: Session) -> None:
-    """Dispatchers have looked all the time."""
+    """Dispatchers have polled all the time."""
     now = datetime.now(UTC)
     session.add(ScheduleWatch(since=now - timedelta(days=1), seen_at=now))
     session.commit()
@@ -83,13 +83,13 @@ def add_due(session: Session, tenant: Tenant, number: int, *, ago: timedelta = S
 
 
 def made(session: Session) -> Counter[tuple[str | None, str]]:
-    """Return how many runs each schedule has, by state."""
+    """Return the number of runs of each schedule, by state."""
     session.rollback()
     return Counter((run.schedule_id, run.state) for run in session.scalars(select(Run)))
 
 
 def once(schedule_ids: Sequence[str]) -> Counter[tuple[str | None, str]]:
-    """Return what `made` finds where each of these has its run."""
+    """Return the result of `made` if each of these has its run."""
     return Counter((schedule_id, "queued") for schedule_id in schedule_ids)
 
 
@@ -221,7 +221,7 @@ def test_a_dispatcher_whose_connection_dies_in_the_middle_leaves_its_transaction
 
 @contextmanager
 def killed_at(engine: Engine, beginning: str) -> Iterator[None]:
-    """Let Postgres end each connection that sends a statement which begins so."""
+    """Let Postgres end each connection that sends a statement with this beginning."""
 
     def kill(connection: Any, _: object, statement: str, *__: object) -> None:
         if statement.startswith(beginning):

@@ -1,4 +1,4 @@
-"""What a tenant does with schedules and runs: made, changed, paused, resumed, backfilled; refused with a reason."""
+"""Tests of a tenant's schedules and runs: created, changed, paused, resumed, backfilled; refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Since when dispatchers look at schedules: looks that follow each other are one watch, a pause begins another."""
+"""Tests of the time since which dispatchers poll schedules: consecutive polls are one watch, a pause starts another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = timedelta(seconds=1)
 
 
 def look(session: Session) -> tuple[datetime, datetime]:
-    """Look; return since when somebody does, and when a look was noted last."""
+    """Poll; return the start of the watch, and the last recorded poll."""
     note_look(session)
     session.commit()
     row = session.execute(text("SELECT since, seen_at FROM schedule_watch")).one()

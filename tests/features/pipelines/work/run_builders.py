@@ -1,4 +1,4 @@
-"""A tenant with two stores whose runs are carried out in one process, and a hand that kills them between effects."""
+"""A tenant with two stores whose runs are carried out in one process, which can be killed between effects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 @dataclass
 class House:
-    """A tenant with two stores, and a hand that answers lines."""
+    """A tenant with two stores, and answers to its lines."""
 
     maker: sessionmaker[Session]
     storage: Storage
@@ -85,7 +85,7 @@ class House:
             return session.get_one(Run, run_id)
 
     def answer_all(self) -> None:
-        """Be control workers and GPU workers for the open batches."""
+        """Act as control workers and GPU workers for the open batches."""
         with self.maker() as session:
             open_batches = session.scalars(select(Batch.id).where(Batch.state == "validating")).all()
         for batch_id in open_batches:
@@ -109,7 +109,7 @@ class House:
         return True
 
     def answer_some(self, *, costs: list[int], used: int) -> None:
-        """Be a GPU worker for one chunk: answer those lines that there is room for, if they may use `costs` tokens."""
+        """Act as a GPU worker for one chunk: answer the lines that have room, if they may use `costs` tokens."""
         with self.maker() as session:
             [batch_id] = session.scalars(select(Batch.id).where(Batch.state == "validating")).all()
         validate_batch(self.maker, self.storage, batch_id, settings=self.settings)
@@ -161,14 +161,14 @@ def step(**fields: Any) -> dict[str, Any]:
 
 
 class Killed(BaseException):
-    """What runs dies here: no `except` or `finally` of ours may mend anything in the database."""
+    """The process dies here: no `except` or `finally` of ours may repair anything in the database."""
 
 
 class Effects:
-    """Counts effects, and does something before one of them."""
+    """Counts effects, and acts before one of them."""
 
     def __init__(self, at: int | str | None = None, do: Callable[[], None] | None = None) -> None:
-        """`at` is a number, or what is done for the first time."""
+        """`at` is a number, or the name of an effect at its first time."""
         self.seen: list[str] = []
         self._at, self._do = at, do
 
@@ -182,7 +182,7 @@ class Effects:
 
 
 class WatchedMaker:
-    """Sessions whose commits are effects, where they write."""
+    """Sessions whose commits are effects if they write."""
 
     def __init__(self, inner: sessionmaker[Session], effects: Effects) -> None:
         self._inner, self._effects = inner, effects
@@ -224,7 +224,7 @@ class WatchedStorage(Storage):
 
 
 class WatchedStore:
-    """A tenant's store whose every change is an effect."""
+    """A tenant's store; each change of it is an effect."""
 
     def __init__(self, inner: ExternalStore, effects: Effects) -> None:
         self._inner, self._effects = inner, effects
@@ -258,7 +258,7 @@ class WatchedStore:
 
 
 def watched(house: House, effects: Effects) -> Runs:
-    """Return a control worker whose effects are watched."""
+    """Return a control worker with watched effects."""
     maker: Any = WatchedMaker(house.maker, effects)
     return Runs(
         maker,

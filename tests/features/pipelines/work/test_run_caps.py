@@ -1,4 +1,4 @@
-"""A run never uses more than its pipeline allows, over all that it has used before."""
+"""Tests that a run never uses more than its pipeline allows, over everything that it has used before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that refuse, break or fill up end a run with one sentence; mended, the run goes on where it stopped."""
+"""Tests of stores that refuse, break or fill up: the run ends with one sentence; after repair it continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 
 class BrokenFile:
-    """A file whose disk has no room."""
+    """A file on a full disk."""
 
     def __init__(self, file: IO[bytes], error: OSError) -> None:
         self._file, self._error = file, error
@@ -42,7 +42,7 @@ class BrokenFile:
 
 
 class BrokenSystem:
-    """The module `os` as it is, but for one call that fails."""
+    """The module `os`, except for one call that fails."""
 
     def __init__(self, call: str, error: int, *, only: str) -> None:
         self._call, self._error, self._only = call, OSError(error, os.strerror(error)), only
@@ -76,7 +76,7 @@ def failed(house: House, run_id: str) -> str:
 
 
 def goes_on(house: House, run_id: str) -> None:
-    """Resume a run, and see that all is as if nothing had been."""
+    """Resume a run, and check that it ends as if nothing had happened."""
     with house.maker.begin() as session:
         lifecycle.resume_run(session, house.tenant_id, run_id)
     run = house.finish(run_id)
@@ -150,7 +150,7 @@ def bucket_options(s3: S3Server) -> dict[str, str]:
 
 @pytest.fixture
 def bucket(house: House, s3: S3Server) -> S3Server:
-    """A bucket beside the tenant's folders, as `bucket` to read and to write."""
+    """A bucket beside the tenant's folders, as the store `bucket`, readable and writable."""
     with house.maker.begin() as session:
         stores.add_store(session, house.tenant_id, "bucket", s3.url, options=bucket_options(s3), is_writable=True)
     s3.forward("PUT", f"/{s3.bucket}/objects/in/a.jsonl", {}, b'{"text": "one"}\n{"text": "three"}\n')

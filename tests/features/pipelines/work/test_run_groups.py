@@ -1,4 +1,4 @@
-"""Steps over the groups of an earlier one."""
+"""Tests of steps over the groups of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are killed between any two effects: each effect is there once."""
+"""Tests of runs that are killed between any two effects: each effect happens once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 def kept(house: House, folder: str, run_id: str) -> None:
-    """All is as if nobody had died: one batch, each row once, one _SUCCESS, nothing left beside."""
+    """Check that all is as without a crash: one batch, each row once, one _SUCCESS, nothing else."""
     assert house.run(run_id).state == RunState.SUCCEEDED
     with house.maker() as session:
         batches = session.scalars(select(Batch)).all()
@@ -137,7 +137,8 @@ def test_a_worker_that_was_taken_for_dead_adds_nothing(house: House) -> None:
         folder, run_id = new_run(house)
 
         def take_over(run_id: str = run_id) -> None:
-            with house.maker.begin() as session:  # as another that takes it: the first one's thread renews it no more
+            # as by another worker that claims it: the first one's thread no longer renews it
+            with house.maker.begin() as session:
                 session.execute(text("UPDATE run SET claimed_by = NULL, claimed_until = NULL"))
             house.finish(run_id)
 

@@ -1,4 +1,4 @@
-"""What the prompts of a run may take of a control worker: a bound on CPU time, and an end once the run is cancelled."""
+"""Tests of limits of a run's prompts in a control worker: a bound on CPU time, and an end once the run is cancelled."""
 
 from __future__ import annotations
 

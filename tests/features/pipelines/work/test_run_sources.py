@@ -1,4 +1,4 @@
-"""What runs take in: files by name, and the answers of a batch of one's own."""
+"""Tests of the sources of runs: files by name, and the answers of an own batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_batch(batch_id: str) -> dict[str, Any]:
 
 @pytest.fixture
 def batch_id(submit: Callable[..., str]) -> str:
-    """A batch that nobody has looked at."""
+    """A batch that is not validated."""
     return submit([line(number, message) for number, message in enumerate(MESSAGES)])
 
 
@@ -42,7 +42,7 @@ def line(number: int, message: str) -> dict[str, Any]:
 
 
 def neighbour(house: House) -> House:
-    """Return another tenant's, with stores of its own."""
+    """Return another tenant's house, with its own stores."""
     with house.maker.begin() as session:
         other = tenants.create_tenant(session, "other", limit_tokens=1_000_000)
         for folder in (house.documents, house.results):

@@ -1,4 +1,4 @@
-"""Runs that put out Parquet: types of the source and of the answers, found before anything is spent."""
+"""Tests of runs with Parquet output: types of the source and of the answers, checked before anything is spent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def carried_out(house: House, *steps: dict[str, Any]) -> None:
 
 
 def refused(house: House, *steps: dict[str, Any]) -> str:
-    """Return why a run failed, which has asked no model."""
+    """Return why a run failed that has called no model."""
     run = house.finish(house.trigger(house.make(steps=list(steps))))
     assert run.state == RunState.FAILED
     with house.maker() as session:
@@ -48,7 +48,7 @@ def test_columns_of_a_parquet_source_keep_their_types_and_values(house: House) -
         pa.field("sum", pa.decimal128(12, 2)),
         pa.field("at", pa.timestamp("us", tz="Europe/Berlin")),
         pa.field("raw", pa.binary()),
-        pa.field("length", pa.string()),  # which the answers have, too
+        pa.field("length", pa.string()),  # a column of the answers, too
         pa.field("error", pa.int64()),
     ]
     own = pa.schema(fields)

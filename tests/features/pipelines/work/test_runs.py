@@ -1,4 +1,4 @@
-"""Runs on a real database: rows in, a batch, rows out."""
+"""Tests of runs on a real database: rows in, a batch, rows out."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_answers_of_a_step_reach_the_next_one_joined_by_their_rows(house: Ho
 
 
 def test_the_properties_of_a_schema_are_asked_for_and_put_out_in_the_order_they_were_given_in(house: House) -> None:
-    """Models answer in that order, and one that was trained on another has nothing good to say."""
+    """Models answer in that order, and one that was trained on another order answers badly."""
     names = ["vendor", "b", "date", "a"]
     schema = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
     house.put("in/a.jsonl", {"text": "one"})

@@ -1,4 +1,4 @@
-"""Runs that the service or their tenant has no room for: they wait and say so, or fail with the numbers."""
+"""Tests of runs without room in the service or for their tenant: they wait and report it, or fail with the numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> No
 
 
 def limited(house: House) -> str:
-    """Return a run of a tenant that may have no batch open."""
+    """Return a run of a tenant that may have no open batch."""
     house.put("in/a.jsonl", {"text": "one"})
     run_id = house.trigger(house.make())
     with house.maker.begin() as session:
@@ -57,7 +57,7 @@ def test_a_run_waits_at_its_tenants_limits_says_so_and_goes_on_once_there_is_roo
 
 
 def look_again(house: House, run_id: str, **given: Any) -> Run:
-    """Let a control worker look at a run now; return what became of it."""
+    """Let a control worker check a run now; return the run."""
     with house.maker.begin() as session:
         session.execute(text("UPDATE run SET look_at = NULL"))
     house.runs(**given).advance(run_id)

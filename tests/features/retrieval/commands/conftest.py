@@ -1,4 +1,4 @@
-"""What tests of retrieval's commands may ask for."""
+"""Fixtures of tests of retrieval's commands."""
 
 from __future__ import annotations
 

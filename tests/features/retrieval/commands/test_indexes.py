@@ -1,4 +1,4 @@
-"""`tokenmill indexes` as a user types it: created, listed, shown, searched, deleted, and refused in a sentence."""
+"""Tests of `tokenmill indexes`: create, list, show, search, delete, and refusals in one sentence."""
 
 from __future__ import annotations
 

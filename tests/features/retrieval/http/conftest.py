@@ -1,4 +1,4 @@
-"""What tests of retrieval's endpoints may ask for."""
+"""Fixtures of tests of retrieval's endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes over HTTP: made, shown, searched by words and by vectors, deleted, and never another tenant's."""
+"""Tests of indexes over HTTP: created, shown, searched by words and by vectors, deleted, and separate by tenant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPERS = {"boats.txt": "The ferry leaves the harbour at nine.", "trees.txt": "Oa
 
 @pytest.fixture(scope="module")
 def deployment(deploy: Callable[..., Any]) -> Any:
-    """An API of this module's own: its model and worker would be among those of others."""
+    """An API of this module's own: others would see its model and worker."""
     return deploy()
 
 
@@ -78,7 +78,7 @@ def build(deployment: Any, index_id: str) -> None:
 
 @contextmanager
 def embedding(deployment: Any) -> Iterator[IndexAnswering]:
-    """Answer the questions that come while the block runs."""
+    """Answer the questions that arrive while the block runs."""
     worker, is_over = answering(deployment), threading.Event()
     mine = (Batch.endpoint == EMBEDDING_ENDPOINT) & (Batch.state == "validating")
 
@@ -108,7 +108,7 @@ def other(deployment: Any) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def model(deployment: Any) -> str:
-    """The name of a model that embeds, and that no worker serves."""
+    """The name of an embedding model without a worker."""
     with sessions(deployment.engine).begin() as session:
         served_models.put_model(session, "minilm", "/models/m", is_checked=True)
         served_models.note_kind(session, "minilm", LineKind.POOL)
@@ -118,7 +118,7 @@ def model(deployment: Any) -> str:
 
 @pytest.fixture
 def served(deployment: Any, model: str) -> Iterator[str]:
-    """The same, served for as long as the test runs."""
+    """The same, served while the test runs."""
     with sessions(deployment.engine).begin() as session:
         fleet.register(session, worker_id="worker_1", model=model, max_chunks=1, max_model_len=128)
     yield model

@@ -1,4 +1,4 @@
-"""What tests of retrieval's pages may ask for."""
+"""Fixtures of tests of retrieval's pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes on pages: only their tenant sees them, live while they are built."""
+"""Tests of indexes on pages: only for their tenant, live while they are built."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_an_index_is_its_tenants_and_told_while_it_is_built(
     for path in ("/indexes", f"/indexes/{made}"):
         page = browser.get(path).text
         assert ("boats &lt;i&gt;" in page, "boats <i>" in page, f"/indexes/{made}" in page) == (True, False, True)
-    assert "two bytes each" in page  # whose tokens a passage has
+    assert "two bytes each" in page  # the tokenizer of passages
     assert next(browser.events(f"/live/indexes/{made}"))["values"]["state"] == ["in progress", ""]
     stranger = browse(deployment.new_key())
     assert stranger.get(f"/indexes/{made}").status_code == 404

@@ -1,4 +1,4 @@
-"""What tests of webhooks' commands may ask for."""
+"""Fixtures of tests of webhooks' commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tokenmill webhooks` as a user types it, against an API and a receiver of this machine."""
+"""Tests of `tokenmill webhooks` against an API and a local receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of webhooks' endpoints may ask for."""
+"""Fixtures of tests of webhooks' endpoints."""
 
 from __future__ import annotations
 

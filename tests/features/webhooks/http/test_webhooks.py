@@ -1,4 +1,4 @@
-"""Endpoints of webhooks through the official client, and what of them is ours."""
+"""Tests of webhook endpoints through the official client, and of our own fields."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_sample_is_a_success_where_a_delivery_would_be(
 ) -> None:
     made = owner.webhooks.create(url=f"{receiver.url}/hook", name="mine", event_types=["batch.failed"])
     receiver.answers["/hook"] = (status, {}, b"")
-    tried = owner.webhooks.test(made.id, event_type="batch.failed").model_dump()  # their type knows True alone
+    tried = owner.webhooks.test(made.id, event_type="batch.failed").model_dump()  # their type only allows True
     assert (tried["status_code"], tried["success"]) == (status, success)
 
 

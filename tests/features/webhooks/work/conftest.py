@@ -1,4 +1,4 @@
-"""What tests of the sender may ask for; the worker's surroundings take the place of the queue's."""
+"""Fixtures of tests of the sender; the worker's environment replaces the queue's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks as a control worker sends them: a real Postgres, a real HTTP server, and workers that are killed."""
+"""Tests of webhooks sent by a control worker: a real Postgres, a real HTTP server, and workers that are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are alike are put together: each is in one group, in its order, whatever its values are."""
+"""Tests of grouping equal rows: each is in one group, in its order, whatever its values are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become lines and results become rows again: each once, in order, failed ones too."""
+"""Tests of rows that become lines and results that become rows: each once, in order, failed ones too."""
 
 from __future__ import annotations
 

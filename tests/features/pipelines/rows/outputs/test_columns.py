@@ -1,4 +1,4 @@
-"""What of a schema becomes columns, what is refused with its place, and how answers fill them."""
+"""Tests of the columns of a schema, of refusals with their place, and of filling columns from answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns whose rows are kept as JSON meanwhile: types and values come back as they were."""
+"""Tests of columns whose rows are kept as JSON meanwhile: types and values are restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HALF = timezone(timedelta(hours=5, minutes=30))
 
 
 def kept(value: Any, kind: pa.DataType) -> Any:
-    """Return a value of a column of this type as it is once it was kept as JSON."""
+    """Return a value of a column of this type after it was kept as JSON."""
     schema = pa.schema([pa.field("a", kind)])
     [given] = row_values(pa.record_batch([pa.array([value], kind)], schema))
     row = orjson.loads(encode(StepRow(custom_id="1", values=given, error=None)))["row"]

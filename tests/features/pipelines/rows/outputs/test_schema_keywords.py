@@ -1,4 +1,4 @@
-"""Keywords that leave no answer are refused with their place; all that a worker may know is let through."""
+"""Tests of keywords without any valid answer, refused with their place; keywords that workers may know are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet files that are small and would fill the memory: refused by their metadata, before a page is read."""
+"""Tests of small Parquet files that would fill the memory: refused by their metadata, before a page is read."""
 
 from __future__ import annotations
 

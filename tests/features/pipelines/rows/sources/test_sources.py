@@ -1,4 +1,4 @@
-"""Rows of files, folders and stores, in order, and what is said of those that cannot be read."""
+"""Tests of rows of files, folders and stores, in order, and of errors for unreadable ones."""
 
 from __future__ import annotations
 

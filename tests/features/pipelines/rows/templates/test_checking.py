@@ -1,4 +1,4 @@
-"""A template is refused before anything runs, with the place and what is allowed."""
+"""Tests of templates that are refused before anything runs, with the place and what is allowed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_names_that_a_template_takes_are_known() -> None:
         ("", "the template is empty"),
         (" \n", "the template is empty"),
         ("x" * (MAX_SOURCE_BYTES + 1), f"{MAX_SOURCE_BYTES:,} are allowed"),
-        ("{{ " + "-" * 100_000 + "1 }}", "is nested too deeply"),  # which ends the process that compiles it
+        ("{{ " + "-" * 100_000 + "1 }}", "is nested too deeply"),  # it ends the process that compiles it
         ("{{ " + "(" * 1000 + "1" + ")" * 1000 + " }}", "recursion limits"),
         ("a\n# user:\nb", "line 1: there is text before `# user:`"),
         ("# user:\na\n# system:\nb\n# user:\nc", "line 4: `# system:` comes first"),

@@ -1,4 +1,4 @@
-"""Rows become messages or their own errors; what one row does to its renderer costs no other row."""
+"""Tests of rows that become messages or their own errors; a row that harms its renderer costs no other row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.errors import InputError
 
 
 def rendered(source: str, *rows: Mapping[str, Any], limits: Limits | None = None) -> list[str]:
-    """Return what the one message of each row says, or its error in angle brackets."""
+    """Return each row's only message, or its error in angle brackets."""
     with Renderer(check(source), limits=limits) as renderer:
         return [said(outcome) for outcome in renderer.render(rows)]
 
