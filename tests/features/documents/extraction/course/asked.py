@@ -1,4 +1,4 @@
-"""What tests of questions share: a field, a window, and an answer that was refused."""
+"""Shared parts of tests of questions: a field, a window, and an answer that was refused."""
 
 from __future__ import annotations
 

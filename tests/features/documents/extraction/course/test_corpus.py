@@ -1,4 +1,4 @@
-"""Passages of several documents as one: what a prompt showed, and where values stand in their own documents."""
+"""Tests of passages of several documents as one text: the prompt's view, and positions in the values' own documents."""
 
 from __future__ import annotations
 

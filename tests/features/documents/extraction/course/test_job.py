@@ -1,4 +1,4 @@
-"""What is asked of a document again, and in which order."""
+"""Tests of what is asked of a document again, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A question that is too long for a model is asked with fewer fields and less of the document, shorter each round."""
+"""Tests of a question that is too long for a model: asked with fewer fields and less text, shorter each round."""
 
 from __future__ import annotations
 

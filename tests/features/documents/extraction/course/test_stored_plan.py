@@ -1,4 +1,4 @@
-"""A plan that is kept is the plan that was made."""
+"""Tests that a stored plan equals the original."""
 
 from __future__ import annotations
 

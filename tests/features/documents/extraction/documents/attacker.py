@@ -1,4 +1,4 @@
-"""What code of a stranger tries inside a reader that it has taken over: one attack a document, its outcome as JSON."""
+"""Attempts of hostile code inside a reader that it has taken over: one attack per document, its outcome as JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Target = dict[str, Any]
 
 
 def called(number: int | None, *arguments: Any) -> int:
-    """Make a call by its number. Raises OSError."""
+    """Make a system call by its number. Raises OSError."""
     if number is None:
         raise PermissionError(errno.ENOSYS, "this machine has no such call")
     return checked(
@@ -83,7 +83,7 @@ def write_through_a_mapping(path: Path) -> None:
 
 
 def own_signals_to(process_id: int) -> None:
-    """Let the kernel signal another process when a pipe of this one has something to read."""
+    """Let the kernel signal another process when a pipe of this one is readable."""
     fcntl.fcntl(0, fcntl.F_SETOWN, process_id)
 
 
@@ -117,7 +117,7 @@ def run_a_thread() -> str:
 
 
 def descriptors() -> list[int]:
-    """Return what is open: no folder tells it."""
+    """Return the open descriptors, without a folder that lists them."""
     found = []
     for number in range(256):
         with suppress(OSError):
@@ -129,7 +129,7 @@ def descriptors() -> list[int]:
 def hang() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     LIBC.prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG: no signal
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which its parent sees that it has come so far
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # with which its parent sees its progress
     while True:
         time.sleep(1)
 
@@ -183,7 +183,7 @@ ATTACKS: dict[str, Callable[[Target], Any]] = {
     "have new users": lambda _: checked(LIBC.unshare(_NEW_USER)),
     "have new mounts": lambda _: checked(LIBC.unshare(_NEW_USER | _NEW_MOUNTS)),
 }
-"""Each returns where it has succeeded, and raises OSError where it was refused."""
+"""Each returns where it has succeeded, and raises OSError if it was refused."""
 READS: dict[str, Callable[[Target], Any]] = {
     "read the worker's environment": lambda to: read_environment(to["worker"]),
     "read its parent's environment": lambda _: read_environment(os.getppid()),
@@ -192,7 +192,7 @@ READS: dict[str, Callable[[Target], Any]] = {
     "list processes": lambda _: os.listdir("/proc"),
     "read its own mappings": lambda _: Path("/proc/self/maps").read_bytes(),
 }
-"""What Landlock alone refuses."""
+"""Refused only by Landlock."""
 NONSENSE: dict[str, bytes] = {
     "an answer without end": HEAD.pack(Kind.DOCUMENT, 1 << 60),
     "a kind that there is not": HEAD.pack(99, 0),
@@ -202,7 +202,7 @@ NONSENSE: dict[str, bytes] = {
     "pictures without end": HEAD.pack(Kind.PICTURE, 0) * 20_000,
     "no answer": b"",
 }
-"""What it writes in place of an answer; then it ends."""
+"""Written in place of an answer; then the process ends."""
 OTHERS: dict[str, Callable[[Target], Any]] = {
     "run a thread": lambda _: run_a_thread(),
     "hang": lambda _: hang(),
@@ -213,7 +213,7 @@ OTHERS: dict[str, Callable[[Target], Any]] = {
 
 
 stolen: list[str | None] = []
-"""What the taken-over process has read since, behind a first None."""
+"""The documents that the taken-over process has read since, after a first None."""
 
 
 def answer_nonsense(written: bytes) -> None:
@@ -223,7 +223,7 @@ def answer_nonsense(written: bytes) -> None:
 
 
 def attack(content: bytes, name: str, limits: Limits, progress: Progress) -> bytes:
-    """Return the outcome: `done` with what was got, or the error's name."""
+    """Return the outcome: `done` with the result, or the error's name."""
     if name in NONSENSE:
         answer_nonsense(NONSENSE[name])
     if name == "echo":
@@ -235,7 +235,7 @@ def attack(content: bytes, name: str, limits: Limits, progress: Progress) -> byt
 
 
 def echoed(content: bytes) -> bytes:
-    """Return what is given; in a process that was taken over, what the attacker likes."""
+    """Return the content; in a process that was taken over, whatever the attacker chooses."""
     if not stolen:
         return content
     stolen.append(content.decode())
@@ -243,7 +243,7 @@ def echoed(content: bytes) -> bytes:
 
 
 def become_nobody() -> None:
-    """Leave root, where it is that; what is dumped of whoever left it is as of others."""
+    """Drop root if necessary; the process's dumps are then treated as for any other user."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)

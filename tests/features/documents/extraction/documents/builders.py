@@ -1,4 +1,4 @@
-"""PDFs that no writer of ours should make: protected by a password, endless, with signs of several characters."""
+"""PDFs that only tests need: protected by a password, endless, with glyphs for several characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEY_BYTES = 5
 
 
 def with_characters(pages: list[PdfPage], characters: dict[str, str]) -> bytes:
-    """Return a PDF whose signs stand for other characters, for some or for none."""
+    """Return a PDF whose glyphs stand for other characters, for several or for none."""
     objects = pdf_objects(pages)
     lines = b" ".join(
         b"<%s> <%s>" % (sign.encode("cp1252").hex().encode(), text.encode("utf-16-be").hex().encode())
@@ -25,7 +25,7 @@ def with_characters(pages: list[PdfPage], characters: dict[str, str]) -> bytes:
 
 
 def endless_page(number: int) -> bytes:
-    """Return a PDF whose page of this number, from 0, draws forms that draw two forms each, 25 deep: 33 million."""
+    """Return a PDF whose page `number`, from 0, draws forms that draw two forms each, 25 deep: 33 million."""
     objects = pdf_objects([PdfPage() for _ in range(number + 1)])
     first = len(objects) + 1
     objects[-2] = objects[-2].replace(b"/XObject <<", b"/XObject << /X %d 0 R" % first)
@@ -39,7 +39,7 @@ def endless_page(number: int) -> bytes:
 
 
 def with_field(value: str, *, has_look: bool) -> bytes:
-    """Return a PDF with a field that is filled in; without a look, a reader is to make one."""
+    """Return a PDF with a form field that is filled in; without an appearance, a reader must create one."""
     objects = pdf_objects([PdfPage()])
     field = len(objects) + 1
     objects[3] = objects[3].replace(b"/Rotate", b"/Annots [%d 0 R] /Rotate" % field)
@@ -57,7 +57,7 @@ def with_field(value: str, *, has_look: bool) -> bytes:
 def with_password(pages: list[PdfPage], password: bytes) -> bytes:
     """Return a PDF that opens with a password: 40 bits of RC4, revision 2 of the standard handler (ISO 32000, 7.6.4).
 
-    Its streams stay as they are: without the password nobody comes so far.
+    Its streams are not encrypted: without the password they are never read.
     """
     objects = pdf_objects(pages)
     padded = (password + _PADDING)[:32]

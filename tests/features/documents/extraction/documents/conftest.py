@@ -1,4 +1,4 @@
-"""Readers of documents talk to nobody: here one that connects or listens fails."""
+"""Checks that readers of documents never use the network: one that connects or listens fails."""
 
 from __future__ import annotations
 

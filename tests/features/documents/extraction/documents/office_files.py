@@ -1,4 +1,4 @@
-"""Office files, written by the libraries that others write them with, and then changed member by member."""
+"""Office files, written by common libraries, and then changed member by member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pptx.util import Inches
 
 
 def word_file() -> bytes:
-    """Return a Word file with a header, a heading, a table whose first cells are one, and a footer."""
+    """Return a Word file with a header, a heading, a table with merged first cells, and a footer."""
     document = docx.Document()
     document.sections[0].header.paragraphs[0].text = "Company"
     document.add_heading("Bill 7", 2)
@@ -28,7 +28,7 @@ def word_file() -> bytes:
 
 
 def blank_word_file() -> bytes:
-    """Return a Word file without a word."""
+    """Return a Word file without text."""
     return _saved(docx.Document().save)
 
 
@@ -59,7 +59,7 @@ def sheets_file(cells: Mapping[tuple[int, int], object]) -> bytes:
 
 
 def changed(content: bytes, member: str, change: Callable[[bytes], bytes]) -> bytes:
-    """Return a package with one member as another function of its bytes; one that is not there begins empty."""
+    """Return a package with one member replaced by a function of its bytes; a missing one starts empty."""
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():

@@ -1,4 +1,4 @@
-"""Broken and hostile files, each with its code, read by one reader with good ones between."""
+"""Tests of broken and hostile files, each with its code, read by one reader with valid ones between."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bomb() -> bytes:
 
 
 def lying_bomb() -> bytes:
-    """Return a file that unpacks to more than its directory says."""
+    """Return a file that unpacks to more bytes than its directory states."""
     content = changed(WORD, "word/document.xml", lambda xml: xml + b" " * (8 << 20))
     with zipfile.ZipFile(io.BytesIO(content)) as package:
         size = package.getinfo("word/document.xml").file_size
@@ -75,7 +75,7 @@ def entities() -> bytes:
 
 
 def protected_package() -> bytes:
-    """Return a package whose members say that they are encrypted."""
+    """Return a package whose members are marked as encrypted."""
     content = bytearray(WORD)
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         place = content.find(mark)

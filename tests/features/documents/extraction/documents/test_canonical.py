@@ -1,4 +1,4 @@
-"""One text of a document, and where each character of the raw one went."""
+"""Tests of a document's canonical text, and of the new positions of raw characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = st.text(
 
 
 def plain(raw: str) -> str:
-    """Say the same without offsets."""
+    """Return the same without offsets."""
     text = re.sub("\r\n?", "\n", raw).replace("\u00ad", "").replace("\x00", "")
     return unicodedata.normalize("NFC", text)
 

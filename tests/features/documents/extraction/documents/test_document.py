@@ -1,4 +1,4 @@
-"""Documents as values: what is found in them, and how they are kept."""
+"""Tests of documents as values: searching in them, and storing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents read in a process of their own: one that hangs, grows or dies is one document that fails."""
+"""Tests of reading documents in their own process: one that hangs, grows or dies is only one failed document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.extraction.pages import make_pdf
 from tests.features.documents.extraction.documents import builders
 
 PDF = make_pdf(3, seed=1)
-SLOW = b"<html>" + b"<div>" * 100_000  # what markup is read with takes the square of its depth
+SLOW = b"<html>" + b"<div>" * 100_000  # the markup parser's time grows with the square of the depth
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_process_says_what_it_reads_with(reader: DocumentReader) -> None:
 
 
 def readers_of(reader: DocumentReader) -> list[int]:
-    """Return the processes that read or wait to."""
+    """Return the processes that read or wait to read."""
     return [each.pid for each in psutil.Process(reader.process_id).children()]
 
 

@@ -1,4 +1,4 @@
-"""docs/extraction.md names every code and every format."""
+"""Tests that docs/extraction.md names every code and every format."""
 
 from __future__ import annotations
 

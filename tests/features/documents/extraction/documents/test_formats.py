@@ -1,4 +1,4 @@
-"""A file's format, by its content first."""
+"""Tests of detecting a file's format, by its content first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OFFICE = "[Content_Types].xml"
         (b"\xef\xbb\xbf <!-- x --><HTML>", "page", Format.HTML),
         (b"<p>a", "a.HTM", Format.HTML),
         (b"<!---->" * 500 + b"<html>", "a", Format.HTML),
-        (b"<!---->" * 500 + b"no markup", "a", Format.TEXT),  # tried in every way, this would never end
+        (b"<!---->" * 500 + b"no markup", "a", Format.TEXT),  # trying every possibility would never end
         (b"Received: from a\n", "a", Format.MAIL),
         (b"To us: a\n", "a", Format.TEXT),
         (b"# A", "a.md", Format.MARKDOWN),

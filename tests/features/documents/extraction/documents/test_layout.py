@@ -1,4 +1,4 @@
-"""The text that a prompt shows, and the way back from it."""
+"""Tests of the text in a prompt, and of mapping its positions back."""
 
 from __future__ import annotations
 

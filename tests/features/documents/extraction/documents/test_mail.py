@@ -1,4 +1,4 @@
-"""Mails with what is attached to them."""
+"""Tests of mails with attachments."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_attachment_without_text_is_noted() -> None:
 
 def test_an_attachment_that_its_parser_trips_over_is_noted_and_the_mail_read() -> None:
     message = mail("a", "the body")
-    stumbling = b'<table><tr><td colspan="%s">x</table>' % (b"9" * 5000)  # more digits than Python takes for a number
+    stumbling = b'<table><tr><td colspan="%s">x</table>' % (b"9" * 5000)  # more digits than Python converts to a number
     message.add_attachment(stumbling, maintype="text", subtype="html", filename="t.html")
     document = read(message)
     assert "the body" in document.text

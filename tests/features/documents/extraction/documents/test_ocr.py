@@ -1,4 +1,4 @@
-"""Scanned pages, where the extra [ocr] is installed: their lines with boxes and scores."""
+"""Tests of scanned pages with the extra [ocr]: their lines with boxes and scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reader() -> Iterator[DocumentReader]:
 
 
 def scanned(width: float = WIDTH) -> PdfPage:
-    """Return a page with a picture of two lines, so wide on it."""
+    """Return a page with a picture of two lines, `width` wide."""
     printed = write_pdf([PdfPage(words=LINES, width=WIDTH, height=HEIGHT)])
     rows = pypdfium2.PdfDocument(printed)[0].render(scale=2, grayscale=True).to_numpy()
     pixels = tuple(row.tobytes() for row in rows)

@@ -1,4 +1,4 @@
-"""Word, PowerPoint and Excel files: their text in order, with headings, tables and pages."""
+"""Tests of Word, PowerPoint and Excel files: their text in order, with headings, tables and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PDFs: their text, and where on the page each word stands."""
+"""Tests of PDFs: their text, and the position of each word on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code of a stranger inside a reader: what it tries fails, and it learns and changes nothing of another's documents."""
+"""Tests of hostile code inside a reader: its attempts fail, and it neither reads nor changes others' documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = {"EACCES", "EPERM", "ENOSYS"}
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
-    """What all attacks together came to, in a worker that is no root's."""
+    """The outcomes of all attacks together, in a worker that does not run as root."""
     environment = {**os.environ, "TOKENMILL_DATABASE_URL": SECRET}
     done = subprocess.run(VICTIM, capture_output=True, env=environment, check=True, timeout=120)
     found: dict[str, Any] = orjson.loads(done.stdout)
@@ -97,7 +97,7 @@ def test_a_reader_that_bob_takes_over_answers_alice_as_ever_and_tells_bob_nothin
 
 
 def test_a_reader_that_is_taken_over_answers_its_owner_as_it_likes(reader: DocumentReader) -> None:
-    """What the test above would see, were the process the same one."""
+    """Shows that the test above would fail if the process were the same one."""
     reader.read_stored(b"{}", "take over", owner="bob")
     assert reader.read_stored(b"total 12.50", "echo", owner="bob") == b"total 99.99"
     assert orjson.loads(reader.read_stored(b"{}", "tell what was read", owner="bob")) == ["done", ["total 12.50"]]

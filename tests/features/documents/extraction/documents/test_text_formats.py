@@ -1,4 +1,4 @@
-"""Text, Markdown, JSON and HTML: what a reader sees, and where headings and cells stand."""
+"""Tests of text, Markdown, JSON and HTML: the visible text, and the positions of headings and cells."""
 
 from __future__ import annotations
 

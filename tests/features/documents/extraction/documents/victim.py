@@ -1,4 +1,4 @@
-"""A worker whose reader is taken over: run as a module, with `hang` or without, it plays all of that, and tells."""
+"""A worker whose reader is taken over: run as a module, with or without `hang`, it runs and reports all attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _USR1_IGNORED = 1 << (signal.SIGUSR1 - 1)
 
 def main() -> None:
     with DocumentReader(LIMITS, module=MODULE) as reader:
-        assert reader.parsers == MODULE  # it is there before this process is nobody's: Python may be root's alone
+        # loaded before this process becomes nobody: Python may be readable only by root
+        assert reader.parsers == MODULE
         become_nobody()
         if sys.argv[1:] == ["hang"]:
             print_readers_that_hang(reader)
@@ -79,7 +80,7 @@ def print_readers_that_hang(reader: DocumentReader) -> None:
 
 
 def ignores_usr1(process: psutil.Process) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_bytes()  # no codec can be loaded by nobody
+    status = Path(f"/proc/{process.pid}/status").read_bytes()  # nobody can load no codec
     (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith(b"SigIgn:"))
     return bool(int(ignored, 16) & _USR1_IGNORED)
 

@@ -1,4 +1,4 @@
-"""Records beside gold."""
+"""Tests of comparing records with gold."""
 
 from __future__ import annotations
 
@@ -144,15 +144,15 @@ def test_two_records_that_gold_has_one_name_for_are_refused() -> None:
 
 
 def with_ids(*ids: str | None) -> list[dict[str, Any]]:
-    """Return lines of gold, or names of records, of documents that are all called alike."""
+    """Return lines of gold, or names of records, of documents with the same name."""
     return [{"document": "a", "fields": FIELDS} | ({} if own is None else {"document_id": own}) for own in ids]
 
 
 @pytest.mark.parametrize(
     ("gold_ids", "record_ids", "documents", "without_gold"),
     [
-        (["1", "2"], ["1", "2", "3"], 2, 1),  # the third is called as two that gold tells apart
-        (["1"], ["2", "1"], 1, 1),  # the first one gives way to the one that is meant
+        (["1", "2"], ["1", "2", "3"], 2, 1),  # the third has the name of two that gold distinguishes
+        (["1"], ["2", "1"], 1, 1),  # the first one gives way to the intended one
         (["1"], ["2", "3", "1"], 1, 2),
         (["1"], ["9"], 1, 0),  # the same document in another collection
         (["1"], [None], 1, 0),  # records of a command have no ids

@@ -1,4 +1,4 @@
-"""The measures, against values known from their definitions."""
+"""Tests of the measures, against values known from their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas that the tests of extraction ask with."""
+"""Schemas for tests of extraction."""
 
 from __future__ import annotations
 

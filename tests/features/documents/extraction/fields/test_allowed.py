@@ -1,4 +1,4 @@
-"""What a person may say that a value is, and what they are told where it cannot be."""
+"""Tests of the values that a person may enter, and of the errors for others."""
 
 from __future__ import annotations
 

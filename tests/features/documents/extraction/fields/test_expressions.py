@@ -1,4 +1,4 @@
-"""Checks between fields."""
+"""Tests of checks between fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a schema is split into questions."""
+"""Tests of splitting a schema into questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a JSON schema is asked, and how the rest is refused."""
+"""Tests of the supported parts of a JSON schema, and of refusing the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normal forms: what differently written values have in common."""
+"""Tests of normal forms that equal values share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotes and values, and where they stand."""
+"""Tests of locating quotes and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two levels of a text, and the way back from each of their places."""
+"""Tests of the two normal forms of a text, and of mapping their positions back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that stand in a text in some form, and values that stand nowhere in it."""
+"""Tests of values that occur in a text in some form, and values that occur nowhere in it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_words_stand_but_for_what_prints_differ_in(words: str, stands: bool) -> 
         (99.99, "Total: 12.50", None),
         (99.99, None, None),
         (12.5, "Total: 12.50", "Total: 12.50"),
-        (7.0, "Total: 12.50", "Total: 12.50"),  # it stands elsewhere: its features say that its quote does not hold it
+        # it occurs elsewhere: its features show that its quote does not contain it
+        (7.0, "Total: 12.50", "Total: 12.50"),
         (12.5, "Total: 99.99", "12.50"),
     ],
 )

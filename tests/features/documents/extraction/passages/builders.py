@@ -1,4 +1,4 @@
-"""Tokenizers that any test can count by, and texts with headings."""
+"""Tokenizers for tests that count, and texts with headings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"\w{1,4}|[^\w\s]")
 
 
 def count(text: str) -> int:
-    """Return how many tokens a text has: up to four letters, or a sign."""
+    """Return the number of tokens in a text: up to four letters each, or a sign."""
     return len(_TOKEN.findall(text))
 
 

@@ -1,4 +1,4 @@
-"""Passages: their limits hold exactly, they hold all of the text, and they know where they stand."""
+"""Tests of passages: their limits hold exactly, they cover all of the text, and they know their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are counted as a model counts them, and no passage ever has more of them than allowed."""
+"""Tests that tokens are counted as by a model, and no passage ever has more of them than allowed."""
 
 from __future__ import annotations
 

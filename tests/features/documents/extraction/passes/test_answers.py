@@ -1,4 +1,4 @@
-"""Reading answers: whole, cut anywhere, or not quite what was asked."""
+"""Tests of reading answers: complete, truncated anywhere, or not quite as requested."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def test_a_whole_number_that_is_none_is_missing() -> None:
     ("type_", "given"),
     [
         ("integer", 89370400440532013000),  # an account, more than 64 bits
-        ("integer", 12345678901234567890),  # in 64 bits without a sign, and not with one
-        ("number", 9007199254740993),  # no double is this number
+        ("integer", 12345678901234567890),  # fits into 64 bits unsigned, but not signed
+        ("number", 9007199254740993),  # no double equals this number
         ("string", "\ud800x"),
     ],
 )

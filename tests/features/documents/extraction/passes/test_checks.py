@@ -1,4 +1,4 @@
-"""Validators, the second reading, and what is asked again."""
+"""Tests of validators, the second reading, and asking again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions with found values covered: what they show, and what an answer to them says of each value."""
+"""Tests of questions with found values covered: their text, and what an answer to them says about each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document's answers put together: what is asked again, and what counts of both answers."""
+"""Tests of combining a document's answers: what is asked again, and what counts of both answers."""
 
 from __future__ import annotations
 

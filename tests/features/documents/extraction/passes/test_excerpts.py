@@ -1,4 +1,4 @@
-"""What prompts show of documents that are too long for them: the right passages, in their order, where they stand."""
+"""Tests of prompts for documents that are too long for them: the right passages, in order, at their positions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SAID = {120: "The tenant is Ash Ltd who rents the flat", 250: "Deposit to be pai
 
 @pytest.fixture(scope="module")
 def long_document() -> Document:
-    """Return 300 pages, of which two say something."""
+    """Return 300 pages, two of which state something."""
     draw = random.Random(3)
     lines = [line for number in range(20) for line in generated_text(draw).splitlines() if line]
     pages = []

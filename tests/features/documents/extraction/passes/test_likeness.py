@@ -1,4 +1,4 @@
-"""Which examples a document is shown."""
+"""Tests of choosing examples for a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From passages to one record."""
+"""Tests of merging passes into one record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is asked: fields in words, shared beginnings, examples that do not come out."""
+"""Tests of requests to a model: fields in words, shared prefixes, examples that are not leaked."""
 
 from __future__ import annotations
 

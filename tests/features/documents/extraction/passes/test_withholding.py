@@ -1,4 +1,4 @@
-"""What stands nowhere in a document is no value of it, whatever its kind, its place and the way it was asked."""
+"""Tests that text which occurs nowhere in a document is never a value, for any kind, place and question."""
 
 from __future__ import annotations
 

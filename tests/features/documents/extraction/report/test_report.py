@@ -1,4 +1,4 @@
-"""The page of an extraction: whole, escaped, and with every mark where its value stands."""
+"""Tests of an extraction's page: well-formed, escaped, and with every mark at its value's position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = "Invoice R-17 of Miller <Ltd> & Sons, total 119.00"
 
 
 class Page(HTMLParser):
-    """A page as a reader sees it: whether its elements are closed, the ids, the links, and the marked texts."""
+    """A parsed page: whether its elements are closed, the ids, the links, and the marked texts."""
 
     VOID = ("meta", "br", "rect", "line", "polyline")
 

@@ -1,4 +1,4 @@
-"""Segments of short texts, each one passage of a document of its own."""
+"""Segments of short texts, each the only passage of its document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment and the texts of its passages, as one object that is read in parts."""
+"""Tests of a segment and the texts of its passages in one object that is read in parts."""
 
 from __future__ import annotations
 

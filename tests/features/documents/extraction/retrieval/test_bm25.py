@@ -1,4 +1,4 @@
-"""BM25 over inverted files: against the formula written out, however the texts are divided into files."""
+"""Tests of BM25 over inverted files, against the plain formula, for any division of the texts into files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prompt has room for, and what is told of the rest."""
+"""Tests of choosing what fits into a prompt, and of reporting the rest."""
 
 from __future__ import annotations
 

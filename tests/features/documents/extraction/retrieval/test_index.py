@@ -1,4 +1,4 @@
-"""An index of segments: what is found, what is not mixed, and that its bytes are all of it."""
+"""Tests of an index of segments: search results, incompatible segments, and its bytes as its complete state."""
 
 from __future__ import annotations
 

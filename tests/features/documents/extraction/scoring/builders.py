@@ -1,4 +1,4 @@
-"""Values with what is known of them, made from a seed."""
+"""Values with features, generated from a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from features.documents.extraction.scoring.features import Features
 
 
 def sure(**changes: object) -> Features:
-    """Return the features of a value that nothing speaks against, but for what is changed."""
+    """Return the features of a value without any doubt, except for `changes`."""
     known: dict[str, object] = {
         "is_null": False,
         "status": Status.EXACT,
@@ -24,7 +24,7 @@ def sure(**changes: object) -> Features:
 
 
 def judged(count: int, seed: int = 0) -> list[Judged]:
-    """Return values of which one in four is wrong; wrong ones are mostly unsure, and not always."""
+    """Return values of which one in four is wrong; wrong ones are mostly unsure, but not always."""
     rng = random.Random(seed)
     return [_judged(rng, index) for index in range(count)]
 

@@ -1,4 +1,4 @@
-"""Items that people add to lists and drop from them: their numbers, what is left, and what of it is gold."""
+"""Tests of list items that people add and drop: their numbers, the remaining items, and their share in gold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document through all passes, with answers as a model gives them, to its record."""
+"""Tests of a document through all passes, with answers as from a model, to its record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Tax 19.00
 Total EUR 119.00
 """
 SHOWN = "<page>\n" + TEXT
-"""The prompt's text: the document's, a line further down."""
+"""The prompt's text: the document's, one line further down."""
 SHIFT = len(SHOWN) - len(TEXT)
 
 SCHEMA = FieldSchema.parse(INVOICE)

@@ -1,4 +1,4 @@
-"""What of a record is looked at, what verdicts make of it, and gold in which only what was looked at counts."""
+"""Tests of choosing what to review, of applying verdicts, and of gold in which only reviewed values count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second value behind the same words is seen, and shown to who reviews the first."""
+"""Tests of second values after the same words: they are detected, and shown to the reviewer of the first."""
 
 from __future__ import annotations
 

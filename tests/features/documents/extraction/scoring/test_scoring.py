@@ -1,4 +1,4 @@
-"""Scores before gold and after."""
+"""Tests of scores without and with gold."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_the_threshold_hangs_little_on_which_documents_are_left_out_together(mon
     known, unseen = judged(600), [each.features for each in judged(600, seed=1)]
 
     def spread() -> float:
-        """Return the standard deviation of what goes on unseen, documents being called in eight ways."""
+        """Return the standard deviation of the share accepted without review, for eight sets of documents' names."""
         shares = []
         for number in range(8):
             learned = fit([replace(each, document=f"{number}/{each.document}") for each in known], target=0.95)
