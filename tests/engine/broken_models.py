@@ -1,4 +1,4 @@
-"""Tiny models whose arithmetic breaks: for some tokens, for every one, or from some layer on."""
+"""Tiny models whose arithmetic breaks: for some tokens, for all, or from some layer on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real scheduler over a pure function of the tokens: what a step decides, without a model or tensors."""
+"""The real scheduler with a pure function of the tokens instead of a model: the decisions of steps, without tensors."""
 
 from __future__ import annotations
 

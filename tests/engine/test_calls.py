@@ -1,4 +1,4 @@
-"""Calls of `LLM` in a row, side by side and cut off: each has its own outputs, and leaves nothing to the next."""
+"""Tests of calls of `LLM` in a row, concurrent and interrupted: each has its own outputs, and leaves nothing behind."""
 
 from __future__ import annotations
 

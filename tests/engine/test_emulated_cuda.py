@@ -1,4 +1,4 @@
-"""The engine's CUDA path without a GPU, on an emulated device: see emulated_cuda.py and emulated_runs.py."""
+"""Tests of the engine's CUDA path without a GPU, on an emulated device: see emulated_cuda.py and emulated_runs.py."""
 
 from __future__ import annotations
 

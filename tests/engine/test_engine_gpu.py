@@ -1,4 +1,4 @@
-"""The engine on a real CUDA device: graphs and overlap against the same requests on the CPU. Run with `-m gpu`."""
+"""Tests of the engine on a real CUDA device: graphs and overlap against the CPU. Run with `-m gpu`."""
 
 from __future__ import annotations
 

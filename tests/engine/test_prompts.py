@@ -1,4 +1,4 @@
-"""Prompts, conversations and parameters as users give them: what is none is an error of that request alone."""
+"""Tests of prompts, conversations and parameters from users: an invalid one is an error of only its request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real instruct model out of one GGUF file: transformers' reading of it, and what only real text shows."""
+"""Tests of a real instruct model from one GGUF file: transformers' reading of it, and effects of real text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that comes with a model is never run, whatever stdin says."""
+"""Tests that code which comes with a model is never run, whatever stdin says."""
 
 from __future__ import annotations
 

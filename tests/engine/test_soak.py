@@ -1,4 +1,4 @@
-"""Ten thousand requests of every kind through one engine: no block is lost and memory stays where it was."""
+"""Tests of ten thousand requests of every kind through one engine: no block is lost and memory does not grow."""
 
 from __future__ import annotations
 

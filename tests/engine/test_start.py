@@ -1,4 +1,4 @@
-"""What a start on the CPU loads, and in which order it compiles: all else would only make it longer."""
+"""Tests of what a start on the CPU loads, and of its order of compiling: anything else would delay it."""
 
 from __future__ import annotations
 

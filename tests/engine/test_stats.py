@@ -1,4 +1,4 @@
-"""What is read of the engine's numbers stays as it was read, while the engine goes on counting."""
+"""Tests that statistics, once read, do not change while the engine goes on counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the tokens and however they arrive: the text is what the tokenizer's own decode makes of all of them."""
+"""Tests that text equals the tokenizer's own decode of all tokens, for any tokens in any order of arrival."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = 100_000
 
 
 def _favourites(kind: str) -> list[int]:
-    """Return the tokens that decoders treat in a way of their own, and a few plain ones."""
+    """Return the tokens that decoders treat specially, and a few plain ones."""
     words = ("▁", "▁▁", "▁engine", "▁prompt", "ing", "a", "b", ",", "漢", "Ġthe", "Ġ", "¢æ", "Ģðŀ", "æ¼¢æ")
     added = ("<s>", "</s>", "<|end|>", "<tool>", REPLACEMENT)
     byte_tokens = [f"<0x{byte:02X}>" for byte in (0x0A, 0x20, 0x41, *"漢😀é".encode(), 0xFF, 0xC3)]

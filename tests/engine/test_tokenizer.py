@@ -1,4 +1,4 @@
-"""What is loaded beside a model's weights, and what is not."""
+"""Tests of the files that are loaded besides a model's weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizers as models come with them, in small, and text pushed through the engine's streams."""
+"""Small versions of common models' tokenizers, and text pushed through the engine's streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models on disk, of every variant that our decoder computes, and what transformers generates with them."""
+"""Tiny random models on disk, of every variant that our decoder supports, and transformers' output for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a model that makes and runs in a moment, for tests that go through the whole engine."""
+"""The shape of a model that is quick to make and to run, for tests of the whole engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny model that has a tokenizer and a chat template, for tests of `LLM`."""
+"""A tiny model with a tokenizer and a chat template, for tests of `LLM`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random inputs for the kernel tests, with poison wherever a kernel must not look."""
+"""Random inputs for the kernel tests, with poison wherever a kernel must not read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class AttentionCase:
     rule: AttentionRule
 
     def as_written(self) -> LayerCache:
-        """Return the cache as `write_kv` leaves it: on a CPU a block has an order of its own."""
+        """Return the cache as `write_kv` leaves it: on a CPU blocks have their own order."""
         keys, values = (part.transpose(1, 2).flatten(0, 1) for part in self.cache)
         written = LayerCache(*(torch.full_like(part, torch.nan) for part in self.cache))
         write_kv(keys, values, written, torch.arange(keys.shape[0], device=keys.device))
         return written
 
     def run(self, op: Callable[..., Tensor], *, num_decodes: int = 0, **rule: Any) -> Tensor:
-        """Call `op` on this batch, with some of the rule in other words."""
+        """Call `op` on this batch, with `rule` overriding parts of the case."""
         cache = self.as_written() if op is paged_attention and self.query.is_cpu else self.cache
         return op(self.query, cache, replace(self.step, num_decodes=num_decodes), replace(self.rule, **rule))
 
@@ -96,7 +96,7 @@ def _make_attention_case(
 
 @pytest.fixture
 def attention_case() -> Callable[..., AttentionCase]:
-    """Hand the tests the factory of attention batches."""
+    """Return the factory of attention batches."""
     return _make_attention_case
 
 
@@ -119,7 +119,7 @@ class LayerCase:
 
     @property
     def written(self) -> list[Tensor]:
-        """List what an op may have changed."""
+        """Return the tensors that an op may have changed."""
         return [self.query, self.key, self.value, *self.cache]
 
 
@@ -161,5 +161,5 @@ def _make_layer_case(
 
 @pytest.fixture
 def layer_case() -> Callable[..., LayerCase]:
-    """Hand the tests the factory of rope and cache-write inputs."""
+    """Return the factory of rope and cache-write inputs."""
     return _make_layer_case

@@ -61,7 +61,7 @@ needs_loops = pytest.mark.skipif(
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Compare with one rounding step of the dtype, and no NaN anywhere but where the twin has one."""
+    """Compare with one rounding step of the dtype; NaN only where the twin has one."""
     tolerance = 2e-3 if actual.dtype == torch.float16 else 2e-6
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 

@@ -17,7 +17,7 @@ from triton.runtime import interpreter
 
 @contextmanager
 def language_patched_once() -> Iterator[None]:
-    """Patch what any kernel may see, triton.language and its core, and leave it so for all kernels within."""
+    """Patch everything that kernels use, triton.language and its core, once for all kernels in the block."""
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     patched = SimpleNamespace(restore=lambda: None)
 

@@ -30,7 +30,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
 class Recorder:
-    """Stand in for a kernel: keep the arguments of the launch."""
+    """Replaces a kernel: keeps the arguments of the launch."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -72,7 +72,7 @@ def _compile(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], cap
 
 
 def check(recorder: Recorder, capability: int, *, launches: int = 1) -> None:
-    """Compile, and hold the result against the GPU's limits."""
+    """Compile, and check the result against the GPU's limits."""
     compiled = recorder.compile(capability)
     assert len(compiled) == launches
     for one in compiled:
@@ -81,7 +81,7 @@ def check(recorder: Recorder, capability: int, *, launches: int = 1) -> None:
 
 
 def record(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> Recorder:
-    """Put a recorder in the place of a module's kernel."""
+    """Replace a module's kernel by a recorder."""
     recorder = Recorder(getattr(module, name))
     monkeypatch.setattr(module, name, recorder)
     return recorder
@@ -89,7 +89,7 @@ def record(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> Recorder:
 
 @pytest.fixture(params=[80, 90], ids=["sm80", "sm90"])
 def capability(request: pytest.FixtureRequest) -> int:
-    """Give the GPU generations to compile for: A100, and H100 or H200."""
+    """The GPU generations to compile for: A100, and H100 or H200."""
     return int(request.param)
 
 

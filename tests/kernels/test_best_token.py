@@ -1,4 +1,4 @@
-"""The most likely token: the compiled path against `torch.max`, ties and numbers that are none, what is refused."""
+"""Tests of the most likely token: the compiled path against `torch.max`, ties and NaNs, refusals."""
 
 from __future__ import annotations
 

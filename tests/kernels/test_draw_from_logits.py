@@ -1,4 +1,4 @@
-"""Draws from a whole distribution: inversion in float64 beside it, rows alone and together, what is never drawn."""
+"""Tests of draws from a distribution: against inversion in float64, rows alone and together, impossible tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing among the most likely tokens: the twin against a plain count, and what the op refuses."""
+"""Tests of drawing among the most likely tokens: the twin against a plain count, and the op's refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draw(draws: list[float], *, top_k: int = 0, top_p: float = 1.0, probabilitie
 
 
 def shares(**filters: float) -> list[float]:
-    """Draw at evenly spread numbers: how often each token comes."""
+    """Draw with evenly spaced numbers: the frequency of each token."""
     tokens = draw([(index + 0.5) / 1000 for index in range(1000)], **filters)  # type: ignore[arg-type]
     return [tokens.count(token) / 1000 for token in range(PROBABILITIES.shape[1])]
 

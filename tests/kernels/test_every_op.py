@@ -1,6 +1,6 @@
-"""What an op must come with: the tests that run it, a place on the emulated device and a row of the table of ops.
+"""Tests that every op has tests that run it, a place on the emulated device and a row in the table of ops.
 
-Reads sources, so it also holds where there is neither a GPU nor Triton.
+Reads sources, so it also works without a GPU and Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 
 def _names(path: Path) -> set[str]:
-    """Return every name that a module's code reads; what it only imports is not read."""
+    """Return every name that a module's code reads; names that are only imported do not count."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}

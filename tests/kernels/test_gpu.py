@@ -1,4 +1,4 @@
-"""Every kernel on a CUDA device against its twin, through the public ops, at the shapes of real models."""
+"""Tests of every kernel on a CUDA device against its twin, through the public ops, at the shapes of real models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 2e-5}
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, *, least: float = 0.0) -> None:
-    """Compare with two rounding steps of the dtype, or `least` where that is more."""
+    """Compare with two rounding steps of the dtype, or `least` if that is more."""
     step = max(TOLERANCE[actual.dtype], least)
     torch.testing.assert_close(actual, expected, rtol=step, atol=step, equal_nan=True)
 
@@ -76,7 +76,7 @@ def test_drawn_tokens_are_kept_ones_and_nearly_always_those_of_the_twin(top_k: i
     rows = {"top_k": torch.full((200,), top_k, device="cuda"), "top_p": torch.full((200,), top_p, device="cuda")}
     tokens = draw_tokens(probabilities, draws, **rows)
     twins = draw_tokens_reference(probabilities, draws, **rows)
-    # A draw at the edge of two tokens may go either way: sums of 128,256 numbers round by the order of adding.
+    # A draw at the border of two tokens may go either way: sums of 128,256 numbers round by the order of addition.
     assert (tokens - twins).abs().le(1).float().mean() > 0.9
     assert torch.equal(tokens, draw_tokens(probabilities, draws, **rows))
     drawn = probabilities.gather(-1, tokens[:, None])

@@ -1,4 +1,4 @@
-"""What importing this package needs: nothing of CUDA, and not even Triton."""
+"""Tests that this package imports without CUDA, and without Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Triton kernels, run by Triton's interpreter on the CPU: see interpreted_kernels.py."""
+"""Tests of the Triton kernels in Triton's interpreter on the CPU: see interpreted_kernels.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PackedLinear against F.linear, by each product that this machine has."""
+"""Tests of PackedLinear against F.linear, with each product that this machine supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain PyTorch twins against independent formulas: they are the oracle of every other kernel test."""
+"""Tests of the plain PyTorch twins against independent formulas: they are the oracle of every other kernel test."""
 
 from __future__ import annotations
 

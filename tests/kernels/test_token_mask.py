@@ -1,4 +1,4 @@
-"""The token mask: the twin against a loop over bits, the CPU path against the twin, what is refused."""
+"""Tests of the token mask: the twin against a loop over bits, the CPU path against the twin, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joules by NVML's counter, over a fake binding; without one, none."""
+"""Tests of joules by NVML's counter, over a fake binding; without one, none."""
 
 from __future__ import annotations
 

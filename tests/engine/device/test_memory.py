@@ -1,4 +1,4 @@
-"""What an engine holds of the machine's memory beside its weights and its cache."""
+"""Tests of the memory that an engine uses besides its weights and its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write GGUF files byte by byte, as the format's description has them."""
+"""Write GGUF files byte by byte, according to the format's specification."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class As:
 
 @dataclass(slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor as it stands in a file; what is None follows from the rest."""
+    """A tensor as stored in a file; None values follow from the rest."""
 
     kind: str
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ def string(text: str) -> bytes:
 
 
 def typed(value: Any) -> bytes:
-    """Return a value behind its type."""
+    """Return a value after its type."""
     if isinstance(value, As):
         number, form = _FORMATS[value.kind]
         return struct.pack("<I", number) + struct.pack(form, value.value)

@@ -103,7 +103,7 @@ def q8_0(tensor: Tensor) -> bytes:
 
 
 def as_q8_0(tensor: Tensor) -> Tensor:
-    """Return the values that `q8_0` stands for."""
+    """Return the values that `q8_0` encodes."""
     data, values = q8_0(tensor), []
     for start in range(0, len(data), 34):
         scale, *numbers = struct.unpack_from("<e32b", data, start)

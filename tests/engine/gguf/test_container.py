@@ -1,4 +1,4 @@
-"""GGUF files that are whole are read as the format says; every other one is refused in words."""
+"""Tests of GGUF files: valid ones are read as specified; all others are refused with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of each type against a reading of their bits one by one, and against ggml's own where it is installed."""
+"""Tests of blocks of each type against a bitwise reading, and against ggml if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in a GGUF file is the model that was written: its configuration, its weights, its tokens."""
+"""Tests that a model in a GGUF file equals the original: its configuration, its weights, its tokens."""
 
 from __future__ import annotations
 

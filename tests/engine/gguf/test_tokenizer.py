@@ -1,4 +1,4 @@
-"""Tokenizers from metadata: what the vocabulary, the names and the flags of a file make of texts, and back."""
+"""Tests of tokenizers from a file's metadata: encoding and decoding by its vocabulary, names and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A random model beside a real tokenizer: what grammars are put to the test with."""
+"""A random model with a real tokenizer, for tests of grammars."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run_to_end(engine: Engine) -> list[TokenDelta]:
 
 
 def texts(outputs: list[RequestOutput]) -> list[str]:
-    """Return the texts of outputs that came to their own end."""
+    """Return the texts of outputs that ended by themselves."""
     assert [output.outputs[0].finish_reason for output in outputs] == ["stop"] * len(outputs), [
         output.outputs[0].error for output in outputs
     ]

@@ -1,4 +1,4 @@
-"""`\\d`, `\\w`, `\\s` and their opposites in regexes and Lark are of ASCII, unless a flag asks for Unicode."""
+"""Tests that `\\d`, `\\w`, `\\s` and their opposites in regexes and Lark are ASCII, unless a flag requests Unicode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARABIC_5, SEGMENT_8, E_ACUTE, NO_BREAK, KELVIN = "\u0665", "\U0001fbf8", "\u00e9
 
 
 def fits(text: str, **kind: Any) -> bool:
-    """Tell whether a text fits a structured output of this kind, whole, as the engine has it compiled."""
+    """Return whether a whole text matches a structured output of this kind, as compiled by the engine."""
     source = next(_sources(StructuredOutput(**kind)))
     matcher = llguidance.LLMatcher(TOKENS, source, log_level=0)
     assert not matcher.is_error(), matcher.get_error()

@@ -1,4 +1,4 @@
-"""Compiling beside the loop: each grammar once, in its time, and no grammar at another's cost."""
+"""Tests of compiling beside the loop: each grammar once, within its time, and not at another's cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class FakeGrammars:
-    """Compile at once, but let grammars that begin with "slow" wait until they, or all, are released."""
+    """Compiles at once, but grammars that begin with "slow" wait until they, or all, are released."""
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
@@ -54,7 +54,7 @@ class Bench:
         self.compiler = GrammarCompiler(self.grammars, timeout_seconds=timeout_seconds, clock=lambda _: self.now)
 
     def submit(self, regex: str, *, tenant: str | None = None) -> Compilation[str]:
-        """Submit a grammar, each of a tenant of its own where none is given."""
+        """Submit a grammar, by default of its own tenant."""
         return self.compiler.submit(StructuredOutput(regex=regex), tenant=regex if tenant is None else tenant)
 
     def wait_for(self, compilation: Compilation[str]) -> Compilation[str]:
@@ -63,7 +63,7 @@ class Bench:
         return compilation
 
     def let_time_run_out(self, *regexes: str) -> None:
-        """Submit so many slow grammars, and let them all run over their time."""
+        """Submit these slow grammars, and let all exceed their time."""
         for regex in regexes:
             self.submit(regex)
             self.wait_for_starts(1)

@@ -1,4 +1,4 @@
-"""Schemas and rules that refer to one another in long chains: they get an answer, and never end the process."""
+"""Tests of schemas and rules with long chains of references: they get an answer, and never end the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EBNF grammars allow what they say, and no more: each text is read token by token, as a model would write it."""
+"""Tests that EBNF grammars allow exactly their texts, each read token by token, as a model would write it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_ebnf_grammar_allows_its_texts_and_no_others(tokens: GrammarTokens, n
 
 
 def allows(tokens: GrammarTokens, structured: StructuredOutput, text: str) -> bool:
-    """Tell whether a whole text can be written, in the tokens that a model would write."""
+    """Return whether a whole text can be written in the tokens that a model would write."""
     matcher = tokens.compile(structured)
     token_ids = tokens._tokens.tokenize_str(text)
     return (

@@ -1,4 +1,4 @@
-"""Keywords that llguidance lacks, written in others: the same values fit, or fewer, and what was refused is kept."""
+"""Tests of rewriting keywords that llguidance lacks: the same values fit, or fewer, and refused schemas work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES += [{"b": 2, "ab": "a"}, {"a": 1, "b": 1, "ab": 1}]
 
 
 def _keyword(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return keywords, each with what may stand under it."""
+    """Return keywords, each with a possible value."""
     names = st.lists(st.sampled_from(NAMES), unique=True, max_size=2)
     named = st.dictionaries(st.sampled_from(NAMES), inner, max_size=2)
     some = st.lists(inner, min_size=1, max_size=3)

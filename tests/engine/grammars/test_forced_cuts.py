@@ -1,4 +1,4 @@
-"""Forced tokens cut a text as the model's tokenizer does, so that a model reads the tokens that it knows."""
+"""Tests that forced tokens split a text as the model's tokenizer does, so that a model reads familiar tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that a grammar leaves no choice about: they save steps, and change no token and no log-probability."""
+"""Tests of tokens that a grammar forces: they save steps, and change no token and no log-probability."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_forced_tokens_save_steps_and_change_no_token(grammar_model: Path, monke
 
 
 class CountingMatcher:
-    """llguidance's matcher, and how often it was asked for forced tokens, by its copies together."""
+    """llguidance's matcher, with a count of the calls for forced tokens, over all its copies."""
 
     def __init__(self, inner: Any, asked: list[int]) -> None:
         self._inner, self._asked = inner, asked

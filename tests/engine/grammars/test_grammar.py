@@ -1,4 +1,4 @@
-"""What is refused at submit, by name, without a model; and what a structured output may hold at all."""
+"""Tests of refusals at submission, by name, without a model; and of the allowed contents of a structured output."""
 
 from __future__ import annotations
 

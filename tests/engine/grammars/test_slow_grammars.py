@@ -1,4 +1,4 @@
-"""What goes on while a grammar is compiled."""
+"""Tests of concurrent work while a grammar is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences with a grammar beside others: each gets the tokens that it gets alone, whatever the steps."""
+"""Tests of sequences with a grammar beside others: each gets the same tokens as alone, whatever the steps."""
 
 from __future__ import annotations
 

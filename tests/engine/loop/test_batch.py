@@ -1,4 +1,4 @@
-"""A step's arrays: what many steps in a row have in common stays of one shape."""
+"""Tests of a step's arrays: what consecutive steps share keeps its shape."""
 
 from __future__ import annotations
 

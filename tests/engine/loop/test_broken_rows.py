@@ -1,4 +1,4 @@
-"""Requests whose logits are no numbers end with an error that says so; those beside them end as they would alone."""
+"""Tests of requests whose logits are NaN: they end with such an error; others end as they would alone."""
 
 from __future__ import annotations
 

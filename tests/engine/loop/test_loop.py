@@ -1,4 +1,4 @@
-"""The engine's real loop under random requests, aborts and sizes, over a device that notices every wrong slot."""
+"""Tests of the engine's real loop with random requests, aborts and sizes, on a device that detects wrong slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlap changes when tokens are reported, nothing else: a step is planned before the last one's tokens are known."""
+"""Tests that overlap only changes when tokens are reported: steps are planned before the last tokens are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How requests end: at a limit, by a token, by an abort or because they can never run; and nothing comes afterwards."""
+"""Tests of requests' ends: at a limit, by a token, by an abort or because they can never run; nothing follows."""
 
 from __future__ import annotations
 

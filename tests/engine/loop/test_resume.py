@@ -1,4 +1,4 @@
-"""A request that goes on after the tokens of an earlier run, as a drained worker hands it to the next one."""
+"""Tests of a request that continues after an earlier run's tokens, as a drained worker hands it to the next one."""
 
 from __future__ import annotations
 

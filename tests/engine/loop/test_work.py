@@ -1,4 +1,4 @@
-"""Estimates of arithmetic and memory traffic, and histograms of how long requests take."""
+"""Tests of estimates of arithmetic and memory traffic, and of histograms of requests' durations."""
 
 from __future__ import annotations
 

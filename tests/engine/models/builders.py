@@ -1,4 +1,4 @@
-"""Families of models as transformers makes them, and engines that must give the same tokens."""
+"""Families of models made by transformers, and engines that must give the same tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last layer over a few rows of a step against the same layer over all of them."""
+"""Tests of the last layer over a few rows of a step against the same layer over all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a model's directory before its weights."""
+"""Tests of what is read from a model's directory before its weights."""
 
 from __future__ import annotations
 

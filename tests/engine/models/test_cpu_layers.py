@@ -1,4 +1,4 @@
-"""All layers in one call against the same layers one by one, for every kind of model."""
+"""Tests of all layers in one call against the same layers one by one, for every kind of model."""
 
 from __future__ import annotations
 

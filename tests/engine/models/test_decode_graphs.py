@@ -1,4 +1,4 @@
-"""What a CUDA graph of a decode step is given and gives back, with a plain function in place of the capture."""
+"""Tests of the inputs and outputs of a decode step's CUDA graph, with a plain function instead of the capture."""
 
 from __future__ import annotations
 

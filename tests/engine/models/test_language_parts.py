@@ -1,4 +1,4 @@
-"""Models that also see, given text: their language part gives the tokens that transformers' whole model gives."""
+"""Tests of vision models with only text: their language part gives the tokens of transformers' whole model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain config.json is read as transformers reads it, and any other is left to transformers."""
+"""Tests that a plain config.json is read as by transformers, and any other is left to transformers."""
 
 from __future__ import annotations
 

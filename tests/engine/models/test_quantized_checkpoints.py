@@ -1,4 +1,4 @@
-"""Models whose files are quantized: written as the real ones are, and run against transformers on the same weights."""
+"""Tests of quantized models: files in the real formats, run against transformers on the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights from a seed: a directory with config.json alone runs, the same each time, and finite at any depth."""
+"""Tests of weights from a seed: a directory with only config.json runs, reproducibly, and finite at any depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a model's directory are read, and what is said of those that cannot be."""
+"""Tests of the files that are read of a model's directory, and of errors for unreadable ones."""
 
 from __future__ import annotations
 

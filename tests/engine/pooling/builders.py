@@ -1,4 +1,4 @@
-"""Small random encoders as sentence-transformers writes them, and what transformers makes of a text."""
+"""Small random encoders in the format of sentence-transformers, and transformers' vectors for a text."""
 
 from __future__ import annotations
 

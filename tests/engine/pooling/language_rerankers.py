@@ -34,11 +34,11 @@ _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageReranker:
-    """A folder with a Qwen3 that reranks."""
+    """A folder with a Qwen3 reranker."""
 
     folder: Folder
     has_labels: bool
-    """Whether it has a score of its own in the place of its output matrix."""
+    """Whether it has its own score instead of its output matrix."""
     has_template: bool
 
     @property

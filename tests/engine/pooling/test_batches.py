@@ -1,4 +1,4 @@
-"""Which texts are computed together, for any lengths and any budget."""
+"""Tests of grouping texts into batches, for any lengths and any budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders that embed: transformers' own vectors for random configurations, whatever the batch."""
+"""Tests of decoders that embed: transformers' own vectors for random configurations, in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts to vectors: transformers' own for random encoders, whatever the batch; nothing is cut in silence."""
+"""Tests of embedding texts: transformers' own vectors for random encoders, in any batch; truncation is reported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.engine.tiny_models import overwrite_weights
 pytestmark = pytest.mark.comparison
 
 ROUNDING = 1e-6
-"""What fp32 may differ in numbers of unit vectors when a product has other rows beside."""
+"""Maximum difference of unit vectors in fp32 when a product has other rows."""
 
 
 def some_texts(count: int = 40) -> list[str]:
-    """Return texts of every length from none to far too long, many of one length, in no order."""
+    """Return texts of every length from none to far too long, many of one length, in random order."""
     numbers = random.Random(3)
     lengths = [0, 1, 1, 2, 60, *(numbers.randrange(1, 30) for _ in range(count - 5))]
     numbers.shuffle(lengths)

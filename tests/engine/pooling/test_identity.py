@@ -1,4 +1,4 @@
-"""What tells encoders apart: the bytes of the files that decide a vector."""
+"""Tests of an encoder's identity: the bytes of the files that determine a vector."""
 
 from __future__ import annotations
 

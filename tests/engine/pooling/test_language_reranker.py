@@ -1,4 +1,4 @@
-"""Language models that rerank: transformers' own scores for random Qwen3, and prompts that no text can forge."""
+"""Tests of language models as rerankers: transformers' scores for random Qwen3, and prompts that texts cannot forge."""
 
 from __future__ import annotations
 

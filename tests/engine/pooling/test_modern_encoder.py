@@ -1,4 +1,4 @@
-"""ModernBERT: transformers' own vectors for random configurations, with windows shorter and longer than the texts."""
+"""Tests of ModernBERT: transformers' vectors for random configurations, with windows shorter and longer than texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real encoder, all-MiniLM-L6-v2: transformers' own tokens and vectors on the same files, and what texts mean."""
+"""Tests of a real encoder, all-MiniLM-L6-v2: transformers' tokens and vectors on the same files, and similarities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query and documents to scores: transformers' own logits for random cross-encoders, whatever the batch."""
+"""Tests of scores for a query and documents: transformers' own logits for random cross-encoders, in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that are computed beside one another: each once, on one thread, and torch's threads as before."""
+"""Tests of concurrent batches: each is computed once, on one thread, and torch's threads are as before."""
 
 from __future__ import annotations
 

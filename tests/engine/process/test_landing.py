@@ -1,4 +1,4 @@
-"""Requests on their way into the engine: the most urgent first, tenants by turns, some between two steps."""
+"""Tests of requests on their way into the engine: the most urgent first, tenants in turn, some between two steps."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from engine.stats import EngineStats, SchedulerCounters, SizeHistogram
 
 
 class SlowReader:
-    """Takes one message at a time, each only when told to."""
+    """Takes one message at a time, on command."""
 
     def __init__(self) -> None:
         self.messages: SimpleQueue[Progress] = SimpleQueue()

@@ -36,7 +36,7 @@ def model(tiny_models: TinyModels) -> TinyModel:
 
 @pytest.fixture(scope="module")
 def process(model: TinyModel) -> Iterator[EngineProcess]:
-    """One process for all tests of this file; those that end it start it again."""
+    """One process for all tests of this file; those that end it restart it."""
     engine = EngineProcess(config_for(model.path))
     engine.start()
     yield engine
@@ -75,7 +75,7 @@ def poll_until_tokens(engine: EngineProcess) -> None:
 
 
 def take_ends(engine: EngineProcess, *, of: set[int]) -> None:
-    """Take the requests out that end, until the engine's end is noticed: what was sent before it still comes."""
+    """Take the requests that end, until the engine's end is noticed: earlier messages still arrive."""
     while progress := engine.poll(60.0):
         of -= {delta.request_id for delta in progress.outputs if delta.finish_reason}
 

@@ -1,4 +1,4 @@
-"""Ending one child of a request: the others go on as if nothing had happened, and nothing is left behind."""
+"""Tests of aborting one child of a request: the others continue unaffected, and nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether one more sequence may start beside the running ones."""
+"""Tests of whether one more sequence may start beside the running ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.scheduling.request import NewRequest, Request, Sequence
 
 
 def sequence(prompt: int, output: int, *, max_tokens: int, is_open: bool = True) -> Sequence:
-    """Return one that has so many tokens of prompt and output; where it is open it may end early."""
+    """Return a sequence with this many tokens of prompt and output; if it is open it may end early."""
     new = NewRequest(request_id=1, prompt_token_ids=[5] * prompt, params=SamplingParams(max_tokens=max_tokens))
     request = Request.accept(
         new, max_tokens=max_tokens, seed=0, eos_token_ids=frozenset([2] if is_open else []), arrival=1

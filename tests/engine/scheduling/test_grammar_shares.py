@@ -1,4 +1,4 @@
-"""A tenant's grammars cost that tenant: beside others they have a share of the steps' time, and pay for it in turns."""
+"""Tests that a tenant's grammars cost that tenant: it gets a share of the steps' time, and pays for it in turns."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def finish_order(engine: SimulatedEngine) -> list[int]:
 
 
 def one_seat(policy: PolicyName, **settings: Any) -> SimulatedEngine:
-    """Make an engine that runs one sequence at a time, so that the order of ending is the order of starting."""
+    """Make an engine that runs one sequence at a time, so that sequences end in the order of their start."""
     return SimulatedEngine(policy=policy, max_num_seqs=1, **settings)
 
 

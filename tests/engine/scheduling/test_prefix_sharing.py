@@ -1,4 +1,4 @@
-"""Sharing prefixes: nobody computes what another is computing, and the cache keeps what an ideal LRU would keep."""
+"""Tests of sharing prefixes: nothing is computed twice at once, and the cache keeps what an ideal LRU would keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a tenant's equals starts next: those whose prompts begin alike one after the other; nothing else moves."""
+"""Tests of which of a tenant's equal requests starts next: those with a common prefix together; nothing else moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.simulated_engine import SimulatedEngine
 
 
 def one_seat(**settings: Any) -> SimulatedEngine:
-    """Make an engine that runs one sequence at a time, so that the order of ending is the order of starting."""
+    """Make an engine that runs one sequence at a time, so that sequences end in the order of their start."""
     return SimulatedEngine(max_num_seqs=1, **settings)
 
 
@@ -35,7 +35,7 @@ def start_order(engine: SimulatedEngine) -> list[int]:
 
 
 def runs(values: list[int]) -> int:
-    """Return how many times a value is followed by another one, and one more."""
+    """Return the number of runs of equal values."""
     return 1 + sum(before != after for before, after in itertools.pairwise(values))
 
 

@@ -11,7 +11,7 @@ from tests.engine.simulated_engine import SimulatedEngine, expected_output
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Random adds, steps, aborts, preemptions and endings on a small pool; everything adds up after each of them."""
+    """Random adds, steps, aborts, preemptions and ends on a small pool; the invariants hold after each."""
 
     @initialize(
         num_blocks=st.integers(12, 40),

@@ -1,4 +1,4 @@
-"""Seats between tenants of one class: whoever holds far more gives single ones away."""
+"""Tests of seats between tenants of one class: those that hold far more yield single ones."""
 
 from __future__ import annotations
 

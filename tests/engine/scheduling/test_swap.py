@@ -1,4 +1,4 @@
-"""Preempted sequences whose KV is copied to host memory and back instead of being computed again."""
+"""Tests of preempted sequences whose KV is copied to host memory and back instead of being recomputed."""
 
 from __future__ import annotations
 

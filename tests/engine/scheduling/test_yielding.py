@@ -1,4 +1,4 @@
-"""Giving way to a more urgent request: only where it then starts, and by as few as it takes."""
+"""Tests of yielding to a more urgent request: only if it can then start, and with as few preemptions as needed."""
 
 from __future__ import annotations
 

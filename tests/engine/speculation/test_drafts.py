@@ -1,4 +1,4 @@
-"""Drafts: guessed tokens that one step computes together and keeps as far as it would have sampled them itself."""
+"""Tests of drafts: guessed tokens that one step computes together and keeps as far as they match its samples."""
 
 from __future__ import annotations
 

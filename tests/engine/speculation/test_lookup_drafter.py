@@ -1,4 +1,4 @@
-"""Speculation without a model: which drafts are proposed, what is learned from a step, and when it stops."""
+"""Tests of speculation without a model: proposed drafts, learning from steps, and when it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine with speculation on gives what it gives without, for every kind of request, in fewer steps."""
+"""Tests that the engine gives the same output with speculation, for every kind of request, in fewer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A choice that is kept: the same for every later process, whatever they would measure."""
+"""Tests of a stored choice: the same for every later process, whatever it would measure."""
 
 from __future__ import annotations
 

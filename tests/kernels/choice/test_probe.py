@@ -1,4 +1,4 @@
-"""Timing of products: every one, by turns, the shortest of several, and no longer than it may take."""
+"""Tests of timing products: all of them, alternating, the shortest of several times, within a time limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCTS = [Product.TILES, Product.DOTS, Product.ONEDNN]
 
 
 class Machine:
-    """Layers that take what is said of their products, on a clock that only they move."""
+    """Layers whose products take given times, on a clock that only they advance."""
 
     def __init__(self, seconds: dict[Product, Iterator[float]]) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""The choice for a model's weights on this machine: measured once, found again, unasked where it does not matter."""
+"""Tests of choosing the product for a model's weights: measured once, found again, skipped where irrelevant."""
 
 from __future__ import annotations
 

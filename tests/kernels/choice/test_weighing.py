@@ -1,4 +1,4 @@
-"""Which product times choose: never for a little, and never by the rows of a step."""
+"""Tests of the product that times select: not for a small gain, and not by the rows of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged attention on the CPU against its twin: decodes, prefills, chunks, windows, poison, threads, the disk cache."""
+"""Tests of paged attention on the CPU against its twin: decodes, prefills, chunks, windows, poison, threads, cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soft caps and sinks in paged attention: the twin against a dense softmax, the CPU path against the twin."""
+"""Tests of soft caps and sinks in paged attention: the twin against a dense softmax, the CPU path against the twin."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_attention_equals_its_twin(
     )
     actual, expected = (case.run(op, **LOGITS[logits]) for op in (paged_attention, paged_attention_reference))
     close(actual, expected)
-    # What the options change is far above the tolerance, so the twin would not pass without them.
+    # The options change results far beyond the tolerance, so the twin would fail without them.
     if logits != "loose cap":
         assert (expected - case.run(paged_attention_reference)).abs().max() > 0.05
 

@@ -1,4 +1,4 @@
-"""Attention by AMX and by dot products, side by side; test_attention.py has what both must do."""
+"""Tests of attention by AMX against dot products; test_attention.py tests what both must do."""
 
 from __future__ import annotations
 

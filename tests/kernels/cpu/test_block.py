@@ -1,4 +1,4 @@
-"""Parameter blocks: what a declaration means, and that every op gives its kernel the addresses that it declares."""
+"""Tests of parameter blocks: the meaning of declarations, and that every op gives its kernel the declared addresses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_declaration_of_another_form_is_refused(declaration: str) -> None:
 
 
 def addresses_given(op: Callable[[], Any]) -> dict[str, float]:
-    """Return the addresses that an op's one kernel call would get, by their declared names."""
+    """Return the addresses that an op's only kernel call would get, by their declared names."""
     with record() as recording:
         op()
     (call,) = recording.calls

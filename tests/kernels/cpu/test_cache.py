@@ -1,4 +1,4 @@
-"""Code that a process has compiled and code that it finds compiled must give the same bits."""
+"""Tests that compiled code and cached code give the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel may be compiled by a process of its own: this one then finds it, or compiles it where that one failed."""
+"""Tests of compiling a kernel in another process: this one then finds it, or compiles it if that failed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_process_that_nobody_waits_for_is_no_zombie(monkeypatch: pytest.Monkey
 
 
 def called(monkeypatch: pytest.MonkeyPatch, method: str) -> list[CpuKernel]:
-    """Return the list of kernels whose method is called from now on, and does nothing."""
+    """Return the list of kernels whose method is called from now on, without effect."""
     kernels: list[CpuKernel] = []
 
     def note(kernel: CpuKernel) -> None:

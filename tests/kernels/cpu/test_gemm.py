@@ -1,4 +1,4 @@
-"""The compiled products of every unit against torch's in fp32: odd shapes first, NaN wherever nothing must be read."""
+"""Tests of every unit's compiled products against torch's in fp32: odd shapes first, NaN where nothing may be read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = [*((unit, torch.bfloat16) for unit in Unit), (Unit.MULTIPLY_ADDS, torch.
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A unit, and the dtype of what it multiplies."""
+    """A unit, and the dtype of its factors."""
 
     unit: Unit
     dtype: torch.dtype
@@ -159,7 +159,7 @@ def test_what_the_cpu_is_not_to_have_is_not_used(
     monkeypatch: pytest.MonkeyPatch, features: str, missing: set[Unit]
 ) -> None:
     monkeypatch.setattr(config, "CPU_FEATURES", features)
-    monkeypatch.setattr(amx, "can_use", amx.can_use.__wrapped__)  # which is asked once otherwise
+    monkeypatch.setattr(amx, "can_use", amx.can_use.__wrapped__)  # otherwise asked only once
     assert not any(gemm._IS_THERE[unit]() for unit in missing)
 
 

@@ -1,4 +1,4 @@
-"""Memory for packed weights: apart from each other, aligned, given back."""
+"""Tests of memory for packed weights: separate, aligned, freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the KV cache on a CPU: where each number lies, when blocks stay in plain order, and blocks that move."""
+"""Tests of the order of the KV cache on a CPU: each number's place, blocks in plain order, and moved blocks."""
 
 from __future__ import annotations
 

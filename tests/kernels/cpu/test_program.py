@@ -1,4 +1,4 @@
-"""Recorded kernel calls, run as one program, against the same ops called one by one."""
+"""Tests of recorded kernel calls, run as one program, against the same ops called one by one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_index_out_of_range_is_reported_and_touches_nothing(layer_case: Any, 
     assert case.cache.keys[1:].isnan().all()
     batch = attention_case([(1, 5)])
     batch.step.block_tables[0, 0] = 1 << 20
-    cache = batch.as_written()  # held until the program has run: the recording keeps outputs alone
+    cache = batch.as_written()  # held until the program has run: the recording keeps only outputs
     with record() as recording:
         paged_attention(batch.query, cache, batch.step, batch.rule)
     program.place([0], recording, own=np.zeros((1, 0), dtype=np.int64), renamed={})

@@ -1,4 +1,4 @@
-"""The compiled CPU path through the public ops, against the twins: fp32 and bf16, odd shapes first."""
+"""Tests of the compiled CPU path through the public ops, against the twins: fp32 and bf16, odd shapes first."""
 
 from __future__ import annotations
 

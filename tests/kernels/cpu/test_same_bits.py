@@ -1,4 +1,4 @@
-"""A row's bits must not depend on the CPU's maker or on how wide its vectors are."""
+"""Tests that a row's bits do not depend on the CPU's maker or its vectors' width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vector pieces of the CPU kernels: exp2, sums of lanes, loads that stop short, and processors without AVX-512."""
+"""Tests of the vector parts of the CPU kernels: exp2, sums of lanes, partial loads, and processors without AVX-512."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ Answer = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def answered(desk: Desk, submit_valid: Callable[..., str], reranker: Reranker) -> Answer:
-    """Return what runs lines to their results, by custom_id."""
+    """Return a function that runs lines to their results, by custom_id."""
 
     def run(*lines: dict[str, Any], by: Reranker = reranker) -> dict[str, Any]:
         batch_id = submit_valid(list(lines), endpoint=RERANK_ENDPOINT)

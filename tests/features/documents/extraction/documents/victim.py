@@ -80,7 +80,7 @@ def print_readers_that_hang(reader: DocumentReader) -> None:
 
 
 def ignores_usr1(process: psutil.Process) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_bytes()  # nobody can load no codec
+    status = Path(f"/proc/{process.pid}/status").read_bytes()  # the user nobody cannot load a codec
     (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith(b"SigIgn:"))
     return bool(int(ignored, 16) & _USR1_IGNORED)
 
