@@ -10,7 +10,7 @@ import orjson
 
 from cli.places.ordered_results import OrderedResults
 from cli.places.stage import ResultFiles
-from features.documents.extraction.course.answers import LineResult, result_of
+from features.documents.extraction.course.line_results import LineResult, result_of
 
 
 class Results:

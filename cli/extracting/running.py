@@ -15,9 +15,9 @@ from cli.extracting.results import Results
 from cli.extracting.work import ExtractFolder
 from cli.places.session import Place, Session
 from cli.places.stage import Stage
-from features.documents.extraction.course.answers import Answers, LineResult, usage_of
 from features.documents.extraction.course.document import again_requests, covered_requests, record_of
 from features.documents.extraction.course.job import ExtractJob, custom_id
+from features.documents.extraction.course.line_results import Answers, LineResult, usage_of
 from features.documents.extraction.passes.excerpts import Showing
 from features.documents.extraction.passes.prompts import Request
 from features.documents.extraction.scoring.records import failed_record

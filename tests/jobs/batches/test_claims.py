@@ -67,7 +67,7 @@ class Midway(Storage):
             yield writer
 
 
-class Stage:
+class ClaimScene:
     """One batch of ten valid lines and two invalid ones, which are skipped, and the control workers around it."""
 
     def __init__(self, maker: sessionmaker[Session], storage: Storage, settings: Settings, batch_id: str) -> None:
@@ -187,7 +187,7 @@ def stage(
     request_line: Callable[..., str],
     *,
     monkeypatch: pytest.MonkeyPatch,
-) -> Stage:
+) -> ClaimScene:
     """Blocks are minimal, so that much is written before the middle."""
     monkeypatch.setattr(planned, "_CHUNKS_A_BLOCK", 1)
     monkeypatch.setattr(planned, "_ERRORS_A_BLOCK", 1)
@@ -198,7 +198,7 @@ def stage(
 
 
 @pytest.fixture(params=["validated", "written out", "cancelled"])
-def case(stage: Stage, request: pytest.FixtureRequest) -> Case:
+def case(stage: ClaimScene, request: pytest.FixtureRequest) -> Case:
     """The batch before the work of each kind, and the expected result."""
     if request.param == "validated":
         return stage, BatchState.IN_PROGRESS, stage.assert_started
@@ -233,7 +233,7 @@ def test_while_one_worker_is_at_a_batch_another_does_nothing(case: Case) -> None
     check()
 
 
-def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: Stage) -> None:
+def test_a_batch_whose_hint_is_being_noted_is_taken_up_all_the_same(stage: ClaimScene) -> None:
     """A control worker that finds the row locked would leave the batch alone for ten seconds, as if it were owned."""
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

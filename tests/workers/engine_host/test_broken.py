@@ -87,7 +87,7 @@ def test_ends_add_up_over_the_lives_of_engines(stage: HostRig) -> None:
     assert len(stage.broken) == 1
 
 
-def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: Stage) -> None:
+def test_a_condemned_engine_gets_nothing_more_and_what_is_given_back_runs_no_more(stage: HostRig) -> None:
     """So a worker that is out returns what waited for a new engine, which starts nevertheless."""
     recorders = [Recorder() for _ in range(MAX_IN_A_ROW)]
     ids: list[int] = []

@@ -19,7 +19,7 @@ def test_a_killed_engine_is_restarted_and_its_requests_run_again(stage: HostRig)
     assert len(stage.engine.generations) == 2
 
 
-def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: Stage) -> None:
+def test_an_engine_that_starts_again_is_left_alone_until_it_is_ready(stage: HostRig) -> None:
     """Chunks keep submitting and aborting while the engine reloads its model."""
     first, given_up, newcomers = stage.submit(1), Recorder(), []
     given_up_id = submit(stage.host, 2, given_up)
