@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.orm import Session
 
 from api.dashboard.live import Look
@@ -86,9 +86,10 @@ def test_statements_of_a_page_do_not_follow_what_it_shows(
 def test_a_look_at_pages_of_all_tenants_asks_as_much_as_at_one(
     deployment: Any, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlooks, "_GRACE", timedelta(0))  # no batch starts to wait between two loads
+    monkeypatch.setattr(outlooks, "_GRACE", timedelta(0))  # no batch starts to wait between two looks
     services: Any = SimpleNamespace(settings=deployment.settings)
     with Session(deployment.engine) as session:
+        session.execute(text("UPDATE forecast SET made_at = now() + interval '30 days'"))  # its end nears by the day
         tenant_ids = list(session.scalars(select(Budget.tenant_id).where(Budget.num_window_budgets > 0)))
         lists = [batches._List(tenant_id, BatchFilter()) for tenant_id in tenant_ids]
         looks: tuple[tuple[Callable[..., Sequence[Look]], Sequence[Any]], ...] = (
