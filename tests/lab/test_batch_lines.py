@@ -83,7 +83,7 @@ def test_a_line_that_cannot_be_run_is_named(
     path = write(tmp_path / "lines.jsonl", **body)
     assert main([str(tmp_path / "out"), "--lines", str(path), "--tokenizer", str(DEMO)]) == 1
     said = capsys.readouterr().err
-    assert "lines.jsonl line 1 is no chat completion to measure" in said
+    assert "lines.jsonl line 1 is not a chat completion" in said
     assert reason in said
     assert not (tmp_path / "out").exists()
 

@@ -62,7 +62,7 @@ def test_a_bad_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     good = "arrival_s,prompt_tokens,output_tokens\n0.0,5,5\n"
     path.write_text(good)
     assert main(["trace", "--trace", str(path), "--cost", str(path)]) == 1
-    assert "is not a cost model that calibrate printed" in capsys.readouterr().err
+    assert "is not a cost model printed by calibrate" in capsys.readouterr().err
 
 
 def test_a_trace_is_replayed_from_the_command_line(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
