@@ -38,8 +38,9 @@ def test_every_variable_that_is_named_anywhere_is_on_the_page() -> None:
 
 def test_what_others_than_the_settings_read_is_on_the_page() -> None:
     read = {f"AWS_{name.upper()}" for name in FROM_ENVIRONMENT}
-    pulling = (ROOT / "cli" / "models" / "pulling.py").read_text(encoding="utf-8")
-    read |= set(re.findall(r"(?<!constants\.)\bHF_[A-Z_]*[A-Z]\b", pulling))
+    for module in ("pulling", "hub"):
+        source = (ROOT / "cli" / "models" / f"{module}.py").read_text(encoding="utf-8")
+        read |= set(re.findall(r"(?<!constants\.)\bHF_[A-Z_]*[A-Z]\b", source))
     assert {"AWS_ALLOW_HTTP", "HF_HOME", "HF_TOKEN"} <= read <= set(variables())
     assert all(f"`{prefix}`" in configuration_page() for prefix in set(ENVIRONMENT.values()))
 

@@ -39,7 +39,7 @@ def test_a_model_of_its_own_words_is_held_to_them() -> None:
 
     right = [each.text for each in answers.values()]
     assert check(*right) == []
-    assert check(right[0], LINES.prompt(1), right[2]) == [f"b-1 is answered {LINES.prompt(1)!r}"]
+    assert check(right[0], LINES.prompt(1), right[2]) == [f"b-1 has the answer {LINES.prompt(1)!r}"]
 
 
 def test_every_line_once_with_its_own_answer_is_right() -> None:
