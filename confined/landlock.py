@@ -28,12 +28,12 @@ def version() -> int:
 
 def restrict(folders: Iterable[Path]) -> bool:
     """Restrict this process and its children to reading these folders; False where the kernel cannot."""
-    kernel_version = version()
-    if not kernel_version:
+    abi = version()
+    if not abi:
         return False
     libc = _libc()
-    rights = next((1 << count) - 1 for since, count in _FILE_RIGHTS if kernel_version >= since)
-    network, scopes = (bits if kernel_version >= since else 0 for since, bits in (_NETWORK, _SCOPES))
+    rights = next((1 << count) - 1 for since, count in _FILE_RIGHTS if abi >= since)
+    network, scopes = (bits if abi >= since else 0 for since, bits in (_NETWORK, _SCOPES))
     attributes = struct.pack("@QQQ", rights, network, scopes)[: 24 if scopes else 16 if network else 8]
     ruleset = libc.syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:

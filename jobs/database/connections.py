@@ -80,7 +80,7 @@ def _note_pool(engine: Engine, _connection: Any, record: Any) -> None:
 
 def _rest(engine: Engine, _connection: Any, record: Any) -> None:
     """Note since when a connection rests; close it if its engine was disposed of meanwhile, whose old pool keeps it."""
-    if record.info["pool"] is engine.pool:
+    if record.info.get("pool", engine.pool) is engine.pool:  # one that could not be connected anew has none
         record.info["rests_since"] = time.monotonic()
     else:
         record.invalidate()

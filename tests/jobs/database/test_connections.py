@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from jobs import database
@@ -46,6 +47,25 @@ def test_a_connection_in_use_closes_when_it_is_given_back_after_its_engine_was_d
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
     assert driver_connection.closed
     assert _backend(engine) == _backend(engine)
+    engine.dispose()
+
+
+def test_a_pooled_connection_that_cannot_be_made_anew_is_a_database_error(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.connect(database_url, connections=1)
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", [_backend(engine)])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise psycopg.OperationalError("refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.dialect, "connect", refuse)
+        for _ in range(2):
+            with pytest.raises(OperationalError):
+                _backend(engine)
+    assert _backend(engine)
     engine.dispose()
 
 
