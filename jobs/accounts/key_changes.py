@@ -31,7 +31,7 @@ async def changes(database_url: str) -> AsyncIterator[None]:
             async with aclosing(connection.notifies()) as notifications:
                 async for _ in notifications:
                     yield
-        finally:  # `async with` would first roll back, and leave the connection open if the task is cancelled meanwhile
-            await connection.close()
+        finally:
+            await connection.close()  # at once; the connection's own exit would wait for a rollback first
     except psycopg.Error as error:
         raise ServiceError(str(error).splitlines()[0]) from None
