@@ -206,10 +206,10 @@ _FORECASTS = text("""
     SELECT batch_id, position, waits_for,
         CASE WHEN seconds IS NOT NULL THEN greatest(made_at + make_interval(secs => seconds), clock_timestamp())
             END AS ends_at,
-        CASE WHEN seconds IS NOT NULL THEN greatest(
+        CASE WHEN earliest_seconds IS NOT NULL THEN greatest(
             made_at + make_interval(secs => earliest_seconds), clock_timestamp()
         ) END AS earliest_at,
-        CASE WHEN seconds IS NOT NULL THEN greatest(
+        CASE WHEN latest_seconds IS NOT NULL THEN greatest(
             made_at + make_interval(secs => latest_seconds), clock_timestamp()
         ) END AS latest_at
     FROM forecast WHERE batch_id = ANY(CAST(:ids AS text[])) AND made_at > now() - CAST(:kept AS interval)

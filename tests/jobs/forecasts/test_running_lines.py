@@ -86,3 +86,13 @@ def test_lines_of_workers_that_are_gone_do_not_run(session: Session, run: Run) -
     fleet.stop(session, "w2")
     session.commit()
     assert running_lines(session, batch) == 0
+
+
+def test_an_end_without_an_interval_has_no_earliest_and_no_latest(session: Session, run: Run) -> None:
+    batch = run(2)
+    session.execute(text("INSERT INTO forecast (batch_id, position, seconds) VALUES (:id, 0, 600)"), {"id": batch.id})
+    report(session, "w1")
+    claim_one(session, chunk_ids(session, batch)[0])
+    outlook = outlooks(session, [batch])[batch.id]
+    assert outlook.ends_at is not None
+    assert (outlook.earliest_at, outlook.latest_at) == (None, None)

@@ -148,5 +148,5 @@ def test_many_documents_leave_no_process_no_descriptor_and_no_memory() -> None:
         for _ in range(100):
             reader.read_stored(PDF, "a.pdf")
         after = [(each.num_fds(), each.memory_info().rss) for each in (own, warm)]
-    assert [fds for fds, _ in after] == [fds for fds, _ in before]
+    assert all(now <= then for (now, _), (then, _) in zip(after, before, strict=True)), "a collection may close others"
     assert after[1][1] - before[1][1] < 1 << 20, "what it forks leaves nothing in it"
