@@ -86,6 +86,8 @@ class Feature:
     """The colours of its own states on pages: good, warn or bad."""
     control: tuple[str, ...] = ()
     """Work of a control worker: `workers.control_work.ControlWork`."""
+    recipes: tuple[str, ...] = ()
+    """Recipes of flows, `flows.recipe.Recipe`: functions of `workers.control_work.ControlParts`."""
     purges: tuple[str, ...] = ()
     """Purges of a control worker: functions that return a sequence of `jobs.purges.Purge`."""
     meters: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
@@ -42,7 +42,8 @@ def read_page(
     """
     if limit < 1:
         raise InputError(f"limit is {limit}; give 1 or more", param="limit", code="invalid_value")
-    ordering = (table.__table__.c.created_at, table.__table__.c.id)
+    columns: Any = table
+    ordering = (columns.created_at, columns.id)
     position = tuple_(*ordering)
     if after is not None:
         cursor = _position_of(session, table, tenant_id=tenant_id, object_id=after)
@@ -53,7 +54,7 @@ def read_page(
 
 
 def _position_of(session: Session, table: type[Row], *, tenant_id: str, object_id: str) -> tuple[object, str]:
-    columns = table.__table__.c
+    columns: Any = table
     is_it = (columns.id == object_id) & (columns.tenant_id == tenant_id)
     created_at = session.scalar(select(columns.created_at).where(is_it))
     if created_at is None:

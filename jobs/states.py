@@ -35,8 +35,6 @@ def sources_of(after: State) -> list[str]:
 
 CANCELLING = "cancelling"
 """The state of runs, extractions and indexes that are to end, the same for all of them."""
-COURSE_UNDER_WAY = "in_progress"
-"""The state in which extractions and indexes begin."""
 
 
 class BatchState(State):

@@ -90,7 +90,7 @@ def is_any_due(maker: sessionmaker[Session]) -> bool:
 
 def is_made(maker: sessionmaker[Session], schedule_id: str) -> bool:
     with maker() as session:
-        run = text("SELECT FROM run WHERE schedule_id = :id AND state = 'queued'")
+        run = text("SELECT FROM run JOIN flow USING (id) WHERE schedule_id = :id AND state = 'queued'")
         return session.execute(run, {"id": schedule_id}).first() is not None
 
 
@@ -125,7 +125,7 @@ def measure(database_url: str, number: int, *, num_tenants: int, num_dispatchers
 
 _COUNT = text("""
     SELECT count(*) FILTER (WHERE state = 'queued'), count(*) FILTER (WHERE state = 'skipped')
-    FROM run WHERE tenant_id <> :other
+    FROM run JOIN flow USING (id) WHERE tenant_id <> :other
 """)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lab.s3_server import S3Server
     from tests.api.deployment import Deployment
 
-NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "features", "jobs", "workers"]
+NEEDS_THE_SERVICE = ["api", "cli", "e2e", "examples", "features", "flows", "jobs", "workers"]
 collect_ignore = NEEDS_THE_SERVICE if importlib.util.find_spec("sqlalchemy") is None else []
 
 if importlib.util.find_spec("hypothesis") is not None:

@@ -10,6 +10,7 @@ OURS = {
     "engine",
     "examples",
     "features",
+    "flows",
     "jobs",
     "kernels",
     "lab",
@@ -35,12 +36,15 @@ FORBIDDEN = {
     "kernels": (OURS - {"kernels"}) | WEB | SQL | QUEUE | {"transformers"},
     "engine": (OURS - {"engine", "kernels", "protocol"}) | WEB | SQL | QUEUE,
     "confined": (OURS - {"confined"}) | WEB | SQL | QUEUE | TENSORS,
-    "features": (OURS - {"api", "cli", "confined", "engine", "features", "jobs", "protocol", "tokenmill", "workers"})
+    "features": (
+        OURS - {"api", "cli", "confined", "engine", "features", "flows", "jobs", "protocol", "tokenmill", "workers"}
+    )
     | QUEUE
     | TENSORS,
+    "flows": (OURS - {"flows", "jobs", "protocol"}) | WEB | QUEUE | TENSORS,
     "jobs": (OURS - {"jobs", "migrations", "protocol", "tokenmill"}) | WEB | QUEUE | TENSORS,
-    "api": (OURS - {"api", "features", "jobs", "protocol"}) | QUEUE | TENSORS,
-    "workers": (OURS - {"workers", "jobs", "engine", "features", "protocol"}) | WEB,
+    "api": (OURS - {"api", "features", "flows", "jobs", "protocol"}) | QUEUE | TENSORS,
+    "workers": (OURS - {"workers", "jobs", "engine", "features", "flows", "protocol"}) | WEB,
     "benchmarks": {"api", "cli", "lab", "workers", "typer", "click"} | WEB | QUEUE,
     "lab": {"api", "cli", "workers", "typer", "click"} | WEB | QUEUE,
     "tokenmill": (OURS - {"tokenmill"}) | WEB | SQL | QUEUE | TENSORS,
@@ -178,8 +182,14 @@ FLOORS = {
         ["admin_log", "chunks", "files"],
         ["forecasts", "served_models", "uploads"],
         ["batches", "audit", "day_record", "metrics", "overview", "retention"],
-        ["graphs"],
-        ["courses"],
+    ],
+    "flows": [
+        ["counted_lines", "states", "windows"],
+        ["due", "tables"],
+        ["nodes", "reasons", "repeated_calls", "rows"],
+        ["standing"],
+        ["recipe"],
+        ["advancing"],
     ],
     "api": [
         ["admission", "fields", "logs", "origins", "multipart", "ranges", "schemas", "scopes", "store"],

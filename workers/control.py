@@ -36,6 +36,8 @@ from workers.app import CONTROL_QUEUE, FINALISE_TASK, VALIDATE_TASK, make_app
 from workers.control_work import ControlParts
 from workers.purging import Purging
 from workers.turns.due_batches import MAX_BATCHES, DueBatches
+from workers.turns.flow_turns import CONNECTIONS
+from workers.turns.flow_work import flow_turns
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +124,7 @@ def main(settings: Settings) -> None:
     traces = start_traces(settings.traces_url, role="control", share_of_lines=settings.traces_lines)
     app: Celery = make_app(settings.redis_url, queue=CONTROL_QUEUE)
     works = parts("control")
-    connections = _OTHERS + MAX_BATCHES + sum(work.connections for work in works)
+    connections = _OTHERS + MAX_BATCHES + CONNECTIONS + sum(work.connections for work in works)
     maker, stop = sessions(connect(settings.database_url, connections=connections)), threading.Event()
     hold_sessions = sessions(connect(settings.database_url, connections=_HOLD_CONNECTIONS))
     storage = Storage.of(settings)
@@ -137,7 +139,8 @@ def main(settings: Settings) -> None:
         traces=traces,
         is_stopping=stop.is_set,
     )
-    running = [work.make(handed) for work in works]
+    recipes = [make_recipe(handed) for make_recipe in parts("recipes")]
+    running = [flow_turns(recipes, handed), *(work.make(handed) for work in works)]
 
     def do(batch: DueBatch) -> bool:
         is_done = control.do(batch)

@@ -1,4 +1,4 @@
-"""A stage of a course of batches: of an extraction or of an index."""
+"""A stage of an extraction or of an index: a node of a flow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Generic, Self, TypeVar
 
 from api.schemas.batches import BatchUsage, RequestCounts, usage_of
 from api.schemas.wire import WireModel, unix_seconds, unix_seconds_or_none
+from flows.tables import FlowNode
 from jobs.states import BatchState
 from jobs.tables import Batch
-from jobs.tables.courses import StageColumns
 
 Name = TypeVar("Name", bound=StrEnum)
 
@@ -26,7 +26,7 @@ class CourseStage(WireModel, Generic[Name]):
     done_at: int | None
 
     @classmethod
-    def of(cls, stage: StageColumns, batch: Batch | None, *, name: Name) -> Self:
+    def of(cls, stage: FlowNode, batch: Batch | None, *, name: Name) -> Self:
         counts = None
         if batch is not None:
             counts = RequestCounts(

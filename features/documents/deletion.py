@@ -10,21 +10,20 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, stages
 from features.documents.reviewing import reviews
-from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
-from features.documents.tables import CollectionDocument, Extraction, ExtractionStage
+from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
+from features.documents.tables import CollectionDocument, Extraction
+from flows import rows
+from flows.nodes import batches_of
 from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
-from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.deletions import Deleted
 from jobs.errors import ConflictError
 from jobs.purges import Purge
 from jobs.retention.purging import delete_objects
 from jobs.settings import Settings
-from jobs.states import CANCELLING, COURSE_UNDER_WAY
 from jobs.storage import Storage
 from jobs.tables import File
-from jobs.tables.base import one_of
 
 _ROWS = 500  # per transaction
 _REVIEWS = 10_000  # per transaction
@@ -110,8 +109,7 @@ def purge_extractions(maker: sessionmaker[Session], *, age: timedelta) -> int:
 
 def _forget(session: Session, extraction_ids: Sequence[str]) -> None:
     reviews.forget(session, extraction_ids)
-    session.execute(delete(ExtractionStage).where(ExtractionStage.extraction_id.in_(extraction_ids)))
-    session.execute(delete(Extraction).where(Extraction.id.in_(extraction_ids)))
+    rows.forget(session, extraction_ids)
 
 
 _DELETE_OF_DELETED_TENANTS = text("""
@@ -119,24 +117,25 @@ _DELETE_OF_DELETED_TENANTS = text("""
     WHERE deleted_at IS NULL AND tenant_id IN (SELECT id FROM tenant WHERE deleted_at IS NOT NULL)
 """)
 
-_DELETED = text(f"""
+_DELETED = text("""
     SELECT id, object_key, object_key IS NOT NULL AND NOT EXISTS (
         SELECT FROM collection_document AS other
         WHERE other.object_key = collection_document.object_key AND other.deleted_at IS NULL
     ) AS is_unneeded
     FROM collection_document WHERE deleted_at IS NOT NULL AND NOT EXISTS (
-        SELECT FROM extraction JOIN collection_document AS unread USING (collection_id)
-        WHERE extraction.tenant_id = collection_document.tenant_id
-            AND {one_of("extraction.state", OPEN_EXTRACTION_STATES)}
+        SELECT FROM flow JOIN extraction ON extraction.id = flow.id
+        JOIN collection_document AS unread ON unread.collection_id = extraction.collection_id
+        WHERE flow.recipe = 'extraction' AND flow.ended_at IS NULL AND flow.tenant_id = collection_document.tenant_id
             AND unread.object_key IS NULL AND unread.error IS NULL AND unread.deleted_at IS NULL
     ) AND NOT EXISTS (
-        SELECT FROM passage_index AS index
-        WHERE index.tenant_id = collection_document.tenant_id AND index.state IN ('{COURSE_UNDER_WAY}', '{CANCELLING}')
+        SELECT FROM flow
+        WHERE flow.recipe = 'index' AND flow.ended_at IS NULL AND flow.tenant_id = collection_document.tenant_id
     ) ORDER BY deleted_at LIMIT :limit
 """)
 
 _OLD = text("""
-    SELECT extraction.id FROM extraction JOIN tenant ON tenant.id = extraction.tenant_id
-    WHERE ended_at IS NOT NULL AND (ended_at < now() - CAST(:age AS interval) OR tenant.deleted_at IS NOT NULL)
-    ORDER BY ended_at, extraction.id LIMIT :limit FOR UPDATE OF extraction SKIP LOCKED
+    SELECT flow.id FROM flow JOIN tenant ON tenant.id = flow.tenant_id
+    WHERE recipe = 'extraction' AND ended_at IS NOT NULL
+        AND (ended_at < now() - CAST(:age AS interval) OR tenant.deleted_at IS NOT NULL)
+    ORDER BY ended_at, flow.id LIMIT :limit FOR UPDATE OF flow SKIP LOCKED
 """)

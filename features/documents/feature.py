@@ -56,7 +56,7 @@ FEATURE = Feature(
         "features.documents.pages.documents:router",
     ),
     menu=(MenuEntry("/extractions", "Extraction"),),
-    control=("features.documents.work:WORK",),
+    recipes=("features.documents.work:make_recipe",),
     meters={"prepare": "workers.preparing.meters:PREPARE"},
     purges=("features.documents.deletion:purges",),
 )

@@ -19,17 +19,17 @@ from features.documents.extraction.course.corpus import Corpus
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.extraction.errors import ExtractionError
 from features.documents.settings import DocumentSettings
-from features.documents.states import OPEN_EXTRACTION_STATES, TERMINAL_EXTRACTION_STATES, ExtractionState
+from features.documents.states import TERMINAL_EXTRACTION_STATES, ExtractionState
 from features.documents.tables import Extraction
 from features.pipelines.steps import require_model
+from flows import repeated_calls
+from flows.rows import enter, lock
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata
 from jobs.call_limits import parse_window
 from jobs.chunks import fleet
-from jobs.courses import repeated_calls
 from jobs.database import advisory_lock
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError
-from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.lines.body_context import DEFAULT_TOP_K
 from jobs.pagination import Page, read_page
@@ -94,6 +94,7 @@ def create_extraction(
     extraction = Extraction(
         id=new_id("extraction"),
         tenant_id=tenant.id,
+        state=ExtractionState.IN_PROGRESS.value,
         collection_id=target.collection_id,
         model=request.plan.model,
         plan=orjson.loads(plan.to_bytes()),
@@ -135,12 +136,16 @@ def _asked(session: Session, tenant_id: str, request: CreateExtraction, find_ind
 
 def find_earlier(session: Session, tenant_id: str, request: CreateExtraction) -> Extraction | None:
     """Return the extraction made by an earlier call with this idempotency key. Raises ConflictError if calls differ."""
-    return repeated_calls.find_earlier(session, Extraction, tenant_id, request, kind="extraction")
+    return repeated_calls.find_earlier(session, Extraction, tenant_id, request, name="extraction")
 
 
 def _check_room(session: Session, tenant_id: str, settings: DocumentSettings) -> None:
     advisory_lock(session, f"extractions {tenant_id}")
-    mine = select(func.count()).where(Extraction.tenant_id == tenant_id, Extraction.state.in_(OPEN_EXTRACTION_STATES))
+    mine = (
+        select(func.count())
+        .select_from(Extraction)
+        .where(Extraction.tenant_id == tenant_id, Extraction.ended_at.is_(None))
+    )
     if (session.scalar(mine) or 0) >= settings.tenant_open_extractions:
         raise LimitError(
             f"You have {settings.tenant_open_extractions:,} extractions under way, which is as many as you may. Wait "

@@ -18,7 +18,7 @@ from features.documents.progress import DocumentProgress, Progress, StageFiles
 from features.documents.questions import GroundingKeys
 from features.documents.stages import DocumentStage, stage_of
 from features.documents.standing import Standing
-from features.documents.tables import Extraction, ExtractionStage
+from features.documents.tables import Extraction, ExtractionNode
 from jobs import files
 from jobs.batches.validation import EmbedderOf
 from jobs.errors import ConflictError, InputError, NotFoundError
@@ -65,7 +65,7 @@ class StageLines:
 
         At the first stage these are the current documents and the plan; the plan again once its examples have texts.
         """
-        extraction = self._standing.extraction
+        extraction = self._standing.flow
         if stage is DocumentStage.READ:
             corpus = self._standing.plan.corpus
             of_index = [] if corpus is None else [KeptDocument.of_index(corpus)]
@@ -93,14 +93,14 @@ class StageLines:
         if stage in _LATER_QUESTIONS:
             # Questions beyond a batch's limit are dropped from the round: the record notes what was not answered.
             return islice(_LATER_QUESTIONS[stage](progress, job), self._settings.max_batch_lines)
-        plan_key = self._kept_key(self._standing.extraction.plan_file_id)
+        plan_key = self._kept_key(self._standing.flow.plan_file_id)
         return _GROUNDINGS[stage](
             progress, GroundingKeys(plan=plan_key, found=None if corpus is None else self._found_key())
         )
 
     def progress(self) -> Iterator[DocumentProgress]:
         """Yield each document with its results so far."""
-        documents_key = self._kept_key(self._standing.extraction.documents_file_id)
+        documents_key = self._kept_key(self._standing.flow.documents_file_id)
         stages = [(stage_of(stage), self._files_of(stage)) for stage in self._standing.begun]
         num_groups, not_asked = len(self._standing.job.groups), self._standing.not_asked
         for one in Progress(
@@ -113,7 +113,7 @@ class StageLines:
         """Return a function that tells whether an index's model may not read all of a query."""
         try:
             with self._work.reading() as session:
-                embedder = self._embedder_of(session, self._standing.extraction.tenant_id, corpus.index_id)
+                embedder = self._embedder_of(session, self._standing.flow.tenant_id, corpus.index_id)
         except (NotFoundError, ConflictError):  # the batch reports it for each line
             embedder = None
         if embedder is None:
@@ -141,7 +141,7 @@ class StageLines:
 
     @cached_property
     def _examples(self) -> tuple[Example, ...]:
-        extraction, source = self._standing.extraction, self._standing.plan.examples_of
+        extraction, source = self._standing.flow, self._standing.plan.examples_of
         if source is None:
             return ()
         examples = Examples(
@@ -160,7 +160,7 @@ class StageLines:
         return self._kept("plan.json", [plan.to_bytes()])
 
     def _kept(self, name: str, content: Iterable[bytes]) -> NewFile:
-        extraction = self._standing.extraction
+        extraction = self._standing.flow
         object_key = files.new_object_key(extraction.tenant_id)
         return NewFile(
             object_key=object_key,
@@ -180,7 +180,7 @@ class StageLines:
             yield from map(KeptDocument.of, rows)
             after = rows[-1].number
 
-    def _files_of(self, stage: ExtractionStage) -> StageFiles:
+    def _files_of(self, stage: ExtractionNode) -> StageFiles:
         if stage.batch_id is None:
             return StageFiles()
         batch = self._standing.batches[stage.batch_id]

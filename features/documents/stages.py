@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from features.documents.extraction.course.job import Passes
-from features.documents.tables import Extraction, ExtractionStage
-from jobs.courses import stages as course_stages
+from features.documents.tables import Extraction, ExtractionNode
+from flows import nodes
+from flows.tables import FlowNode
 from jobs.files import MAX_EXPIRY_SECONDS, NewFile
 from jobs.lines.bodies import CHAT_ENDPOINT
 from jobs.lines.document_bodies import GROUND_ENDPOINT, READ_ENDPOINT
@@ -45,29 +46,29 @@ def stages_for(passes: Passes) -> list[DocumentStage]:
     return [DocumentStage.READ, DocumentStage.ASK, DocumentStage.GROUND, *again, *covered]
 
 
-def stage_of(begun: ExtractionStage) -> DocumentStage:
+def stage_of(begun: FlowNode) -> DocumentStage:
     """Return the stage of this row."""
     return DocumentStage(begun.name)
 
 
-def stages_of(session: Session, extraction_id: str) -> list[ExtractionStage]:
+def stages_of(session: Session, extraction_id: str) -> list[ExtractionNode]:
     """Return the stages that have begun, in order."""
-    return stages_of_each(session, [extraction_id])[extraction_id]
+    return nodes.nodes_of(session, ExtractionNode, extraction_id)
 
 
-def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionStage]]:
+def stages_of_each(session: Session, extraction_ids: Collection[str]) -> dict[str, list[ExtractionNode]]:
     """Return the stages that have begun of several extractions, by extraction id, in one query."""
-    return course_stages.stages_of_each(session, ExtractionStage, ExtractionStage.extraction_id, extraction_ids)
+    return nodes.nodes_of_each(session, ExtractionNode, extraction_ids)
 
 
 def all_batches_of_each(
-    session: Session, stages: Mapping[str, Sequence[ExtractionStage]]
+    session: Session, stages: Mapping[str, Sequence[ExtractionNode]]
 ) -> dict[str, dict[str, Batch]]:
     """Return the batches of several extractions, by extraction id, including batches that retrieved their passages.
 
     Takes two queries.
     """
-    own = course_stages.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
+    own = nodes.batches_of(session, [stage for of_one in stages.values() for stage in of_one])
     retrievals = select(BatchStage.batch_id, Batch).join(Batch, BatchStage.stage_batch_id == Batch.id)
     beside: dict[str, dict[str, Batch]] = {batch_id: {batch_id: batch} for batch_id, batch in own.items()}
     for batch_id, batch in session.execute(retrievals.where(BatchStage.batch_id.in_(own))):
@@ -87,17 +88,16 @@ def begin(
     num_lines: int,
     settings: Settings,
 ) -> None:
-    """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
-    new_batch = course_stages.StageBatch(
-        stage=stage.value,
+    """Record that a stage has begun and create its batch: `flows.nodes.begin`."""
+    new_batch = nodes.NodeBatch(
+        name=stage.value,
         endpoint=_ENDPOINTS.get(stage, CHAT_ENDPOINT),
         metadata={"extraction_id": extraction.id},
         outputs_last_seconds=MAX_EXPIRY_SECONDS,
         least_minutes=_LEAST_MINUTES.get(stage, 1),
     )
-    mine = ExtractionStage.extraction_id == extraction.id
-    last = session.scalar(select(func.max(ExtractionStage.number)).where(mine))
+    last = session.scalar(select(func.max(ExtractionNode.number)).where(ExtractionNode.flow_id == extraction.id))
     # Unless rounds are repeated, the number is the stage's position.
     number = max(STAGES.index(stage), 0 if last is None else last + 1)
-    row = ExtractionStage(extraction_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
-    course_stages.begin(session, extraction, row, lines=lines, wanted=new_batch, settings=settings)
+    node = ExtractionNode(flow_id=extraction.id, number=number, name=stage.value, num_lines=num_lines)
+    nodes.begin(session, extraction, node, lines=lines, wanted=new_batch, settings=settings)

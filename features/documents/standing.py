@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from sqlalchemy.orm import Session
@@ -11,11 +10,11 @@ from features.documents import lifecycle, stages
 from features.documents.extraction.course.job import ExtractJob
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.stages import DocumentStage, stage_of
-from features.documents.tables import Extraction, ExtractionStage
-from jobs.courses.stages import batches_of
-from jobs.courses.standing import CourseStanding, is_stopped
+from features.documents.tables import Extraction, ExtractionNode
+from flows import standing
+from flows.reasons import batch_problem
+from flows.tables import FlowNode
 from jobs.errors import NotFoundError
-from jobs.graphs.reasons import batch_problem
 from jobs.states import BatchState
 from jobs.tables import Batch
 
@@ -23,15 +22,12 @@ _ENDED_EARLY = (BatchState.EXPIRED, BatchState.CANCELLED)
 """Such a batch has an error for every line that was not run; finished answers are used."""
 
 
-@dataclass(frozen=True)
-class Standing(CourseStanding[ExtractionStage]):
+class Standing(standing.Standing[Extraction, ExtractionNode]):
     """An extraction as its worker last read it."""
-
-    extraction: Extraction
 
     @cached_property
     def plan(self) -> StoredPlan:
-        return lifecycle.stored_plan(self.extraction)
+        return lifecycle.stored_plan(self.flow)
 
     @cached_property
     def job(self) -> ExtractJob:
@@ -52,7 +48,7 @@ class Standing(CourseStanding[ExtractionStage]):
         return [DocumentStage.ASK_AGAIN, *behind] if was_asked else behind
 
     @property
-    def ended_early(self) -> tuple[ExtractionStage, Batch] | None:
+    def ended_early(self) -> tuple[ExtractionNode, Batch] | None:
         """Return the first stage whose batch expired or was cancelled; the model is asked nothing after it."""
         of_stages = ((stage, self.batches[stage.batch_id]) for stage in self.begun if stage.batch_id is not None)
         return next((ended for ended in of_stages if ended[1].state in _ENDED_EARLY), None)
@@ -76,16 +72,9 @@ def look(session: Session, extraction_id: str) -> Standing:
     extraction = session.get(Extraction, extraction_id)
     if extraction is None:
         raise NotFoundError(f"extraction {extraction_id!r} is gone")
-    begun = stages.stages_of(session, extraction_id)
-    return Standing(
-        extraction=extraction,
-        begun=begun,
-        batches=batches_of(session, begun),
-        is_stopped=is_stopped(session, extraction),
-        is_over=extraction.ended_at is not None,
-    )
+    return standing.read(session, extraction, stages.stages_of(session, extraction_id), Standing)
 
 
-def problem_of(stage: ExtractionStage, batch: Batch) -> str:
+def problem_of(stage: FlowNode, batch: Batch) -> str:
     """Return the problem of a stage's batch that did not complete."""
     return batch_problem(batch, of=f"stage {stage_of(stage)}")

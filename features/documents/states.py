@@ -30,5 +30,3 @@ EXTRACTION_MOVES: dict[ExtractionState, frozenset[ExtractionState]] = {
 }
 
 TERMINAL_EXTRACTION_STATES = frozenset(state for state in ExtractionState if not state.following)
-OPEN_EXTRACTION_STATES = tuple(state for state in ExtractionState if state not in TERMINAL_EXTRACTION_STATES)
-"""In the order in which queries and partial indexes name them."""

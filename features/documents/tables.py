@@ -1,18 +1,17 @@
-"""Collections of documents, and extractions: fields asked of them in a course of batches."""
+"""Collections of documents, and extractions: fields asked of them by a flow of batches."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, UniqueConstraint, text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Identity, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from features.documents.extraction.scoring.verdicts import Change, Reason, Verdict
-from features.documents.states import OPEN_EXTRACTION_STATES, ExtractionState
+from flows.tables import Flow, FlowNode, RequestColumns
 from jobs.states import AskedPriority
 from jobs.tables.base import Base, created_at, one_of
-from jobs.tables.courses import CourseRow, StageColumns
 
 
 class Collection(Base):
@@ -72,21 +71,18 @@ class CollectionDocument(Base):
     error: Mapped[dict[str, Any] | None]  # why it could not be read
 
 
-class Extraction(CourseRow):
+class Extraction(RequestColumns, Flow):
     """Extraction of fields from all documents of a collection; see `features.documents`."""
 
     __tablename__ = "extraction"
     __table_args__ = (
-        UniqueConstraint("tenant_id", "idempotency_key"),
-        Index(None, "tenant_id", "created_at", "id"),
         Index(None, "collection_id"),
-        Index("extraction_open_idx", "tenant_id", postgresql_where=text(one_of("state", OPEN_EXTRACTION_STATES))),
-        Index("extraction_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
-        CheckConstraint(one_of("state", ExtractionState), name="state"),
         CheckConstraint(one_of("priority", AskedPriority), name="priority"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
+    __mapper_args__ = {"polymorphic_identity": "extraction"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
+    id: Mapped[str] = mapped_column(ForeignKey("flow.id", ondelete="CASCADE"), primary_key=True)
     model: Mapped[str]
     plan: Mapped[dict[str, Any]]  # in the form of `features.documents.extraction.course.stored_plan`
     again: Mapped[bool]  # whether doubtful values are asked a second time
@@ -104,14 +100,10 @@ class Extraction(CourseRow):
     num_to_review: Mapped[int] = mapped_column(server_default="0")  # number of values
 
 
-class ExtractionStage(StageColumns, Base):
-    """A stage of an extraction that has begun; each column is written once, by the transaction that did the work."""
+class ExtractionNode(FlowNode):
+    """A stage of an extraction that has begun."""
 
-    __tablename__ = "extraction_stage"
-    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
-
-    extraction_id: Mapped[str] = mapped_column(ForeignKey("extraction.id"), primary_key=True)
-    name: Mapped[str]
+    __mapper_args__ = {"polymorphic_identity": "extraction"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
 
 class Review(Base):

@@ -9,9 +9,9 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import ColumnElement, Table, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -19,17 +19,24 @@ from features.pipelines import steps
 from features.pipelines.runs import events
 from features.pipelines.scheduling.planning import PlannedRun, Underway
 from features.pipelines.spec import OnError, parse_definition
-from features.pipelines.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, TERMINAL_RUN_STATES, RunKind, RunState
+from features.pipelines.states import TERMINAL_RUN_STATES, RunKind, RunState
 from features.pipelines.tables import Pipeline, Run, Schedule
+from flows.reasons import note_reason
+from flows.rows import enter, forget, lock
+from flows.states import CLAIMABLE_STATES
+from flows.tables import Flow
 from jobs.errors import ConflictError, NotFoundError
-from jobs.graphs.reasons import note_reason
-from jobs.graphs.rows import enter, lock
 from jobs.ids import new_id
 from jobs.pagination import Page, read_page
 from jobs.states import EventType
 from jobs.tables.base import one_of
 
 log = logging.getLogger(__name__)
+
+_FLOW, _RUN = cast("Table", Flow.__table__), cast("Table", Run.__table__)  # each without the other
+
+RECIPE = "run"
+"""The value of `flow.recipe`."""
 
 _STARTED_AT_ONCE = 100
 _INSERTED_AT_ONCE = 1000  # rows per statement, whose number of parameters has 16 bits
@@ -55,36 +62,52 @@ def insert_run(session: Session, new: NewRun) -> Run | None:
 def insert_runs(session: Session, new: Sequence[NewRun]) -> list[Run]:
     """Insert runs, except those that their schedules already have; return the inserted ones, in any order."""
     ids = sorted(new_id("run") for _ in new)  # lists order runs of the same time by id
-    rows = [_row(each, run_id=run_id) for each, run_id in zip(new, ids, strict=True)]
+    rows = [_rows(each, run_id=run_id) for each, run_id in zip(new, ids, strict=True)]
     runs: list[Run] = []
     for start in range(0, len(rows), _INSERTED_AT_ONCE):
-        some = insert(Run).values(rows[start : start + _INSERTED_AT_ONCE])
-        runs += session.scalars(some.on_conflict_do_nothing(constraint="run_once_key").returning(Run)).all()
+        runs += _insert(session, rows[start : start + _INSERTED_AT_ONCE])
     for run in runs:
         if run.state == RunState.SKIPPED:
             events.tell(session, run, EventType.RUN_SKIPPED)
     return runs
 
 
-def _row(new: NewRun, *, run_id: str) -> dict[str, Any]:
+def _insert(session: Session, rows: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Sequence[Run]:
+    """Insert the rows of both tables, except runs that their schedules have; return the inserted ones."""
+    session.execute(insert(_FLOW).values([flow for flow, _ in rows]))
+    some = insert(_RUN).values([run for _, run in rows])
+    once = some.on_conflict_do_nothing(constraint="run_once_key").returning(_RUN.c.id)
+    inserted = session.scalars(once).all()
+    forget(session, {run["id"] for _, run in rows} - set(inserted))
+    return session.scalars(select(Run).where(Run.id.in_(inserted))).all()
+
+
+def _rows(new: NewRun, *, run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of a run: of its flow, and its own."""
     planned, pipeline = new.planned, new.pipeline
     is_skipped = planned.skipped is not None
-    return {
+    flow = {
         "id": run_id,
         "tenant_id": pipeline.tenant_id,
+        "recipe": RECIPE,
+        "state": (RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
+        "reason": planned.skipped,
+        "lane": pipeline.id,
+        "api_key_id": new.api_key_id or pipeline.api_key_id,
+        "idempotency_key": new.idempotency_key,
+        "ended_at": func.now() if is_skipped else None,
+    }
+    run = {
+        "id": run_id,
         "pipeline_id": pipeline.id,
         "schedule_id": new.schedule_id,
         "kind": new.kind.value,
         "scheduled_for": planned.scheduled_for,
         "interval_start": planned.interval_start,
         "interval_end": planned.scheduled_for,
-        "state": (RunState.SKIPPED if is_skipped else RunState.QUEUED).value,
-        "reason": planned.skipped,
         "num_missed": planned.num_missed,
-        "api_key_id": new.api_key_id or pipeline.api_key_id,
-        "idempotency_key": new.idempotency_key,
-        "ended_at": func.now() if is_skipped else None,
     }
+    return flow, run
 
 
 def get_run(session: Session, tenant_id: str, run_id: str) -> Run:
@@ -118,7 +141,7 @@ def list_runs(
 
 def underway(session: Session, schedule_ids: Collection[str]) -> dict[str, Underway]:
     """Count the runs of schedules that have not ended."""
-    are_open = Run.schedule_id.in_(schedule_ids), Run.state.in_(OPEN_RUN_STATES)
+    are_open = Run.schedule_id.in_(schedule_ids), Run.ended_at.is_(None)
     counted = select(Run.schedule_id, Run.state, func.count()).where(*are_open).group_by(Run.schedule_id, Run.state)
     counts: dict[str | None, Counter[bool]] = {schedule_id: Counter() for schedule_id in schedule_ids}
     for schedule_id, state, number in session.execute(counted):
@@ -259,7 +282,7 @@ def _not_found(run_id: str) -> NotFoundError:
 
 def _is_under_way(session: Session, pipeline_id: str) -> bool:
     mine = Run.pipeline_id == pipeline_id
-    return session.scalar(select(Run.id).where(mine, Run.state.in_(RUN_UNDER_WAY_STATES))) is not None
+    return session.scalar(select(Run.id).where(mine, Run.state.in_(CLAIMABLE_STATES))) is not None
 
 
 def _count(session: Session, schedule_id: str, *, has_failed: bool) -> None:
@@ -280,10 +303,10 @@ _COUNT_FAILURE = text("""
 
 _TO_START = text(f"""
     SELECT DISTINCT ON (run.pipeline_id) run.id, run.pipeline_id
-    FROM run JOIN tenant ON tenant.id = run.tenant_id
-    WHERE run.state = 'queued' AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
-        SELECT FROM run AS other
-        WHERE other.pipeline_id = run.pipeline_id AND {one_of("other.state", RUN_UNDER_WAY_STATES)}
-    )
+    FROM flow JOIN run ON run.id = flow.id JOIN tenant ON tenant.id = flow.tenant_id
+    WHERE flow.recipe = '{RECIPE}' AND flow.ended_at IS NULL AND flow.state = 'queued'
+        AND tenant.deleted_at IS NULL AND tenant.disabled_at IS NULL AND NOT EXISTS (
+            SELECT FROM flow AS other WHERE other.lane = flow.lane AND {one_of("other.state", CLAIMABLE_STATES)}
+        )
     ORDER BY run.pipeline_id, run.scheduled_for, run.id LIMIT :limit
 """)

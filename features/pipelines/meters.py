@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from features.pipelines.states import OPEN_RUN_STATES
 from jobs.hooks import QueueCount
-from jobs.tables.base import one_of
 from jobs.telemetry.meters import Sample, gauge
 
 RUNS = gauge("runs", "Runs of pipelines that have not ended.", "state")
@@ -30,9 +29,9 @@ def _failing_schedules(num_failing: int) -> Iterator[Sample]:
 
 OPEN_RUNS = QueueCount(
     name="runs",
-    query=f"""
-        SELECT coalesce(jsonb_object_agg(state, num), '{{}}') FROM (
-            SELECT state, count(*) AS num FROM run WHERE {one_of("state", OPEN_RUN_STATES)} GROUP BY state
+    query="""
+        SELECT coalesce(jsonb_object_agg(state, num), '{}') FROM (
+            SELECT state, count(*) AS num FROM flow WHERE recipe = 'run' AND ended_at IS NULL GROUP BY state
         ) AS open_runs
     """,
     samples=_runs,

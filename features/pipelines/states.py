@@ -62,6 +62,4 @@ RUN_MOVES: dict[RunState, frozenset[RunState]] = {
 
 TERMINAL_RUN_STATES = frozenset({_R.SUCCEEDED, _R.FAILED, _R.SKIPPED, _R.CANCELLED})
 
-# In the order in which queries and partial indexes name them.
 OPEN_RUN_STATES = tuple(state for state in RunState if state not in TERMINAL_RUN_STATES)
-RUN_UNDER_WAY_STATES = tuple(state for state in OPEN_RUN_STATES if state is not _R.QUEUED)

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from features.pipelines.external.store import Found
 from features.pipelines.spec import Definition, Step
 from features.pipelines.tables import DatasetFile, Run, RunStep
+from flows import nodes
 from jobs import files
 from jobs.accounts import prices
 from jobs.accounts.money import from_currency, in_currency
@@ -70,15 +71,12 @@ class Left:
 
 def steps_of(session: Session, run_id: str) -> list[RunStep]:
     """Return the steps that have begun, in order."""
-    return steps_of_each(session, [run_id])[run_id]
+    return nodes.nodes_of(session, RunStep, run_id)
 
 
 def steps_of_each(session: Session, run_ids: Collection[str]) -> dict[str, list[RunStep]]:
     """Return the steps of several runs by run id, in one query."""
-    steps: dict[str, list[RunStep]] = {run_id: [] for run_id in run_ids}
-    for step in session.scalars(select(RunStep).where(RunStep.run_id.in_(run_ids)).order_by(RunStep.step_no)):
-        steps[step.run_id].append(step)
-    return steps
+    return nodes.nodes_of_each(session, RunStep, run_ids)
 
 
 def begin_step(
@@ -104,16 +102,16 @@ def begin_step(
         batch = _submit(session, run, step, prepared.lines, left=left, settings=settings, trace_context=trace_context)
     rows = files.create_file(session, run.tenant_id, prepared.rows)
     begun = RunStep(
-        run_id=run.id,
-        step_no=step_no,
+        flow_id=run.id,
+        number=step_no,
         name=step.name,
-        rows_file_id=rows.id,
         batch_id=None if batch is None else batch.id,
+        num_lines=prepared.num_rows - prepared.num_failed,
+        rows_file_id=rows.id,
         num_rows=prepared.num_rows,
         num_failed=prepared.num_failed,
         row_schema=prepared.row_schema,
         cpu_seconds=prepared.cpu_seconds,
-        prepared_at=session.scalar(select(func.now())),
     )
     session.add(begun)
     _take(session, run, step.name, prepared.taken)
@@ -149,11 +147,12 @@ def _submit(
     return made_inputs.submit(session, tenant, submission, lines, settings, key_id=run.api_key_id).batch
 
 
-def finish_step(session: Session, step: RunStep, *, published: list[dict[str, Any]] | None, num_failed: int) -> None:
+def finish_step(
+    session: Session, run: Run, step: RunStep, *, published: list[dict[str, Any]] | None, num_failed: int
+) -> None:
     """Record that a step is done, with its published files."""
     step.published, step.num_failed = published, num_failed
-    step.done_at = session.scalar(select(func.now()))
-    session.flush()
+    nodes.note_ended(session, run, step)
 
 
 def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[str]) -> None:
@@ -165,7 +164,7 @@ def reset_unfinished(session: Session, run_id: str, *, fails_on_error: Iterable[
             batch.state == BatchState.COMPLETED and not (batch.num_failed and step.name in failing)
         )
         if step.done_at is None and not (is_good and not (step.num_failed and step.name in failing)):
-            session.execute(delete(RunStep).where(RunStep.run_id == run_id, RunStep.step_no == step.step_no))
+            session.delete(step)
 
 
 def require_model(session: Session, name: str) -> None:

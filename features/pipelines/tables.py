@@ -5,12 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, func, text
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    UniqueConstraint,
+    func,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
-from features.pipelines.states import OPEN_RUN_STATES, RUN_UNDER_WAY_STATES, CatchUp, Overlap, RunKind, RunState
+from features.pipelines.states import CatchUp, Overlap, RunKind
+from flows.tables import Flow, FlowNode
 from jobs.tables.base import Base, created_at, one_of
-from jobs.tables.courses import GraphRow
 
 
 class Pipeline(Base):
@@ -74,66 +84,48 @@ class Schedule(Base):
     late_after_seconds: Mapped[int | None] = mapped_column(Integer)  # after `scheduled_for`; null: runs are never late
 
 
-class Run(GraphRow):
-    """One run of a pipeline."""
+class Run(Flow):
+    """One run of a pipeline; its lane is the pipeline, or files new since the last success would be taken twice."""
 
     __tablename__ = "run"
     __table_args__ = (
         UniqueConstraint("schedule_id", "scheduled_for", "kind", name="run_once_key"),
-        UniqueConstraint("tenant_id", "idempotency_key"),
-        Index(None, "tenant_id", "created_at", "id"),
-        Index(None, "pipeline_id", "created_at", "id"),
-        Index(
-            "run_open_idx",
-            "pipeline_id", "scheduled_for", "id",
-            postgresql_where=text(one_of("state", OPEN_RUN_STATES)),
-        ),
-        # One at a time: otherwise files that are new since the last success would be taken twice.
-        Index(
-            "run_under_way_idx",
-            "pipeline_id",
-            unique=True,
-            postgresql_where=text(one_of("state", RUN_UNDER_WAY_STATES)),
-        ),
-        Index("run_ended_idx", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
-        CheckConstraint(one_of("state", RunState), name="state"),
+        Index(None, "pipeline_id", "id"),
         CheckConstraint(one_of("kind", RunKind), name="kind"),
         {"postgresql_with": {"fillfactor": "70"}},
-    )  # fmt: skip
+    )
+    __mapper_args__ = {"polymorphic_identity": "run"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
+    id: Mapped[str] = mapped_column(ForeignKey("flow.id", ondelete="CASCADE"), primary_key=True)
     pipeline_id: Mapped[str] = mapped_column(ForeignKey("pipeline.id"))
     schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedule.id"))
     kind: Mapped[str]
     scheduled_for: Mapped[datetime]
     interval_start: Mapped[datetime]
     interval_end: Mapped[datetime]
-    state: Mapped[str] = mapped_column(server_default=RunState.QUEUED.value)
     num_missed: Mapped[int] = mapped_column(Integer, server_default="1")  # runs that a skipped one represents
     # The pipeline's definition when it began; null if it has not begun.
     definition: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    api_key_id: Mapped[str | None]  # the key whose budgets its batches are charged to
-    idempotency_key: Mapped[str | None]
     started_at: Mapped[datetime | None]
     late_at: Mapped[datetime | None]  # when it was reported as late
     error_code: Mapped[str | None]  # of its error, if that has one
 
 
-class RunStep(Base):
-    """One step of a run and its progress; each column is written once, by the transaction of its effect."""
+class RunStep(FlowNode):
+    """A step of a run that has begun, with its rows; each column is written once, by the transaction of its effect."""
 
     __tablename__ = "run_step"
-    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
+    __table_args__ = (
+        ForeignKeyConstraint(["flow_id", "number"], ["flow_node.flow_id", "flow_node.number"], ondelete="CASCADE"),
+    )
+    __mapper_args__ = {"polymorphic_identity": "run"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
-    step_no: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    name: Mapped[str]
+    flow_id: Mapped[str] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     rows_file_id: Mapped[str | None] = mapped_column(ForeignKey("file.id"))  # its rows, as read
-    batch_id: Mapped[str | None] = mapped_column(ForeignKey("batch.id"))  # null if none of its rows became a line
     num_rows: Mapped[int] = mapped_column(server_default="0")
     num_failed: Mapped[int] = mapped_column(server_default="0")  # rows without an answer
-    prepared_at: Mapped[datetime | None]  # its rows and its batch are recorded
     published: Mapped[list[dict[str, Any]] | None]  # the files of its output, once published
-    done_at: Mapped[datetime | None]
     row_schema: Mapped[bytes | None]  # Arrow schema of its rows, if a Parquet output needs their types
     cpu_seconds: Mapped[float] = mapped_column(server_default="0")  # for rendering its prompt
 

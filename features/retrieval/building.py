@@ -19,11 +19,11 @@ from features.retrieval.segments import NewSegment, custom_id, embedding_lines, 
 from features.retrieval.stages import IndexStage
 from features.retrieval.standing import Standing
 from features.retrieval.tables import IndexSegment
+from flows.reasons import storable
 from jobs import files
 from jobs.batches.ordered_results import OrderedResults
 from jobs.counted import counted
 from jobs.errors import InputError
-from jobs.graphs.reasons import storable
 from jobs.storage import Storage
 
 MAX_FAILURES = 100
@@ -69,7 +69,7 @@ class Building:
 
     def keep_documents(self) -> str:
         """Write the current documents as an object that no row names yet; return its key."""
-        key = new_key(self._standing.index.tenant_id)
+        key = new_key(self._standing.flow.tenant_id)
         self._storage.put(key, encoded(self._documents()))
         return key
 
@@ -79,7 +79,7 @@ class Building:
 
     def progress(self) -> Iterator[DocumentProgress]:
         """Yield each document with the result of reading it."""
-        index = self._standing.index
+        index = self._standing.flow
         assert index.documents_key is not None, "its first stage has begun"
         stage_files = [(DocumentStage.READ, self._files_of(IndexStage.READ))]
         for one in Progress(self._storage, index.documents_key, stage_files, num_groups=0).documents():
@@ -90,7 +90,7 @@ class Building:
 
     def new_segments(self) -> Iterator[NewSegment]:
         """Yield the segments to make of the read documents."""
-        return new_segments(self.progress(), self._standing.index)
+        return new_segments(self.progress(), self._standing.flow)
 
     def cut_segments(self) -> CutSegments:
         """Return the results for all documents. Raises IndexFailedError if workers of two releases cut them."""
@@ -136,7 +136,7 @@ class Building:
         first = self.embedded(IndexStage.EMBED) if stage is IndexStage.EMBED_AGAIN else None
         for segment in self.segments():
             if segment.num_passages:
-                for line in embedding_lines(self._storage, self._standing.index, segment, first):
+                for line in embedding_lines(self._storage, self._standing.flow, segment, first):
                     self._work.check()
                     yield line
 
@@ -159,7 +159,7 @@ class Building:
         while True:
             with self._work.reading() as session:
                 rows = documents.iter_documents(
-                    session, self._standing.index.collection_id, after=after, limit=_ROWS_A_LOOK
+                    session, self._standing.flow.collection_id, after=after, limit=_ROWS_A_LOOK
                 )
             if not rows:
                 return
@@ -171,7 +171,7 @@ class Building:
         return [OrderedResults(self._storage, key) for key in (stage_files.output_key, stage_files.errors_key)]
 
     def _files_of(self, stage: IndexStage) -> StageFiles:
-        batch = self._standing.batch_of(stage)
+        batch = self._standing.of_stage(stage)
         if batch is None:
             return StageFiles()
         return StageFiles(output_key=self._key_of(batch.output_file_id), errors_key=self._key_of(batch.error_file_id))
@@ -181,7 +181,7 @@ class Building:
         if file_id is None:
             return None
         with self._work.reading() as session:
-            file = files.find_kept(session, self._standing.index.tenant_id, file_id)
+            file = files.find_kept(session, self._standing.flow.tenant_id, file_id)
         if file is None:
             raise IndexFailedError(f"the file {file_id!r} was deleted while the index needed it; build the index again")
         return file.object_key

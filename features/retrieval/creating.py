@@ -24,12 +24,13 @@ from features.retrieval.passage_limits import (
     room_in,
 )
 from features.retrieval.settings import RetrievalSettings
+from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex
+from flows.repeated_calls import find_earlier
 from jobs import served_models
 from jobs.accounts.limits import check_priority
 from jobs.batches.submission import check_metadata
 from jobs.call_limits import parse_window
-from jobs.courses.repeated_calls import find_earlier
 from jobs.database import advisory_lock
 from jobs.errors import InputError, LimitError
 from jobs.ids import new_id
@@ -79,7 +80,7 @@ def create_index(
     Raises InputError, ForbiddenError, NotFoundError, LimitError, or ConflictError if the key was used for another
     request, or it is not known yet how the model makes its vectors.
     """
-    earlier = find_earlier(session, PassageIndex, tenant.id, request, kind="index")
+    earlier = find_earlier(session, PassageIndex, tenant.id, request, name="index")
     if earlier is not None:
         return earlier
     check_metadata(request.metadata)
@@ -95,6 +96,7 @@ def create_index(
     index = PassageIndex(
         id=new_id("index"),
         tenant_id=tenant.id,
+        state=IndexState.IN_PROGRESS.value,
         collection_id=collection.id,
         name=request.name,
         max_tokens=limits.max_tokens,
@@ -166,7 +168,11 @@ def _signature(model: Model, request: CreateIndex) -> EmbeddingSignature:
 
 def _check_room(session: Session, tenant_id: str, settings: RetrievalSettings) -> None:
     advisory_lock(session, f"indexes {tenant_id}")
-    mine = select(func.count()).where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
+    mine = (
+        select(func.count())
+        .select_from(PassageIndex)
+        .where(PassageIndex.tenant_id == tenant_id, PassageIndex.deleted_at.is_(None))
+    )
     if (session.scalar(mine) or 0) >= settings.tenant_indexes:
         raise LimitError(
             f"You have {settings.tenant_indexes:,} indexes, which is the maximum. Delete one.",

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 
 from features.retrieval.states import TERMINAL_INDEX_STATES, IndexState
 from features.retrieval.tables import PassageIndex
+from flows.rows import enter, lock
 from jobs import deletions
 from jobs.deletions import Deleted
 from jobs.errors import NotFoundError
-from jobs.graphs.rows import enter, lock
 from jobs.pagination import Page, read_page
 
 log = logging.getLogger(__name__)
@@ -81,4 +81,4 @@ def counts_of(index: PassageIndex) -> dict[str, Any]:
 def stored_bytes(session: Session, tenant_id: str) -> int:
     """Return the bytes of a tenant's indexes."""
     is_kept = (PassageIndex.tenant_id == tenant_id) & PassageIndex.deleted_at.is_(None)
-    return int(session.scalar(select(func.sum(PassageIndex.size_bytes)).where(is_kept)) or 0)
+    return int(session.scalar(select(func.sum(PassageIndex.size_bytes)).select_from(PassageIndex).where(is_kept)) or 0)

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.retrieval import stages
 from features.retrieval.objects import named_key, vectors_key
 from features.retrieval.states import TERMINAL_INDEX_STATES
-from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
+from features.retrieval.tables import IndexSegment, PassageIndex
+from flows import rows
+from flows.nodes import batches_of
 from jobs import deletions, files
 from jobs.batches.deletion import delete_batch
-from jobs.courses.stages import batches_of
 from jobs.database import transaction
 from jobs.purges import SWEEP_AGAIN, Purge
 from jobs.retention.backups import are_objects_held
@@ -118,8 +119,7 @@ def _purge(maker: sessionmaker[Session], storage: Storage, index_id: str) -> boo
         return False
     with transaction(maker) as session:
         session.execute(delete(IndexSegment).where(IndexSegment.index_id == index_id))
-        session.execute(delete(PassageIndexStage).where(PassageIndexStage.passage_index_id == index_id))
-        session.execute(delete(PassageIndex).where(PassageIndex.id == index_id))
+        rows.forget(session, [index_id])
     return True
 
 
@@ -144,12 +144,7 @@ def _delete_batches(session: Session, index_id: str) -> bool:
     return True
 
 
-_DELETE_OF_DELETED_TENANTS = (
-    update(PassageIndex)
-    .where(
-        PassageIndex.deleted_at.is_(None),
-        PassageIndex.tenant_id.in_(select(Tenant.id).where(Tenant.deleted_at.is_not(None))),
-    )
-    .values(deleted_at=func.now())
-    .execution_options(synchronize_session=False)
-)
+_DELETE_OF_DELETED_TENANTS = text("""
+    UPDATE passage_index SET deleted_at = now() FROM flow JOIN tenant ON tenant.id = flow.tenant_id
+    WHERE flow.id = passage_index.id AND passage_index.deleted_at IS NULL AND tenant.deleted_at IS NOT NULL
+""")

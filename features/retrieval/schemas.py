@@ -15,7 +15,7 @@ from features.retrieval.lifecycle import counts_of
 from features.retrieval.searching import DroppedPassage, Found, FoundPassage
 from features.retrieval.stages import STAGES, IndexStage
 from features.retrieval.states import IndexState
-from features.retrieval.tables import PassageIndex, PassageIndexStage
+from features.retrieval.tables import IndexNode, PassageIndex
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.states import Priority
@@ -98,7 +98,7 @@ class IndexObject(ListedObject):
     def of(
         cls,
         index: PassageIndex,
-        stages: Sequence[PassageIndexStage],
+        stages: Sequence[IndexNode],
         batches: Mapping[str, Batch],
         *,
         currency: str,

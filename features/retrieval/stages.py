@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from sqlalchemy.orm import Session
 
-from features.retrieval.tables import PassageIndex, PassageIndexStage
-from jobs.courses import stages as course_stages
+from features.retrieval.tables import IndexNode, PassageIndex
+from flows import nodes
 from jobs.files import NewFile
 from jobs.lines.document_bodies import CUT_ENDPOINT, READ_ENDPOINT
 from jobs.lines.embedding_bodies import EMBEDDING_ENDPOINT
@@ -37,14 +37,14 @@ def stages_for(index: PassageIndex) -> Sequence[IndexStage]:
     return STAGES if index.embedding_model is not None else STAGES[: STAGES.index(IndexStage.EMBED)]
 
 
-def stages_of(session: Session, index_id: str) -> list[PassageIndexStage]:
+def stages_of(session: Session, index_id: str) -> list[IndexNode]:
     """Return the stages that have begun, in order."""
-    return stages_of_each(session, [index_id])[index_id]
+    return nodes.nodes_of(session, IndexNode, index_id)
 
 
-def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[PassageIndexStage]]:
+def stages_of_each(session: Session, index_ids: Collection[str]) -> dict[str, list[IndexNode]]:
     """Return the stages that have begun of several indexes, by index id, in one query."""
-    return course_stages.stages_of_each(session, PassageIndexStage, PassageIndexStage.passage_index_id, index_ids)
+    return nodes.nodes_of_each(session, IndexNode, index_ids)
 
 
 def begin(
@@ -56,12 +56,12 @@ def begin(
     num_lines: int,
     settings: Settings,
 ) -> None:
-    """Record that a stage has begun and create its batch: `jobs.courses.stages.begin`."""
-    new_batch = course_stages.StageBatch(
-        stage=stage.value,
+    """Record that a stage has begun and create its batch: `flows.nodes.begin`."""
+    new_batch = nodes.NodeBatch(
+        name=stage.value,
         endpoint=_ENDPOINTS.get(stage, EMBEDDING_ENDPOINT),
         metadata={"index_id": index.id},
         outputs_last_seconds=_OUTPUTS_LAST,
     )
-    row = PassageIndexStage(passage_index_id=index.id, number=STAGES.index(stage), num_lines=num_lines)
-    course_stages.begin(session, index, row, lines=lines, wanted=new_batch, settings=settings)
+    node = IndexNode(flow_id=index.id, number=STAGES.index(stage), name=stage.value, num_lines=num_lines)
+    nodes.begin(session, index, node, lines=lines, wanted=new_batch, settings=settings)

@@ -30,5 +30,3 @@ INDEX_MOVES: dict[IndexState, frozenset[IndexState]] = {
 }
 
 TERMINAL_INDEX_STATES = frozenset(state for state in IndexState if not state.following)
-OPEN_INDEX_STATES = tuple(state for state in IndexState if state not in TERMINAL_INDEX_STATES)
-"""In the order in which queries and partial indexes name them."""

@@ -1,34 +1,31 @@
-"""Indexes of passages of collections, built as a course of batches."""
+"""Indexes of passages of collections, built by a flow of batches."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from features.retrieval.states import OPEN_INDEX_STATES, IndexState
+from flows.tables import Flow, FlowNode, RequestColumns
 from jobs.states import AskedPriority
 from jobs.tables.base import Base, one_of
-from jobs.tables.courses import CourseRow, StageColumns
 
 
-class PassageIndex(CourseRow):
+class PassageIndex(RequestColumns, Flow):
     """Makes the passages of a collection's documents searchable; see `features.retrieval`."""
 
     __tablename__ = "passage_index"
     __table_args__ = (
-        UniqueConstraint("tenant_id", "idempotency_key"),
-        Index(None, "tenant_id", "created_at", "id"),
         Index(None, "collection_id"),
-        Index("passage_index_open_idx", "tenant_id", postgresql_where=text(one_of("state", OPEN_INDEX_STATES))),
         Index("passage_index_purge_idx", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
-        CheckConstraint(one_of("state", IndexState), name="state"),
         CheckConstraint(one_of("priority", AskedPriority), name="priority"),
         {"postgresql_with": {"fillfactor": "70"}},
     )
+    __mapper_args__ = {"polymorphic_identity": "index"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
+    id: Mapped[str] = mapped_column(ForeignKey("flow.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str | None]
     # Settings:
     max_tokens: Mapped[int] = mapped_column(Integer)  # of a passage
@@ -52,13 +49,10 @@ class PassageIndex(CourseRow):
     tokenizer_sha256: Mapped[str | None]
 
 
-class PassageIndexStage(StageColumns, Base):
-    """A stage of an index that has begun; each column is written once, by the transaction that did the work."""
+class IndexNode(FlowNode):
+    """A stage of an index that has begun."""
 
-    __tablename__ = "passage_index_stage"
-    __table_args__ = (Index(None, "batch_id", postgresql_where=text("batch_id IS NOT NULL")),)
-
-    passage_index_id: Mapped[str] = mapped_column(ForeignKey("passage_index.id"), primary_key=True)
+    __mapper_args__ = {"polymorphic_identity": "index"}  # noqa: RUF012 - SQLAlchemy's own protocol
 
 
 class IndexSegment(Base):

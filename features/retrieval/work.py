@@ -1,22 +1,11 @@
-"""Work of control workers on due indexes, with fair share between tenants."""
+"""The recipe of indexes, with the resources of a control worker."""
 
 from __future__ import annotations
 
-from features.retrieval import claims
-from features.retrieval.advancing import Indexes
-from workers.control_work import ControlParts, ControlWork
-from workers.turns.tenant_turns import CONNECTIONS, TenantTurns
+from features.retrieval.recipe import IndexRecipe
+from workers.control_work import ControlParts
 
 
-def _turns(parts: ControlParts) -> TenantTurns:
-    indexes = Indexes(
-        parts.sessions,
-        parts.storage,
-        parts.settings,
-        hold_sessions=parts.hold_sessions,
-        is_stopping=parts.is_stopping,
-    )
-    return TenantTurns.of("index", parts, find=claims.due_indexes, advance=indexes.advance)
-
-
-WORK = ControlWork(connections=CONNECTIONS, make=_turns)
+def make_recipe(parts: ControlParts) -> IndexRecipe:
+    """Return the recipe, for `Feature.recipes`."""
+    return IndexRecipe(parts.storage, parts.settings)

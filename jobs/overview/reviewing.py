@@ -41,12 +41,12 @@ def _open(rows: Sequence[Any]) -> OpenReviews:
 _OPEN = OwnedQuery(
     """
     SELECT owner.id AS owner_id, sum(num) AS num_open, min(ended_at) AS oldest_at,
-        (array_agg(extraction.id ORDER BY ended_at))[1] AS extraction_id
-    FROM {owners} JOIN extraction ON {is_theirs} CROSS JOIN LATERAL (
-        SELECT count(*) AS num FROM review WHERE review.extraction_id = extraction.id AND decided_at IS NULL
+        (array_agg(flow.id ORDER BY ended_at))[1] AS extraction_id
+    FROM {owners} JOIN flow ON {is_theirs} CROSS JOIN LATERAL (
+        SELECT count(*) AS num FROM review WHERE review.extraction_id = flow.id AND decided_at IS NULL
     ) AS open
-    WHERE extraction.state = 'completed' AND num > 0
+    WHERE flow.recipe = 'extraction' AND flow.state = 'completed' AND num > 0
     GROUP BY owner.id
     """,
-    table="extraction",
+    table="flow",
 )

@@ -60,7 +60,7 @@ _NEXT_RUNS = OwnedQuery(
     ) AS schedule
     JOIN pipeline ON pipeline.id = schedule.pipeline_id
     LEFT JOIN LATERAL (
-        SELECT id, state, reason, created_at FROM run
+        SELECT id, state, reason, created_at FROM flow JOIN run USING (id)
         WHERE run.schedule_id = schedule.id ORDER BY scheduled_for DESC LIMIT 1
     ) AS last ON TRUE
     ORDER BY {_ORDER}

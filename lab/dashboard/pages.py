@@ -187,9 +187,13 @@ _IDS = text("""
         (SELECT id FROM batch ORDER BY created_at DESC OFFSET (SELECT count(*) / 2 FROM batch) LIMIT 1) AS middle,
         (SELECT id FROM batch WHERE tenant_id = tenant.id AND state = 'in_progress' ORDER BY id LIMIT 1) AS own,
         (SELECT id FROM schedule WHERE tenant_id = tenant.id ORDER BY id LIMIT 1) AS schedule,
-        (SELECT id FROM run WHERE tenant_id = tenant.id ORDER BY id LIMIT 1) AS run,
-        (SELECT id FROM extraction WHERE tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1) AS extraction,
+        (SELECT id FROM flow WHERE recipe = 'run' AND tenant_id = tenant.id ORDER BY id LIMIT 1) AS run,
+        (
+            SELECT id FROM flow WHERE recipe = 'extraction' AND tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1
+        ) AS extraction,
         (SELECT min(extraction_id) FROM review WHERE tenant_id = tenant.id) AS reviewed,
-        (SELECT id FROM passage_index WHERE tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1) AS index
+        (
+            SELECT id FROM flow WHERE recipe = 'index' AND tenant_id = tenant.id ORDER BY created_at DESC LIMIT 1
+        ) AS index
     FROM tenant WHERE name = 'team 0'
 """)

@@ -129,54 +129,79 @@ SCHEDULES = """
     FROM pipeline
 """
 RUNS = """
-    INSERT INTO run (id, tenant_id, pipeline_id, schedule_id, kind, scheduled_for, interval_start, interval_end, state,
-        definition, created_at, started_at, ended_at)
-    SELECT 'run_' || pipeline.id || '_' || number, pipeline.tenant_id, pipeline.id, schedule.id, 'cron', day, day, day,
-        CASE WHEN number % 10 = 1 THEN 'failed' ELSE 'succeeded' END, pipeline.definition, day, day, day
-    FROM pipeline JOIN schedule ON schedule.pipeline_id = pipeline.id
-    CROSS JOIN generate_series(0, :runs - 1) AS number
-    CROSS JOIN LATERAL (SELECT now() - interval '1 day' * number AS day) AS of_day
+    WITH new AS (
+        SELECT 'run_' || pipeline.id || '_' || number AS id, pipeline.tenant_id, pipeline.id AS pipeline_id,
+            schedule.id AS schedule_id, number, day, pipeline.definition
+        FROM pipeline JOIN schedule ON schedule.pipeline_id = pipeline.id
+        CROSS JOIN generate_series(0, :runs - 1) AS number
+        CROSS JOIN LATERAL (SELECT now() - interval '1 day' * number AS day) AS of_day
+    ), flows AS (
+        INSERT INTO flow (id, tenant_id, recipe, state, lane, created_at, ended_at)
+        SELECT id, tenant_id, 'run', CASE WHEN number % 10 = 1 THEN 'failed' ELSE 'succeeded' END, pipeline_id, day, day
+        FROM new
+    )
+    INSERT INTO run (id, pipeline_id, schedule_id, kind, scheduled_for, interval_start, interval_end, definition,
+        started_at)
+    SELECT id, pipeline_id, schedule_id, 'cron', day, day, day, definition, day FROM new
 """
 RUN_STEPS = """
-    INSERT INTO run_step (run_id, step_no, name, batch_id, num_rows, prepared_at, done_at)
-    SELECT run.id, 0, 'ask', latest.id, 100, run.started_at, run.ended_at
-    FROM run JOIN LATERAL (SELECT id FROM made WHERE made.tenant_id = run.tenant_id LIMIT 1) AS latest ON TRUE
+    WITH steps AS (
+        INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, begun_at, done_at)
+        SELECT flow.id, 0, recipe, 'ask', latest.id, 100, flow.created_at, flow.ended_at
+        FROM flow JOIN LATERAL (SELECT id FROM made WHERE made.tenant_id = flow.tenant_id LIMIT 1) AS latest ON TRUE
+        WHERE recipe = 'run' RETURNING flow_id, number
+    )
+    INSERT INTO run_step (flow_id, number, num_rows) SELECT flow_id, number, 100 FROM steps
 """
 COLLECTIONS = """
     INSERT INTO collection (id, tenant_id, name)
     SELECT 'coll_' || tenant_id, tenant_id, 'papers' FROM unnest(CAST(:tenants AS text[])) AS tenant_id
 """
 EXTRACTIONS = """
-    INSERT INTO extraction (id, tenant_id, collection_id, model, plan, again, parquet, priority, completion_window,
-        fingerprint, state, created_at, expires_at, ended_at, num_documents, num_done, num_to_review)
-    SELECT 'extr_' || tenant_id || '_' || number, tenant_id, id, :model, CAST(:plan AS jsonb), FALSE, FALSE,
-        'normal', '24h', '', CASE WHEN number > 2 THEN 'completed' ELSE 'in_progress' END,
-        now() - interval '1 hour' * number, now() + interval '1 day',
-        CASE WHEN number > 2 THEN now() - interval '1 minute' * number END, 100, 90, 25
-    FROM collection CROSS JOIN generate_series(1, :extractions) AS number
+    WITH new AS (
+        SELECT 'extr_' || tenant_id || '_' || number AS id, tenant_id, id AS collection_id, number
+        FROM collection CROSS JOIN generate_series(1, :extractions) AS number
+    ), flows AS (
+        INSERT INTO flow (id, tenant_id, recipe, state, fingerprint, created_at, ended_at)
+        SELECT id, tenant_id, 'extraction', CASE WHEN number > 2 THEN 'completed' ELSE 'in_progress' END, '',
+            now() - interval '1 hour' * number, CASE WHEN number > 2 THEN now() - interval '1 minute' * number END
+        FROM new
+    )
+    INSERT INTO extraction (id, collection_id, model, plan, again, parquet, priority, completion_window, expires_at,
+        num_documents, num_done, num_to_review)
+    SELECT id, collection_id, :model, CAST(:plan AS jsonb), FALSE, FALSE, 'normal', '24h', now() + interval '1 day',
+        100, 90, 25
+    FROM new
 """
 STAGES = """
-    INSERT INTO extraction_stage (extraction_id, number, name, batch_id, num_lines, done_at)
-    SELECT extraction.id, number, (ARRAY['read', 'ask', 'ground'])[number + 1], made.id, 100, extraction.ended_at
-    FROM (SELECT id, tenant_id, ended_at, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
-        FROM extraction) AS extraction
+    INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, done_at)
+    SELECT flow.id, number, recipe, (ARRAY['read', 'ask', 'ground'])[number + 1], made.id, 100, flow.ended_at
+    FROM (SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
+        FROM flow WHERE recipe = 'extraction') AS flow
     CROSS JOIN generate_series(0, 2) AS number
     JOIN (SELECT id, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY n) AS place FROM made) AS made
-        ON made.tenant_id = extraction.tenant_id AND made.place = extraction.place * 3 + number
+        ON made.tenant_id = flow.tenant_id AND made.place = flow.place * 3 + number
 """
 INDEXES = """
-    INSERT INTO passage_index (id, tenant_id, collection_id, name, max_tokens, overlap_tokens, language, priority,
-        completion_window, fingerprint, state, created_at, expires_at, ended_at, num_documents, num_indexed)
-    SELECT 'index_' || tenant_id || '_' || number, tenant_id, id, 'papers ' || number, 256, 32, 'simple', 'normal',
-        '24h', '', CASE WHEN number > 2 THEN 'completed' ELSE 'in_progress' END, now() - interval '1 hour' * number,
-        now() + interval '1 day', CASE WHEN number > 2 THEN now() - interval '1 minute' * number END, 100, 90
-    FROM collection CROSS JOIN generate_series(1, :indexes) AS number
+    WITH new AS (
+        SELECT 'index_' || tenant_id || '_' || number AS id, tenant_id, id AS collection_id, number
+        FROM collection CROSS JOIN generate_series(1, :indexes) AS number
+    ), flows AS (
+        INSERT INTO flow (id, tenant_id, recipe, state, fingerprint, created_at, ended_at)
+        SELECT id, tenant_id, 'index', CASE WHEN number > 2 THEN 'completed' ELSE 'in_progress' END, '',
+            now() - interval '1 hour' * number, CASE WHEN number > 2 THEN now() - interval '1 minute' * number END
+        FROM new
+    )
+    INSERT INTO passage_index (id, collection_id, name, max_tokens, overlap_tokens, language, priority,
+        completion_window, expires_at, num_documents, num_indexed)
+    SELECT id, collection_id, 'papers ' || number, 256, 32, 'simple', 'normal', '24h', now() + interval '1 day', 100, 90
+    FROM new
 """
 INDEX_STAGES = """
-    INSERT INTO passage_index_stage (passage_index_id, number, batch_id, num_lines, done_at)
-    SELECT passage_index.id, 0, made.id, 100, passage_index.ended_at
-    FROM (SELECT id, tenant_id, ended_at, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
-        FROM passage_index) AS passage_index
+    INSERT INTO flow_node (flow_id, number, recipe, name, batch_id, num_lines, done_at)
+    SELECT flow.id, 0, recipe, 'read', made.id, 100, flow.ended_at
+    FROM (SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY id) AS place
+        FROM flow WHERE recipe = 'index') AS flow
     JOIN (SELECT id, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY n) AS place FROM made) AS made
         USING (tenant_id, place)
 """
@@ -187,7 +212,8 @@ REVIEWS = """
         '["total"]', CASE WHEN number % 5 = 0 THEN 'sample' ELSE 'doubt' END, number / 25.0, '{"value": 1}',
         CASE WHEN number % 2 = 0 THEN 'accept' END, CASE WHEN number % 2 = 0 THEN TRUE END,
         CASE WHEN number % 2 = 0 THEN 'key' END, CASE WHEN number % 2 = 0 THEN now() END
-    FROM extraction CROSS JOIN generate_series(1, 25) AS number WHERE state = 'completed'
+    FROM flow AS extraction CROSS JOIN generate_series(1, 25) AS number
+    WHERE recipe = 'extraction' AND state = 'completed'
 """
 # Each tenant used two models in every hour, and in one of three minutes.
 POINTS = """

@@ -43,7 +43,6 @@ CREATE UNIQUE INDEX collection_document_key_idx ON collection_document (collecti
 
 CREATE TABLE extraction (
     id text NOT NULL,
-    tenant_id text NOT NULL,
     collection_id text NOT NULL,
     model text NOT NULL,
     plan jsonb NOT NULL,
@@ -53,14 +52,7 @@ CREATE TABLE extraction (
     completion_window text NOT NULL,
     output_expires_after_seconds bigint,
     metadata jsonb,
-    api_key_id text,
-    idempotency_key text,
-    fingerprint text NOT NULL,
-    state text DEFAULT 'in_progress' NOT NULL,
-    reason text,
-    created_at timestamptz DEFAULT now() NOT NULL,
     expires_at timestamptz NOT NULL,
-    ended_at timestamptz,
     documents_file_id text,
     plan_file_id text,
     output_file_id text,
@@ -69,42 +61,16 @@ CREATE TABLE extraction (
     num_done bigint DEFAULT '0' NOT NULL,
     failed_codes jsonb DEFAULT '{}' NOT NULL,
     num_to_review bigint DEFAULT '0' NOT NULL,
-    claim_fence bigint DEFAULT '0' NOT NULL,
-    claimed_by text,
-    claimed_until timestamptz,
-    look_at timestamptz,
-    num_tries integer DEFAULT '0' NOT NULL,
     CONSTRAINT extraction_pkey PRIMARY KEY (id),
-    CONSTRAINT extraction_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
+    CONSTRAINT extraction_id_fkey FOREIGN KEY(id) REFERENCES flow (id) ON DELETE CASCADE,
     CONSTRAINT extraction_documents_file_id_fkey FOREIGN KEY(documents_file_id) REFERENCES file (id),
     CONSTRAINT extraction_plan_file_id_fkey FOREIGN KEY(plan_file_id) REFERENCES file (id),
     CONSTRAINT extraction_output_file_id_fkey FOREIGN KEY(output_file_id) REFERENCES file (id),
     CONSTRAINT extraction_parquet_file_id_fkey FOREIGN KEY(parquet_file_id) REFERENCES file (id),
-    CONSTRAINT extraction_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
     CONSTRAINT extraction_collection_id_fkey FOREIGN KEY(collection_id) REFERENCES collection (id),
-    CONSTRAINT extraction_state_check CHECK (
-        state IN ('in_progress', 'cancelling', 'completed', 'failed', 'cancelled')
-    ),
     CONSTRAINT extraction_priority_check CHECK (priority IN ('urgent', 'normal', 'bulk'))
 ) WITH (fillfactor = 70);
 CREATE INDEX extraction_collection_id_idx ON extraction (collection_id);
-CREATE INDEX extraction_ended_idx ON extraction (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX extraction_open_idx ON extraction (tenant_id) WHERE state IN ('in_progress', 'cancelling');
-CREATE INDEX extraction_tenant_id_created_at_id_idx ON extraction (tenant_id, created_at, id);
-
-CREATE TABLE extraction_stage (
-    extraction_id text NOT NULL,
-    number integer NOT NULL,
-    batch_id text,
-    num_lines bigint NOT NULL,
-    begun_at timestamptz DEFAULT now() NOT NULL,
-    done_at timestamptz,
-    name text NOT NULL,
-    CONSTRAINT extraction_stage_pkey PRIMARY KEY (extraction_id, number),
-    CONSTRAINT extraction_stage_extraction_id_fkey FOREIGN KEY(extraction_id) REFERENCES extraction (id),
-    CONSTRAINT extraction_stage_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
-);
-CREATE INDEX extraction_stage_batch_id_idx ON extraction_stage (batch_id) WHERE batch_id IS NOT NULL;
 
 CREATE TABLE item_change (
     id text NOT NULL,

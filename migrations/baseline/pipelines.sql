@@ -66,45 +66,25 @@ CREATE UNIQUE INDEX schedule_name_idx ON schedule (tenant_id, name) WHERE delete
 
 CREATE TABLE run (
     id text NOT NULL,
-    tenant_id text NOT NULL,
     pipeline_id text NOT NULL,
     schedule_id text,
     kind text NOT NULL,
     scheduled_for timestamptz NOT NULL,
     interval_start timestamptz NOT NULL,
     interval_end timestamptz NOT NULL,
-    state text DEFAULT 'queued' NOT NULL,
-    reason text,
     num_missed integer DEFAULT '1' NOT NULL,
     definition json,
-    api_key_id text,
-    idempotency_key text,
-    created_at timestamptz DEFAULT now() NOT NULL,
     started_at timestamptz,
-    ended_at timestamptz,
-    claim_fence bigint DEFAULT '0' NOT NULL,
-    claimed_by text,
-    claimed_until timestamptz,
-    look_at timestamptz,
-    num_tries integer DEFAULT '0' NOT NULL,
     late_at timestamptz,
     error_code text,
     CONSTRAINT run_pkey PRIMARY KEY (id),
+    CONSTRAINT run_id_fkey FOREIGN KEY(id) REFERENCES flow (id) ON DELETE CASCADE,
     CONSTRAINT run_once_key UNIQUE (schedule_id, scheduled_for, kind),
-    CONSTRAINT run_tenant_id_idempotency_key_key UNIQUE (tenant_id, idempotency_key),
-    CONSTRAINT run_tenant_id_fkey FOREIGN KEY(tenant_id) REFERENCES tenant (id),
     CONSTRAINT run_pipeline_id_fkey FOREIGN KEY(pipeline_id) REFERENCES pipeline (id),
     CONSTRAINT run_schedule_id_fkey FOREIGN KEY(schedule_id) REFERENCES schedule (id),
-    CONSTRAINT run_state_check CHECK (
-        state IN ('queued', 'running', 'succeeded', 'failed', 'skipped', 'cancelling', 'cancelled')
-    ),
     CONSTRAINT run_kind_check CHECK (kind IN ('cron', 'manual', 'backfill'))
 ) WITH (fillfactor = 70);
-CREATE INDEX run_ended_idx ON run (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX run_open_idx ON run (pipeline_id, scheduled_for, id) WHERE state IN ('queued', 'running', 'cancelling');
-CREATE INDEX run_pipeline_id_created_at_id_idx ON run (pipeline_id, created_at, id);
-CREATE INDEX run_tenant_id_created_at_id_idx ON run (tenant_id, created_at, id);
-CREATE UNIQUE INDEX run_under_way_idx ON run (pipeline_id) WHERE state IN ('running', 'cancelling');
+CREATE INDEX run_pipeline_id_id_idx ON run (pipeline_id, id);
 
 CREATE TABLE dataset_file (
     pipeline_id text NOT NULL,
@@ -121,21 +101,16 @@ CREATE TABLE dataset_file (
 CREATE INDEX dataset_file_run_id_idx ON dataset_file (run_id);
 
 CREATE TABLE run_step (
-    run_id text NOT NULL,
-    step_no integer NOT NULL,
-    name text NOT NULL,
+    flow_id text NOT NULL,
+    number integer NOT NULL,
     rows_file_id text,
-    batch_id text,
     num_rows bigint DEFAULT '0' NOT NULL,
     num_failed bigint DEFAULT '0' NOT NULL,
-    prepared_at timestamptz,
     published jsonb,
-    done_at timestamptz,
     row_schema bytea,
     cpu_seconds double precision DEFAULT '0' NOT NULL,
-    CONSTRAINT run_step_pkey PRIMARY KEY (run_id, step_no),
-    CONSTRAINT run_step_run_id_fkey FOREIGN KEY(run_id) REFERENCES run (id),
-    CONSTRAINT run_step_rows_file_id_fkey FOREIGN KEY(rows_file_id) REFERENCES file (id),
-    CONSTRAINT run_step_batch_id_fkey FOREIGN KEY(batch_id) REFERENCES batch (id)
+    CONSTRAINT run_step_pkey PRIMARY KEY (flow_id, number),
+    CONSTRAINT run_step_flow_id_number_fkey FOREIGN KEY(flow_id, number) REFERENCES flow_node (flow_id, number)
+        ON DELETE CASCADE,
+    CONSTRAINT run_step_rows_file_id_fkey FOREIGN KEY(rows_file_id) REFERENCES file (id)
 );
-CREATE INDEX run_step_batch_id_idx ON run_step (batch_id) WHERE batch_id IS NOT NULL;

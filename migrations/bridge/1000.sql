@@ -14,7 +14,6 @@ ALTER TABLE ledger ALTER COLUMN input_price_picos SET NOT NULL, ALTER COLUMN out
 ALTER TABLE model RENAME COLUMN input_price_micros TO input_price_picos;
 ALTER TABLE model RENAME COLUMN cached_input_price_micros TO cached_input_price_picos;
 ALTER TABLE model RENAME COLUMN output_price_micros TO output_price_picos;
-ALTER TABLE extraction_stage ALTER COLUMN name SET NOT NULL;
 ALTER TABLE worker ALTER COLUMN running_lines SET DEFAULT '{}', ALTER COLUMN running_lines SET NOT NULL;
 ALTER TABLE api_key ALTER COLUMN scopes DROP DEFAULT;
 ALTER TABLE checkpoint ALTER COLUMN model_fingerprint DROP DEFAULT;

@@ -15,11 +15,12 @@ from jobs.errors import ServiceError
 BASELINE = "1000"
 FIRST, LAST = "0061", "0069"
 """First and last revision that can be upgraded."""
-STEPS = ("0062", "0063", "0064", "0065", "0066", "0068", "0069", "0069.1-filled", "0069.2-billed", BASELINE)
+_FLOWS = "0069.3-flows"
+STEPS = ("0062", "0063", "0064", "0065", "0066", "0068", "0069", "0069.1-filled", "0069.2-billed", _FLOWS, BASELINE)
 """In order, which is also the order of their names; those before 0069 repeat the earlier releases' migrations."""
 
 _FOLDER = Path(__file__).parent
-_RESULT_DAYS = _FOLDER.with_name("baseline") / "result_days.sql"
+_OF_BASELINE = _FOLDER.with_name("baseline")
 _WAIT_FOR_OTHERS = "120s"
 _LOCK_TIMEOUT = "5s"
 
@@ -58,10 +59,14 @@ def _take(connection: Connection, step: str) -> None:
 
 def _sql(step: str) -> str:
     own = (_FOLDER / f"{step}.sql").read_text(encoding="utf-8")
-    return own if step != BASELINE else own + _RESULT_DAYS.read_text(encoding="utf-8")
+    if step == _FLOWS:
+        return (_OF_BASELINE / "flows.sql").read_text(encoding="utf-8") + own
+    return own if step != BASELINE else own + (_OF_BASELINE / "result_days.sql").read_text(encoding="utf-8")
 
 
 def _require_named_stages(connection: Connection) -> None:
+    if connection.execute(_REVISION).scalar_one() >= _FLOWS:
+        return
     unnamed = connection.execute(_UNNAMED).scalars().all()
     if unnamed:
         raise ServiceError(

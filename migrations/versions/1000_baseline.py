@@ -20,6 +20,7 @@ _PARTS = (
     "chunks",
     "result_days",
     "serving",
+    "flows",
     "pipelines",
     "extractions",
     "indexes",

@@ -13,7 +13,6 @@ from sqlalchemy import select
 
 from cli.calls import Calls
 from cli.extracting.index_command import _begun
-from features.documents.advancing import Extractions
 from features.documents.tables import Extraction
 from jobs.database import connect, sessions
 from jobs.errors import InputError
@@ -23,6 +22,7 @@ from tests.all_settings import Settings
 from tests.cli.service import Service, run
 from tests.features.documents.answering import Answering
 from tests.features.retrieval.stored_indexes import add_index
+from tests.flows.advancers import extractions_of
 
 PAPERS = {"a.txt": ["vendor: Ash Ltd", "Nothing else."], "b.txt": ["total: 12.50"]}
 FIELDS = {"vendor": {"type": "string"}, "total": {"type": "string"}}
@@ -57,7 +57,7 @@ def work_off(answering: Answering) -> None:
         if found is not None and found.ended_at is not None:
             return
         if found is not None:
-            Extractions(answering.maker, answering.storage, answering.settings).advance(found.id)
+            extractions_of(answering.maker, answering.storage, answering.settings).advance(found.id)
             answering.work_off()
 
 

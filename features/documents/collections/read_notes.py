@@ -8,8 +8,8 @@ from typing import Any
 
 from features.documents.collections import documents
 from features.documents.progress import DocumentProgress
+from flows.reasons import storable
 from jobs.claims.work import ClaimedWork
-from jobs.graphs.reasons import storable
 
 _NOTED_AT_ONCE = 500
 

@@ -12,7 +12,7 @@ from api.schemas.stages import CourseStage
 from api.schemas.wire import DeletedObject, ListedObject, Page, WireModel, unix_seconds, unix_seconds_or_none
 from features.documents.stages import DocumentStage, stage_of
 from features.documents.states import ExtractionState
-from features.documents.tables import Extraction, ExtractionStage
+from features.documents.tables import Extraction, ExtractionNode
 from jobs.accounts import prices
 from jobs.accounts.money import in_currency
 from jobs.states import Priority
@@ -74,7 +74,7 @@ class ExtractionObject(ListedObject):
 
     @classmethod
     def of(
-        cls, extraction: Extraction, stages: Sequence[ExtractionStage], batches: Mapping[str, Batch], *, currency: str
+        cls, extraction: Extraction, stages: Sequence[ExtractionNode], batches: Mapping[str, Batch], *, currency: str
     ) -> Self:
         """`batches` are those of the stages by id, and any others that worked for the extraction."""
         passes = extraction.plan.get("passes") or {}  # not parsed: a plan of another release must not fail

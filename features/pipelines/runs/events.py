@@ -43,12 +43,13 @@ def tell_of_late_runs(session: Session, *, of_run: str | None = None, now: datet
 # Only scheduled runs can be late, not those that were triggered or backfilled.
 _MARK_LATE = text("""
     WITH found AS (
-        SELECT run.id FROM run JOIN schedule ON schedule.id = run.schedule_id
-        WHERE run.state IN ('queued', 'running') AND run.kind = 'cron' AND run.late_at IS NULL
+        SELECT run.id FROM flow JOIN run ON run.id = flow.id JOIN schedule ON schedule.id = run.schedule_id
+        WHERE flow.recipe = 'run' AND flow.ended_at IS NULL AND flow.state IN ('queued', 'running')
+            AND run.kind = 'cron' AND run.late_at IS NULL
             AND run.scheduled_for + make_interval(secs => schedule.late_after_seconds)
                 <= coalesce(CAST(:now AS timestamptz), now())
             AND (CAST(:run_id AS text) IS NULL OR run.id = :run_id)
-        ORDER BY run.id LIMIT :limit FOR NO KEY UPDATE OF run SKIP LOCKED
+        ORDER BY run.id LIMIT :limit FOR NO KEY UPDATE OF flow, run SKIP LOCKED
     )
     UPDATE run SET late_at = now() FROM found WHERE run.id = found.id RETURNING run.id
 """)

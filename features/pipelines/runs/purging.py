@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import delete, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import lifecycle
 from features.pipelines.states import TERMINAL_RUN_STATES, RunState
-from features.pipelines.tables import Run, RunStep
+from flows.rows import forget
 from jobs.database import transaction
 from jobs.errors import ConflictError
 from jobs.purges import Purge
@@ -65,26 +65,25 @@ def delete_run(session: Session, tenant_id: str, run_id: str) -> None:
 def _forget(session: Session, run_ids: Sequence[str]) -> None:
     for statement in (_DELETE_UNDONE, *_DELETE_SUPERSEDED, _KEEP_DONE, _DELETE_OF_DELETED):
         session.execute(statement, {"run_ids": list(run_ids)})
-    session.execute(delete(RunStep).where(RunStep.run_id.in_(run_ids)))
-    session.execute(delete(Run).where(Run.id.in_(run_ids)))
+    forget(session, run_ids)
 
 
 _HAS_LAST_END = """
-    run.state = 'succeeded' AND pipeline.deleted_at IS NULL AND NOT EXISTS (
-        SELECT FROM run AS later WHERE later.pipeline_id = run.pipeline_id AND later.state = 'succeeded'
+    flow.state = 'succeeded' AND pipeline.deleted_at IS NULL AND NOT EXISTS (
+        SELECT FROM run AS later JOIN flow AS ended ON ended.id = later.id
+        WHERE later.pipeline_id = run.pipeline_id AND ended.state = 'succeeded'
             AND (later.interval_end, later.id) > (run.interval_end, run.id)
     )
 """
-_IS_LAST = text(
-    f"SELECT {_HAS_LAST_END} FROM run JOIN pipeline ON pipeline.id = run.pipeline_id WHERE run.id = :run_id"
-)
+_JOINED = "flow JOIN run ON run.id = flow.id JOIN pipeline ON pipeline.id = run.pipeline_id"
+_IS_LAST = text(f"SELECT {_HAS_LAST_END} FROM {_JOINED} WHERE flow.id = :run_id")
 
 # A run that is being resumed is locked or no longer has an end.
 _OLD = text(f"""
-    SELECT run.id FROM run JOIN pipeline ON pipeline.id = run.pipeline_id
-    WHERE run.ended_at < now() - CAST(:age AS interval)
-        AND run.state IN ('succeeded', 'failed', 'cancelled', 'skipped') AND NOT ({_HAS_LAST_END})
-    ORDER BY run.ended_at, run.id LIMIT :limit FOR UPDATE OF run SKIP LOCKED
+    SELECT flow.id FROM {_JOINED}
+    WHERE flow.recipe = 'run' AND flow.ended_at < now() - CAST(:age AS interval)
+        AND flow.state IN ('succeeded', 'failed', 'cancelled', 'skipped') AND NOT ({_HAS_LAST_END})
+    ORDER BY flow.ended_at, flow.id LIMIT :limit FOR UPDATE OF flow SKIP LOCKED
 """)
 
 _DELETE_UNDONE = text("DELETE FROM dataset_file WHERE run_id = ANY(:run_ids) AND done_at IS NULL")

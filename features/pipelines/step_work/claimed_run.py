@@ -67,7 +67,7 @@ class _Answers:
 
 def _answers_of(session: Session, begun: RunStep) -> _Answers:
     """Return the object keys of a step. Raise RunFailedError if one of its files was deleted."""
-    run = session.get_one(Run, begun.run_id)
+    run = session.get_one(Run, begun.flow_id)
     batch = None if begun.batch_id is None else session.get_one(Batch, begun.batch_id)
     ids = [begun.rows_file_id, *((None, None) if batch is None else (batch.output_file_id, batch.error_file_id))]
     keys: list[str | None] = []

@@ -84,7 +84,7 @@ def _preparation(run: ClaimedRun, step: Step, cpu: CpuTime, *, known: Any) -> Pr
 
 def _chained_rows(run: ClaimedRun, earlier: RunStep) -> Iterator[SourceRow]:
     """Yield the answered rows of an earlier step; rows without an answer are dropped."""
-    columns = columns_of(run.context.definition.steps[earlier.step_no])
+    columns = columns_of(run.context.definition.steps[earlier.number])
     for each in run.answered(earlier):
         answer = answer_to(each, columns)
         if answer.error is None:
@@ -98,4 +98,4 @@ def _known_types(context: RunContext, earlier: RunStep) -> Any:
     """Return the columns of the rows of an earlier step; None if their types are not needed."""
     if earlier.row_schema is None:
         return None
-    return output_columns.with_answers(loaded(earlier.row_schema), context.definition.steps[earlier.step_no])
+    return output_columns.with_answers(loaded(earlier.row_schema), context.definition.steps[earlier.number])

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from features.retrieval import stages
 from features.retrieval.schemas import IndexObject
 from features.retrieval.tables import PassageIndex
-from jobs.courses.stages import batches_of
+from flows.nodes import batches_of
 from jobs.settings import Settings
 
 

@@ -17,7 +17,7 @@ from api.dashboard.live import Look
 from api.dashboard.pages import batches, overview
 from api.dashboard.recent import Recent
 from features.documents import stages
-from features.documents.tables import Extraction, ExtractionStage
+from features.documents.tables import Extraction, ExtractionNode
 from jobs.forecasts import outlooks
 from jobs.overview.listing import BatchFilter
 from jobs.tables import Batch, BatchStage, Budget
@@ -115,7 +115,7 @@ def test_batches_of_many_extractions_are_those_of_each(deployment: Any, filled: 
         wanted = list(session.scalars(select(Extraction.id).where(Extraction.num_to_review > 0).limit(20)))
         begun = stages.stages_of_each(session, wanted)
         looked_for = begun[wanted[0]][0]
-        other = session.scalars(select(Batch.id).where(Batch.id.not_in(select(ExtractionStage.batch_id)))).first()
+        other = session.scalars(select(Batch.id).where(Batch.id.not_in(select(ExtractionNode.batch_id)))).first()
         assert looked_for.batch_id is not None
         assert other is not None
         session.add(BatchStage(batch_id=looked_for.batch_id, number=0, kind="find", stage_batch_id=other))

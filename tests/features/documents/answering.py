@@ -18,16 +18,15 @@ import orjson
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.documents.advancing import Extractions
 from features.documents.extraction.course.grounding_child import ground, packed, packed_found
 from features.documents.extraction.documents.limits import Limits, Progress
 from features.documents.extraction.documents.parsing import parse
 from features.documents.extraction.errors import DocumentError
 from features.documents.extraction.passes.covered_text import COVER
-from features.documents.tables import Extraction, ExtractionStage
-from features.retrieval.advancing import Indexes
+from features.documents.tables import Extraction
 from features.retrieval.searching import Searcher
-from features.retrieval.tables import PassageIndex, PassageIndexStage
+from features.retrieval.tables import PassageIndex
+from flows.tables import FlowNode
 from jobs import files
 from jobs.batches import sweeps
 from jobs.batches.finalisation import finalise_batch
@@ -42,6 +41,7 @@ from jobs.states import TERMINAL_BATCH_STATES
 from jobs.storage import Storage
 from jobs.tables import Batch, BatchStage
 from tests.all_settings import Settings
+from tests.flows.advancers import Extractions, Indexes
 from workers.preparing.gathering import Gathering
 from workers.preparing.passages import PassageAnswers
 from workers.preparing.results import refused
@@ -72,7 +72,7 @@ class Answering:
         with self.maker() as session:
             ended = [state.value for state in TERMINAL_BATCH_STATES]
             # a database may have batches of others
-            stages = select(ExtractionStage.batch_id).union(select(PassageIndexStage.batch_id))
+            stages = select(FlowNode.batch_id)
             before = select(BatchStage.stage_batch_id)
             is_open = Batch.id.in_(stages) | Batch.id.in_(before), Batch.state.not_in(ended)
             batch_ids = session.scalars(select(Batch.id).where(*is_open).order_by(Batch.id)).all()

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle
-from features.documents.advancing import Extractions
 from features.documents.collections import collection, documents
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.lifecycle import CreateExtraction
@@ -22,6 +21,7 @@ from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.all_settings import Settings
 from tests.features.documents.answering import Answering
+from tests.flows.advancers import Extractions, extractions_of
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
 
@@ -89,7 +89,7 @@ def answering(maker: sessionmaker[Session], storage: Storage, settings: Settings
 
 @pytest.fixture
 def extractions(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Extractions:
-    return Extractions(maker, storage, settings)
+    return extractions_of(maker, storage, settings)
 
 
 @pytest.fixture

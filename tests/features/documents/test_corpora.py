@@ -11,7 +11,6 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, stages
-from features.documents.advancing import Extractions
 from features.documents.extraction.course.stored_plan import StoredPlan
 from features.documents.lifecycle import CreateExtraction
 from features.documents.states import ExtractionState
@@ -29,6 +28,7 @@ from jobs.tables import Batch, BatchStage, File, Tenant
 from tests.all_settings import Settings
 from tests.features.documents.answering import FLAKY, Answering
 from tests.features.retrieval.stored_indexes import add_index
+from tests.flows.advancers import Extractions, extractions_of
 
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
 PAPERS = {"a.txt": ["vendor: Ash Ltd", "Nothing else."], "b.txt": ["The sum follows.", "total: 12.50"]}
@@ -118,7 +118,7 @@ def test_only_a_question_that_may_be_too_long_for_the_embedder_says_that_it_may_
 ) -> None:
     extraction = ask(index.id)
     embedder = Embedder(model="e", query_prefix="", max_tokens=reads)
-    asking = Extractions(maker, storage, settings, embedder_of=lambda *_of: embedder)
+    asking = extractions_of(maker, storage, settings, embedder_of=lambda *_of: embedder)
     asking.advance(extraction.id)
     stage = next(stage for stage in stages.stages_of(session, extraction.id) if stage.num_lines)
     key = session.get_one(File, session.get_one(Batch, stage.batch_id).input_file_id).object_key
@@ -167,7 +167,8 @@ def test_an_index_that_cannot_be_asked_is_refused(
             ask(index_id)
     with pytest.raises(InputError, match="has no passage"):
         ask(empty.id)
-    session.execute(text("UPDATE passage_index SET state = 'in_progress', signature = NULL"))
+    session.execute(text("UPDATE passage_index SET signature = NULL"))
+    session.execute(text("UPDATE flow SET state = 'in_progress' WHERE recipe = 'index'"))
     session.expire_all()
     with pytest.raises(ConflictError, match="cannot be searched yet"):
         ask(index.id)

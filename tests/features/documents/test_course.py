@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from features.documents.advancing import Extractions
 from features.documents.collections import documents
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import stages_for
@@ -21,6 +20,7 @@ from jobs.tables import Batch, File
 from tests.features.documents.answering import FLAKY, Answering
 from tests.features.documents.builders import records_of
 from tests.features.documents.papers import GOOD, PAPERS
+from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
 

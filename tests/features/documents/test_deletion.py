@@ -11,7 +11,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import deletion
-from features.documents.advancing import Extractions
 from features.documents.collections import collection
 from features.documents.deletion import purge_documents, purge_extractions
 from features.documents.extraction.scoring import reviews as scoring
@@ -21,6 +20,7 @@ from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.features.documents.answering import Answering
 from tests.features.documents.papers import GOOD
+from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
 
@@ -74,17 +74,17 @@ def test_documents_and_extractions_of_a_deleted_tenant_go(
     assert purge_documents(maker, storage) == 1
     assert read_texts(storage) == 0
     assert purge_extractions(maker, age=timedelta(days=90)) == 1
-    assert session.scalar(text("SELECT count(*) FROM extraction_stage")) == 0
+    assert session.scalar(text("SELECT count(*) FROM flow_node")) == 0
 
 
 def test_only_extractions_that_ended_long_ago_are_forgotten(
     session: Session, maker: sessionmaker[Session], make_extraction: Any, run: Run
 ) -> None:
     old = run(make_extraction({"a.txt": GOOD}))
-    session.execute(text("UPDATE extraction SET ended_at = now() - interval '91 days'"))
+    session.execute(text("UPDATE flow SET ended_at = now() - interval '91 days'"))
     session.commit()
     young, under_way = run(make_extraction({"b.txt": GOOD})), make_extraction({"c.txt": GOOD})
-    session.execute(text("UPDATE extraction SET created_at = now() - interval '1 year'"))
+    session.execute(text("UPDATE flow SET created_at = now() - interval '1 year'"))
     session.commit()
     assert purge_extractions(maker, age=timedelta(days=90)) == 1
     assert set(session.scalars(text("SELECT id FROM extraction"))) == {young.id, under_way.id} != {old.id}
@@ -96,7 +96,7 @@ def test_reviews_of_old_extractions_go_some_in_a_transaction(
     monkeypatch.setattr(scoring, "SAMPLED", 1.0)
     for _ in range(2):
         run(make_extraction({"a.txt": GOOD, "b.txt": GOOD}))
-    session.execute(text("UPDATE extraction SET ended_at = now() - interval '91 days'"))
+    session.execute(text("UPDATE flow SET ended_at = now() - interval '91 days'"))
     session.commit()
     gone: list[int] = []
 

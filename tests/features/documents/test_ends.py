@@ -10,7 +10,6 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, outputs, records, stages
-from features.documents.advancing import Extractions
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import STAGES, DocumentStage
 from features.documents.states import ExtractionState
@@ -23,6 +22,7 @@ from tests.database_roles import as_superuser_do
 from tests.features.documents.answering import Answering
 from tests.features.documents.builders import records_of
 from tests.features.documents.papers import GOOD, PAPERS
+from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
 
@@ -200,7 +200,8 @@ def test_a_stage_that_waits_for_room_is_left_out_when_time_is_over(
     extractions.advance(extraction.id)
     session.refresh(extraction)
     assert (extraction.state, extraction.look_at is None) == (ExtractionState.IN_PROGRESS, False)
-    session.execute(text("UPDATE extraction SET look_at = NULL, expires_at = now()"))
+    session.execute(text("UPDATE flow SET look_at = NULL"))
+    session.execute(text("UPDATE extraction SET expires_at = now()"))
     session.commit()
     run(extraction)
     assert extraction.state == ExtractionState.COMPLETED
@@ -254,7 +255,7 @@ def test_a_defect_is_tried_again_and_then_ends_the_extraction(
     extraction = make_extraction({"a.txt": GOOD})
     monkeypatch.setattr(stages, "begin", lambda *_given, **_named: 1 / 0)
     for number in range(1, 7):
-        session.execute(text("UPDATE extraction SET look_at = NULL"))
+        session.execute(text("UPDATE flow SET look_at = NULL"))
         session.commit()
         extractions.advance(extraction.id)
         session.refresh(extraction)
@@ -271,12 +272,12 @@ def test_an_extraction_whose_end_the_database_refuses_is_tried_ever_later(
 
     extraction = make_extraction({"a.txt": GOOD})
     monkeypatch.setattr(stages, "begin", refuse)
-    as_superuser_do(session, "ALTER TABLE extraction ADD CONSTRAINT refused CHECK (state <> 'failed')")
+    as_superuser_do(session, "ALTER TABLE flow ADD CONSTRAINT refused CHECK (state <> 'failed')")
     extractions.advance(extraction.id)
     session.refresh(extraction)
     assert (extraction.state, extraction.num_tries) == (ExtractionState.IN_PROGRESS, 1)
     assert extraction.look_at is not None
-    as_superuser_do(session, "ALTER TABLE extraction DROP CONSTRAINT refused")
+    as_superuser_do(session, "ALTER TABLE flow DROP CONSTRAINT refused")
     extractions.advance(extraction.id)
     session.refresh(extraction)
     assert (extraction.state, extraction.reason) == (ExtractionState.FAILED, "it is gone")

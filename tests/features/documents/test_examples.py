@@ -257,7 +257,7 @@ def test_killed_while_documents_begin_to_be_asked_another_worker_asks_them_once_
     with pytest.raises(KeyboardInterrupt):
         run(extraction)
     session.rollback()
-    session.execute(text("UPDATE extraction SET claimed_until = now() - interval '1 second'"))
+    session.execute(text("UPDATE flow SET claimed_until = now() - interval '1 second'"))
     session.commit()
     run(extraction)
     assert extraction.state == ExtractionState.COMPLETED, extraction.reason

@@ -10,20 +10,21 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import lifecycle, outputs, stages
-from features.documents.advancing import Extractions
 from features.documents.collections import documents
 from features.documents.extraction.course.job import Passes
 from features.documents.extraction.scoring import reviews as scoring
+from features.documents.recipe import ExtractionRecipe
 from features.documents.reviewing import reviews
 from features.documents.stages import STAGES
 from features.documents.tables import Extraction
+from flows import nodes
 from jobs.batches import made_inputs
-from jobs.courses import stages as course_stages
 from jobs.settings import Settings
 from jobs.storage import Storage
 from tests.features.documents.answering import FLAKY
 from tests.features.documents.builders import records_of
 from tests.features.documents.papers import GOOD, PAPERS
+from tests.flows.advancers import Extractions, extractions_of
 
 Run = Callable[[Extraction], Extraction]
 
@@ -32,7 +33,7 @@ EFFECTS = [
     (made_inputs, "write_input"),
     (stages, "begin"),
     (documents, "note_read"),
-    (course_stages, "note_ended"),
+    (nodes, "note_ended"),
     (outputs, "write"),
     (outputs, "write_provisional"),
     (reviews, "insert"),
@@ -76,7 +77,7 @@ def test_killed_before_or_after_any_effect_another_worker_goes_on(
             run(extraction)
         except KeyboardInterrupt:
             session.rollback()
-            session.execute(text("UPDATE extraction SET claimed_until = now() - interval '1 second'"))
+            session.execute(text("UPDATE flow SET claimed_until = now() - interval '1 second'"))
             session.commit()
         else:
             break
@@ -101,12 +102,12 @@ def test_two_workers_are_never_at_one_extraction(
     extraction = make_extraction({"a.txt": GOOD})
     others: list[bool] = []
 
-    class Watching(Extractions):
-        def _begin_stage(self, *given: Any) -> bool:
-            others.append(Extractions(maker, storage, settings).advance(extraction.id))
-            return super()._begin_stage(*given)
+    class Watching(ExtractionRecipe):
+        def begin(self, *given: Any) -> bool:
+            others.append(extractions_of(maker, storage, settings).advance(extraction.id))
+            return super().begin(*given)
 
-    assert Watching(maker, storage, settings).advance(extraction.id) is True
+    assert extractions_of(maker, storage, settings, recipe=Watching).advance(extraction.id) is True
     assert others == [False]
     assert session.scalar(text("SELECT count(*) FROM batch")) == 1
 
@@ -123,10 +124,10 @@ def test_a_worker_whose_claim_was_taken_changes_nothing(
 
     def overtaken(*given: Any, **named: Any) -> Any:
         with maker.begin() as other:
-            other.execute(text("UPDATE extraction SET claim_fence = claim_fence + 1, claimed_by = 'other'"))
+            other.execute(text("UPDATE flow SET claim_fence = claim_fence + 1, claimed_by = 'other'"))
         return write(*given, **named)
 
     monkeypatch.setattr(made_inputs, "write_input", overtaken)
     assert extractions.advance(extraction.id) is False
     assert session.scalar(text("SELECT count(*) FROM batch")) == 0
-    assert session.scalar(text("SELECT count(*) FROM extraction_stage")) == 0
+    assert session.scalar(text("SELECT count(*) FROM flow_node")) == 0

@@ -12,7 +12,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from features.documents import lifecycle, stages
-from features.documents.advancing import Extractions
 from features.documents.asking import require_askable
 from features.documents.extraction.course.job import Passes
 from features.documents.stages import STAGES, DocumentStage
@@ -24,6 +23,7 @@ from jobs.tables import Batch
 from tests.all_settings import Settings
 from tests.features.documents.answering import ENDLESS, FLAKY, Answering
 from tests.features.documents.builders import embedded_records, records_of
+from tests.flows.advancers import Extractions
 
 Run = Callable[[Extraction], Extraction]
 

@@ -9,7 +9,6 @@ import orjson
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents import stages
-from features.documents.advancing import Extractions
 from features.documents.extraction.course.document import NO_ROOM
 from features.documents.extraction.course.job import Passes
 from features.documents.extraction.scoring.records import UNANSWERED
@@ -22,6 +21,7 @@ from tests.all_settings import Settings
 from tests.features.documents.answering import ENDLESS, Answering
 from tests.features.documents.builders import records_of
 from tests.features.documents.papers import GOOD, PAPERS
+from tests.flows.advancers import extractions_of
 
 Run = Callable[[Extraction], Extraction]
 
@@ -71,7 +71,7 @@ def test_a_round_asks_as_much_as_a_batch_may_have_lines_and_records_tell_what_wa
     session: Session, storage: Storage, make_extraction: Any, maker: sessionmaker[Session], answering: Answering
 ) -> None:
     extraction = make_extraction({"a.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS)
-    few = Extractions(maker, storage, Settings(max_batch_lines=1))
+    few = extractions_of(maker, storage, Settings(max_batch_lines=1))
     while few.advance(extraction.id) or extraction.state != ExtractionState.COMPLETED:
         answering.work_off()
         session.refresh(extraction)
@@ -88,7 +88,7 @@ def test_a_document_that_a_round_has_no_room_for_says_so_and_is_covered_as_other
     extraction = make_extraction(
         {"a.txt": ENDLESS_PAPER, "b.txt": ENDLESS_PAPER}, schema=FIVE_FIELDS, plan={"passes": Passes(cover=True)}
     )
-    few = Extractions(maker, storage, Settings(max_batch_lines=2))
+    few = extractions_of(maker, storage, Settings(max_batch_lines=2))
     while few.advance(extraction.id) or extraction.state != ExtractionState.COMPLETED:
         answering.work_off()
         session.refresh(extraction)

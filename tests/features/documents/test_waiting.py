@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from features.documents.advancing import Extractions
 from features.documents.states import ExtractionState
 from features.documents.tables import Extraction
 from jobs.accounts.limits import set_limits
@@ -18,6 +17,7 @@ from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.features.documents.answering import Answering
 from tests.features.documents.papers import GOOD
+from tests.flows.advancers import Extractions
 
 Look = Callable[[Extraction], None]
 
@@ -27,7 +27,7 @@ def look(session: Session, extractions: Extractions) -> Look:
     """Let a control worker check an extraction now."""
 
     def look(extraction: Extraction) -> None:
-        session.execute(text("UPDATE extraction SET look_at = NULL"))
+        session.execute(text("UPDATE flow SET look_at = NULL"))
         session.commit()
         extractions.advance(extraction.id)
         session.refresh(extraction)

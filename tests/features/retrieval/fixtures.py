@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents.tables import Collection
 from features.retrieval import creating
-from features.retrieval.advancing import Indexes
 from features.retrieval.creating import CreateIndex
 from features.retrieval.tables import PassageIndex
 from jobs import served_models
@@ -19,6 +18,7 @@ from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.all_settings import Settings
 from tests.features.retrieval.answering import MADE, IndexAnswering
+from tests.flows.advancers import Indexes, indexes_of
 
 MakeCollection = Callable[..., Collection]
 MakeIndex = Callable[..., PassageIndex]
@@ -61,7 +61,7 @@ def answering(maker: sessionmaker[Session], storage: Storage, settings: Settings
 
 @pytest.fixture
 def indexes(maker: sessionmaker[Session], storage: Storage, settings: Settings) -> Indexes:
-    return Indexes(maker, storage, settings)
+    return indexes_of(maker, storage, settings)
 
 
 @pytest.fixture

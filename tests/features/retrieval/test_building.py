@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from features.documents.collections import collection as collections
 from features.documents.tables import CollectionDocument
 from features.retrieval import creating, stages
-from features.retrieval.advancing import Indexes
 from features.retrieval.building import Building
 from features.retrieval.creating import CreateIndex
 from features.retrieval.parts import parts_of
 from features.retrieval.searching import Found, Query, Searcher
 from features.retrieval.tables import IndexSegment, PassageIndex
+from flows.nodes import batches_of
 from jobs import served_models
 from jobs.accounts.limits import set_limits
 from jobs.audit.audit import audit
-from jobs.courses.stages import batches_of
 from jobs.errors import ConflictError, InputError, LimitError, NotFoundError, ServiceError
 from jobs.storage import Storage
 from jobs.tables import Tenant
 from tests.all_settings import Settings
 from tests.features.retrieval.answering import MADE, NO_WORDS, UNKNOWN, IndexAnswering, vector_of
+from tests.flows.advancers import Indexes, indexes_of
 
 MakeIndex = Callable[..., PassageIndex]
 Run = Callable[[PassageIndex], PassageIndex]
@@ -178,7 +178,7 @@ def test_a_worker_that_dies_between_two_effects_leaves_an_index_that_goes_on(
     while not died:
         indexes.advance(index.id)
         answering.work_off()
-    session.execute(text("UPDATE passage_index SET look_at = NULL"))
+    session.execute(text("UPDATE flow SET look_at = NULL"))
     session.commit()
     index = run(index)
     assert (index.state, index.num_passages) == ("completed", 3)
@@ -218,10 +218,16 @@ def test_an_index_counts_towards_what_its_tenant_keeps(
 
 
 def test_an_index_of_too_many_passages_fails(
-    make_index: MakeIndex, run: Run, indexes: Indexes, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    make_index: MakeIndex,
+    answering: IndexAnswering,
+    session: Session,
+    maker: sessionmaker[Session],
+    storage: Storage,
+    settings: Settings,
 ) -> None:
-    monkeypatch.setattr(indexes, "_settings", settings.model_copy(update={"index_passages": 2}))
-    index = run(make_index(PAPERS))
+    few = indexes_of(maker, storage, settings.model_copy(update={"index_passages": 2}))
+    index = make_index(PAPERS)
+    answering.take_turns(session, few, index)
     assert (index.state, "it has 3 passages and 2 are allowed" in (index.reason or "")) == ("failed", True)
 
 

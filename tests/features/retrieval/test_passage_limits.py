@@ -150,7 +150,7 @@ def test_a_tokenizer_goes_once_no_model_and_no_index_that_is_built_has_it(
     assert sweep_index_objects(maker, storage, age=DAY) == 2
     left = {path.name for path in (tmp_path / "tokenizers").iterdir()}
     assert left == {f"{of_model}.json", f"{of_index}.json", f"{young}.json", "somebody's.json"}
-    session.execute(text("UPDATE passage_index SET state = 'failed' WHERE id = :id"), {"id": index.id})
+    session.execute(text("UPDATE flow SET state = 'failed' WHERE id = :id"), {"id": index.id})
     session.commit()
     assert sweep_index_objects(maker, storage, age=DAY) == 1
 

@@ -13,7 +13,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.retrieval import lifecycle
-from features.retrieval.advancing import Indexes
 from features.retrieval.objects import new_key, vectors_key
 from features.retrieval.purging import purge_indexes, sweep_index_objects
 from features.retrieval.tables import PassageIndex
@@ -24,6 +23,7 @@ from jobs.errors import NotFoundError
 from jobs.storage import Storage, store_owner
 from jobs.tables import Tenant
 from tests.features.retrieval.answering import IndexAnswering
+from tests.flows.advancers import Indexes
 
 MakeIndex = Callable[..., PassageIndex]
 Run = Callable[[PassageIndex], PassageIndex]
@@ -35,7 +35,7 @@ def index_objects(storage: Storage) -> list[str]:
 
 
 def num_rows(session: Session) -> dict[str, int]:
-    tables = ("passage_index", "passage_index_stage", "index_segment")
+    tables = ("passage_index", "flow_node", "index_segment")
     return {table: session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() for table in tables}
 
 
@@ -58,7 +58,7 @@ def test_a_deleted_index_leaves_nothing_but_what_was_billed(
         lifecycle.delete_index(session, tenant.id, index.id, by="key_1")
     assert purge_indexes(maker, storage) == 1
     assert purge_indexes(maker, storage) == 0
-    assert num_rows(session) == {"passage_index": 1, "passage_index_stage": 4, "index_segment": 1}
+    assert num_rows(session) == {"passage_index": 1, "flow_node": 4, "index_segment": 1}
     assert len(index_objects(storage)) == 3
     assert lifecycle.find_index(session, tenant.id, other.id).state == "completed"
     billed = session.execute(text("SELECT sum(input_tokens) FROM ledger")).scalar_one()
@@ -85,7 +85,7 @@ def test_an_index_that_is_deleted_while_it_is_built_ends_with_its_batch(
     answering.work_off()
     indexes.advance(index.id)
     assert purge_indexes(maker, storage) == 1
-    assert num_rows(session) == {"passage_index": 0, "passage_index_stage": 0, "index_segment": 0}
+    assert num_rows(session) == {"passage_index": 0, "flow_node": 0, "index_segment": 0}
     assert index_objects(storage) == []
     session.commit()
     assert audit(session) == []
@@ -111,7 +111,7 @@ def test_indexes_go_with_their_tenant(
         indexes.advance(building.id)
         answering.work_off()
         purge_indexes(maker, storage)
-    assert num_rows(session) == {"passage_index": 0, "passage_index_stage": 0, "index_segment": 0}
+    assert num_rows(session) == {"passage_index": 0, "flow_node": 0, "index_segment": 0}
     assert index_objects(storage) == []
 
 

@@ -10,15 +10,12 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from features.documents.claims import EXTRACTIONS
-from features.documents.tables import Collection, Extraction
-from features.pipelines.runs.claims import RUNS
 from features.pipelines.tables import Pipeline, Run
-from features.retrieval.claims import INDEXES
-from features.retrieval.tables import PassageIndex
 from features.webhooks import deliveries
 from features.webhooks.deliveries import DELIVERIES
 from features.webhooks.tables import WebhookDelivery
+from flows.states import CLAIMABLE_STATES
+from flows.tables import Flow
 from jobs.batches import exact_counts
 from jobs.batches.claims import FINALISATIONS, VALIDATIONS
 from jobs.batches.exact_counts import COUNTS
@@ -41,9 +38,7 @@ MakeBatch = Callable[..., Batch]
 CLAIMS: dict[str, tuple[HeldRows[Any], str]] = {
     "validation": (VALIDATIONS, "in_progress"),
     "finalisation": (FINALISATIONS, "completed"),
-    "extraction": (EXTRACTIONS, "completed"),
-    "index": (INDEXES, "completed"),
-    "run": (RUNS, "succeeded"),
+    "flow": (Claims(Flow, CLAIMABLE_STATES), "succeeded"),
     "upload": (COMPLETIONS, "cancelled"),
     "count": (COUNTS, "counted"),
     "delivery": (DELIVERIES, "failed"),
@@ -114,7 +109,7 @@ class Row:
         """Put the row into a state without an owner; claims that do not end with the state are released, too."""
         kind, owner = self.claims.kind, self.claims.columns.owner
         after = CLAIMS[self.kind][1]
-        given_up = f", {owner} = NULL" if self.kind in ("extraction", "index", "run") else ""
+        given_up = f", {owner} = NULL" if self.kind == "flow" else ""
         self._change(f"UPDATE {kind} SET state = '{after}'{given_up} WHERE id = :id")
 
     def delete(self) -> None:
@@ -187,17 +182,10 @@ def _new(kind: str, session: Session, tenant: Tenant, make_batch: MakeBatch) -> 
         endpoint = add_endpoint(session, tenant.id)
         event = {"event_id": "evt_1", "event_type": "batch.failed", "event_data": {}}
         return WebhookDelivery(**own, endpoint_id=endpoint.id, due_at=func.now(), **event)
-    if kind == "run":
+    if kind == "flow":
         pipeline = Pipeline(id=new_id("pipeline"), tenant_id=tenant.id, name="p", definition={})
         session.add(pipeline)
         session.flush()
         times = dict.fromkeys(("scheduled_for", "interval_start", "interval_end"), later)
         return Run(**own, pipeline_id=pipeline.id, kind="manual", state="running", **times)
-    collection = Collection(id=new_id("collection"), tenant_id=tenant.id, name="c")
-    session.add(collection)
-    session.flush()
-    course = {"priority": "normal", "completion_window": "24h", "fingerprint": "f", "expires_at": later}
-    course |= {"collection_id": collection.id, "state": "in_progress"}
-    if kind == "extraction":
-        return Extraction(**own, **course, model="m", plan={}, again=False, parquet=False)
-    return PassageIndex(**own, **course, max_tokens=100, overlap_tokens=0, language="english")
+    raise AssertionError(kind)

@@ -102,9 +102,35 @@ def contents(connection: Connection) -> dict[str, Any]:
     found = {}
     for table, column in connection.execute(text(COLUMNS)).all():
         key = connection.scalar(text(KEY), {"table": table})
-        values = f"""coalesce(CAST("{column}" AS text), '-'), '|' ORDER BY {key}"""
-        query = f'SELECT count(*), md5(string_agg({values})) FROM "{table}"'
-        found[f"{table}.{column}"] = tuple(connection.execute(text(query)).one())
+        found[f"{table}.{column}"] = digest(connection, f'"{table}"', column, key=key)
+    return found
+
+
+def digest(connection: Connection, rows: str, column: str, *, key: str) -> tuple[Any, ...]:
+    values = f"""coalesce(CAST("{column}" AS text), '-'), '|' ORDER BY {key}"""
+    return tuple(connection.execute(text(f"SELECT count(*), md5(string_agg({values})) FROM {rows}")).one())
+
+
+OF_FLOW = ("tenant_id", "state", "reason", "api_key_id", "idempotency_key", "created_at", "ended_at", "claim_fence")
+OF_NODE = {
+    "run_step": ("run", {"run_id": "flow_id", "step_no": "number", "name": "name", "batch_id": "batch_id"}),
+    "extraction_stage": ("extraction", {"extraction_id": "flow_id", "number": "number", "num_lines": "num_lines"}),
+    "passage_index_stage": ("index", {"passage_index_id": "flow_id", "number": "number", "num_lines": "num_lines"}),
+}
+
+
+def contents_of_flows(connection: Connection) -> dict[str, Any]:
+    """Return the digests of what lies in tables of flows, by the columns where it lay before."""
+    found = {}
+    for table, recipe in (("run", "run"), ("extraction", "extraction"), ("passage_index", "index")):
+        fingerprint = [] if recipe == "run" else ["fingerprint"]
+        for column in (*OF_FLOW, *fingerprint):
+            rows = f"flow WHERE recipe = '{recipe}'"
+            found[f"{table}.{column}"] = digest(connection, rows, column, key="id")
+    for table, (recipe, columns) in OF_NODE.items():
+        for before, column in (columns | {"batch_id": "batch_id", "done_at": "done_at"}).items():
+            rows = f"flow_node WHERE recipe = '{recipe}'"
+            found[f"{table}.{before}"] = digest(connection, rows, column, key="flow_id, number")
     return found
 
 
@@ -146,7 +172,7 @@ def test_sums_ids_and_keys_of_objects_are_what_they_were(old: Old, revision: str
         ids = connection.scalars(text("SELECT id FROM ledger ORDER BY 1")).all()
     upgrade(empty_database)
     with engine.connect() as connection:
-        after = contents(connection)
+        after = contents(connection) | contents_of_flows(connection)
         assert bills(connection, "sum(cost_picos)") == billed
         assert connection.scalars(text("SELECT id FROM ledger WHERE id > 0 ORDER BY 1")).all() == ids
         assert connection.scalar(text("SELECT count(*) FROM ledger WHERE id < 0")) > 0, "what a division leaves over"
@@ -155,9 +181,9 @@ def test_sums_ids_and_keys_of_objects_are_what_they_were(old: Old, revision: str
     assert {*RENAMED.values()} <= before.keys() & after.keys()
     kept = {name for name in before.keys() & after.keys() - CHANGED if not name.startswith(NOT_BY_COLUMN)}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    assert {"file.id", "file.object_key", "chunk.fence", "review.verdict", "browser_session.id"} - kept <= {
-        "browser_session.id"
-    }
+    assert {"file.id", "file.object_key", "chunk.fence", "review.verdict", "extraction.state", "run.reason"} <= kept
+    assert {"run_step.batch_id", "extraction_stage.done_at", "passage_index_stage.num_lines"} <= kept
+    assert all(before[name][0] for name in ("run.state", "extraction.state", "passage_index.state", "run_step.name"))
 
 
 @pytest.mark.parametrize("revision", old_databases.REVISIONS)
@@ -170,7 +196,7 @@ def test_what_was_noted_otherwise_is_noted_as_it_is_read_now(old: Old, revision:
     age(engine)
     upgrade(empty_database)
     with sessions(engine)() as session:
-        assert session.execute(text(STAGES)).all() == stages
+        assert session.execute(text(NODES)).all() == stages
         assert session.execute(text("SELECT id, run_id FROM batch WHERE run_id IS NOT NULL ORDER BY 1")).all() == runs
         assert session.scalar(text("SELECT count(*) FROM file WHERE deleted_at IS NOT NULL AND filename <> ''")) == 0
         assert session.scalars(text("SELECT filename FROM upload")).all() == [""]
@@ -188,6 +214,7 @@ def test_what_was_noted_otherwise_is_noted_as_it_is_read_now(old: Old, revision:
 
 
 STAGES = "SELECT extraction_id, number, name FROM extraction_stage ORDER BY 1, 2"
+NODES = "SELECT flow_id, number, name FROM flow_node WHERE recipe = 'extraction' ORDER BY 1, 2"
 
 
 def test_a_live_batch_is_answered_to_its_end(old: Old, empty_database: str, tmp_path: Path) -> None:

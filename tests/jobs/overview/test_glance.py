@@ -106,12 +106,12 @@ def test_a_page_of_each_tenant_is_found_as_the_page_of_one(session: Session, mak
 _EXTRACTION = """
     WITH owned AS (
         INSERT INTO collection (id, tenant_id, name) VALUES ('coll_' || :id, :tenant_id, 'papers') RETURNING id
+    ), flows AS (
+        INSERT INTO flow (id, tenant_id, recipe, state, ended_at)
+        VALUES (:id, :tenant_id, 'extraction', 'completed', now() - interval '1 hour' * :number)
     )
-    INSERT INTO extraction (id, tenant_id, collection_id, model, plan, again, parquet, priority, completion_window,
-        fingerprint, state, expires_at, ended_at, num_to_review)
-    SELECT :id, :tenant_id, id, 'm', '{}', FALSE, FALSE, 'normal', '24h', '', 'completed', now(),
-        now() - interval '1 hour' * :number, 0
-    FROM owned
+    INSERT INTO extraction (id, collection_id, model, plan, again, parquet, priority, completion_window, expires_at)
+    SELECT :id, id, 'm', '{}', FALSE, FALSE, 'normal', '24h', now() FROM owned
 """
 # One is decided; all are of a sample of confident answers, which `num_to_review` does not count.
 _REVIEWS = """

@@ -103,4 +103,4 @@ def test_a_dispatcher_makes_the_runs_of_schedules_without_leading_and_without_an
         assert try_advisory_lock(leader, "dispatcher")
         dispatcher.make_due_runs()
     with maker() as session:
-        assert session.scalars(text("SELECT state FROM run")).all() == ["queued"]
+        assert session.scalars(text("SELECT state FROM flow")).all() == ["queued"]

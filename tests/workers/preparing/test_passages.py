@@ -99,7 +99,7 @@ def test_an_index_with_vectors_is_searched_by_them(session: Session, library: Li
 def test_an_index_that_is_not_completed_is_not_searched(
     session: Session, library: Library, preparer: Preparer, index: PassageIndex
 ) -> None:
-    session.execute(text("UPDATE passage_index SET state = 'in_progress'"))
+    session.execute(text("UPDATE flow SET state = 'in_progress'"))
     session.commit()
     (found,) = answer(library, preparer, query(index.id, "cats"))
     assert found["error"]["code"] == "index_not_ready"

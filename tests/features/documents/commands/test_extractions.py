@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from features.documents.advancing import Extractions
 from jobs.database import connect, sessions
 from jobs.errors import InputError
 from jobs.storage import Storage
@@ -17,6 +16,7 @@ from tests.all_settings import Settings
 from tests.cli.service import Service
 from tests.features.documents.answering import Answering
 from tests.features.documents.commands.collecting import collect, http_of
+from tests.flows.advancers import extractions_of
 
 VENDOR = {"type": "string", "x-tokenmill": {"required_for_auto": True}}
 SCHEMA = {"type": "object", "properties": {"vendor": VENDOR}}
@@ -35,7 +35,7 @@ def work_off(service: Service, extraction_id: str) -> None:
     maker, storage, settings = sessions(engine), Storage(service.storage_url), Settings()
     answering = Answering(maker, storage, settings)
     for _stage in range(6):
-        Extractions(maker, storage, settings).advance(extraction_id)
+        extractions_of(maker, storage, settings).advance(extraction_id)
         answering.work_off()
     engine.dispose()
 

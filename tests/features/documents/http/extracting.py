@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 
-from features.documents.advancing import Extractions
 from jobs.database import sessions
 from jobs.storage import Storage
 from tests.features.documents.answering import Answering
+from tests.flows.advancers import extractions_of
 
 
 def completed_extraction(
@@ -28,7 +28,7 @@ def completed_extraction(
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     answering = Answering(maker, storage, deployment.settings)
     for _ in range(4):
-        Extractions(maker, storage, deployment.settings).advance(made["id"])
+        extractions_of(maker, storage, deployment.settings).advance(made["id"])
         answering.work_off()
     assert http.get(f"/v1/extractions/{made['id']}").json()["status"] == "completed"
     return str(made["id"])

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import text
 
 from features.documents import stages
-from features.documents.advancing import Extractions
 from features.documents.extraction.scoring.vector import NAMES
 from jobs.chunks import fleet
 from jobs.database import sessions
 from jobs.storage import Storage
 from tests.features.documents.answering import Answering
+from tests.flows.advancers import extractions_of
 
 MODEL = "org/tiny"
 SCHEMA = {"type": "object", "properties": {"vendor": {"type": "string"}, "total": {"type": "string"}}}
@@ -57,9 +57,9 @@ def work_off(deployment: Any, extraction_id: str, *, until: str | None = None) -
     maker, storage = sessions(deployment.engine), Storage(deployment.settings.storage_url)
     answering = Answering(maker, storage, deployment.settings)
     for _ in range(8):
-        Extractions(maker, storage, deployment.settings).advance(extraction_id)
+        extractions_of(maker, storage, deployment.settings).advance(extraction_id)
         with maker() as session:
-            query = text("SELECT ended_at IS NOT NULL FROM extraction WHERE id = :id")
+            query = text("SELECT ended_at IS NOT NULL FROM flow WHERE id = :id")
             if session.scalar(query, {"id": extraction_id}):
                 return
             if until is not None and len(stages.stages_of(session, extraction_id)) > stages.STAGES.index(until):

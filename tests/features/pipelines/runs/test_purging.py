@@ -43,7 +43,7 @@ def make_run(session: Session, pipeline: Pipeline) -> MakeRun:
         )
         session.add(run)
         session.flush()
-        session.add(RunStep(run_id=run.id, step_no=0, name="fields"))
+        session.add(RunStep(flow_id=run.id, number=0, name="fields", num_lines=0))
         for key, version in (took or {}).items():
             session.add(
                 DatasetFile(
@@ -80,7 +80,7 @@ def test_runs_that_ended_long_ago_are_forgotten_with_their_steps(
     kept = {make_run(89, "failed"), make_run(1), make_run(500, "queued"), make_run(400, "running")}
     assert purge_runs(maker, age=AGE) == len(TERMINAL_RUN_STATES)
     assert runs(session) == kept
-    assert set(session.scalars(select(RunStep.run_id))) == kept
+    assert set(session.scalars(select(RunStep.flow_id))) == kept
     assert purge_runs(maker, age=AGE) == 0
 
 

@@ -30,7 +30,7 @@ def test_what_a_run_used_is_found_by_the_run(
     make_batch(input_tokens=70, **during)
     make_batch(input_tokens=700)
     of_a_step = make_batch(run_id=run.id, input_tokens=3, output_tokens=4, **during)
-    session.add(RunStep(run_id=run.id, step_no=0, name="fields", batch_id=of_a_step.id))
+    session.add(RunStep(flow_id=run.id, number=0, name="fields", num_lines=1, batch_id=of_a_step.id))
     session.commit()
     session.refresh(run)
     statements.clear()

@@ -14,7 +14,6 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from features.pipelines import definitions, lifecycle, stores
-from features.pipelines.advancing import Runs
 from features.pipelines.external.store import ExternalStore, Found
 from features.pipelines.scheduling import schedules
 from features.pipelines.states import TERMINAL_RUN_STATES, RunState
@@ -29,6 +28,7 @@ from jobs.lines.reading import custom_id_of
 from jobs.storage import ObjectWriter, Storage
 from jobs.tables import Batch
 from tests.all_settings import Settings
+from tests.flows.advancers import Runs, runs_of
 
 SCHEMA = {
     "type": "object",
@@ -65,14 +65,14 @@ class House:
             return schedules.trigger(session, self.tenant_id, pipeline_id, settings=self.settings).id
 
     def runs(self, **given: Any) -> Runs:
-        return Runs(self.maker, self.storage, self.settings, **given)
+        return runs_of(self.maker, self.storage, self.settings, **given)
 
     def finish(self, run_id: str) -> Run:
         """Let a control worker and engines work until the run has ended."""
         for _ in range(20):
             with self.maker.begin() as session:
                 lifecycle.start_queued(session)
-                session.execute(text("UPDATE run SET look_at = NULL"))
+                session.execute(text("UPDATE flow SET look_at = NULL"))
             self.runs().advance(run_id)
             self.answer_all()
             run = self.run(run_id)
@@ -260,7 +260,7 @@ class WatchedStore:
 def watched(house: House, effects: Effects) -> Runs:
     """Return a control worker with watched effects."""
     maker: Any = WatchedMaker(house.maker, effects)
-    return Runs(
+    return runs_of(
         maker,
         WatchedStorage(house.storage, effects),
         house.settings,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sqlalchemy import select
 
 from features.pipelines import definitions, lifecycle, steps
-from features.pipelines.runs import claims
 from features.pipelines.states import RunState
+from flows.due import find_due
 from jobs.audit.audit import audit
 from jobs.batches import lifecycle as batches
 from jobs.batches import retrying
@@ -57,7 +57,7 @@ def test_a_step_whose_batch_can_use_no_more_of_the_cap_is_stopped_and_goes_on_on
     house.runs().advance(run_id)
     house.answer_some(costs=[40, 50, 45], used=30)
     with house.maker.begin() as session:
-        assert [due.id for due in claims.due_runs(session)] == [run_id]
+        assert [due.id for due in find_due(session, ["run"])] == [run_id]
     house.runs().advance(run_id)
     run = house.run(run_id)
     assert (run.state, run.reason) == (
@@ -87,6 +87,6 @@ def test_a_run_whose_batch_still_has_room_is_left_alone(house: House) -> None:
     house.runs().advance(run_id)
     house.answer_some(costs=[40, 50, 45], used=5)
     with house.maker.begin() as session:
-        assert claims.due_runs(session) == []
+        assert find_due(session, ["run"]) == []
     house.runs().advance(run_id)
     assert house.run(run_id).state == RunState.RUNNING

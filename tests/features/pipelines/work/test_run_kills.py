@@ -8,16 +8,18 @@ import pytest
 from sqlalchemy import select, text
 
 from features.pipelines import lifecycle
+from features.pipelines.recipe import RunRecipe
 from features.pipelines.states import TERMINAL_RUN_STATES, RunState
 from features.pipelines.tables import RunStep
-from features.pipelines.work import run_turns
 from features.webhooks.tables import WebhookDelivery
 from jobs.audit.audit import audit
 from jobs.tables import Batch
 from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
 from tests.features.webhooks.builders import add_endpoint
+from tests.flows.advancers import control_parts
+from workers.turns.flow_work import flow_turns
 
-_CLAIM_ENDS = "UPDATE run SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
+_CLAIM_ENDS = "UPDATE flow SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
 _numbers = itertools.count()
 
 
@@ -124,7 +126,7 @@ def test_killed_between_any_two_effects_a_run_at_its_cap_ends_once(house: House)
         house.answer_all()
         about = WebhookDelivery.event_data["id"].astext
         with house.maker() as session:
-            of_batch = select(RunStep.batch_id).where(RunStep.run_id == run_id).scalar_subquery()
+            of_batch = select(RunStep.batch_id).where(RunStep.flow_id == run_id).scalar_subquery()
             told = session.scalars(select(WebhookDelivery.event_type).where(about.in_([run_id, of_batch])))
             assert sorted(told) == ["batch.cancelled", "run.failed"]
     with house.maker() as session:
@@ -139,7 +141,7 @@ def test_a_worker_that_was_taken_for_dead_adds_nothing(house: House) -> None:
         def take_over(run_id: str = run_id) -> None:
             # as by another worker that claims it: the first one's thread no longer renews it
             with house.maker.begin() as session:
-                session.execute(text("UPDATE run SET claimed_by = NULL, claimed_until = NULL"))
+                session.execute(text("UPDATE flow SET claimed_by = NULL, claimed_until = NULL"))
             house.finish(run_id)
 
         slow = Effects(what, take_over)
@@ -151,7 +153,8 @@ def test_a_worker_that_was_taken_for_dead_adds_nothing(house: House) -> None:
 def test_due_runs_go_on_one_of_each_tenant_until_they_end(house: House) -> None:
     house.put("in/a.jsonl", {"text": "one"})
     run_id = house.trigger(house.make())
-    due = run_turns(house.maker, advance=house.runs().advance, look_seconds=0.05)
+    parts = control_parts(house.maker, house.storage, house.settings)
+    due = flow_turns([RunRecipe(house.storage, house.settings)], parts)
     due.start()
     try:
         for _ in range(2000):

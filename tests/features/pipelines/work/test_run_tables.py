@@ -18,7 +18,7 @@ from jobs.tables import Batch
 from tests.features.pipelines.work.run_builders import Effects, House, Killed, carry_out, step, watched
 
 PARQUET = {"store": "results", "keys": "out/part-{n}.parquet"}
-_CLAIM_ENDS = "UPDATE run SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
+_CLAIM_ENDS = "UPDATE flow SET claimed_until = clock_timestamp() - interval '1 s' WHERE claimed_by <> ''"
 
 
 def parquet_out(house: House, folder: str = "out") -> pa.Table:

@@ -241,7 +241,7 @@ def test_a_run_whose_end_the_database_refuses_is_tried_ever_later_and_ends_once_
     run_id = house.trigger(house.make())
     with house.maker.begin() as session:
         lifecycle.start_queued(session)
-        session.execute(text("ALTER TABLE run ADD CONSTRAINT refused CHECK (state <> 'failed')"))
+        session.execute(text("ALTER TABLE flow ADD CONSTRAINT refused CHECK (state <> 'failed')"))
     for num_tries in range(1, 6):
         assert house.runs(open_store=refuse).advance(run_id)
         run = house.run(run_id)
@@ -252,7 +252,7 @@ def test_a_run_whose_end_the_database_refuses_is_tried_ever_later_and_ends_once_
             house.runs(open_store=refuse).advance(run_id)
         assert house.run(run_id).num_tries == num_tries
     with house.maker.begin() as session:
-        session.execute(text("ALTER TABLE run DROP CONSTRAINT refused"))
+        session.execute(text("ALTER TABLE flow DROP CONSTRAINT refused"))
     house.runs(open_store=refuse).advance(run_id)
     assert (house.run(run_id).state, house.run(run_id).reason) == (RunState.FAILED, "it is gone")
 

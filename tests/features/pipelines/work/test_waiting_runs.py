@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from features.pipelines import lifecycle, stores
-from features.pipelines.advancing import Runs
 from features.pipelines.external.store import ExternalStore
 from features.pipelines.states import RunState
 from features.pipelines.tables import Run
 from jobs.accounts.limits import set_limits
 from tests.features.pipelines.work.run_builders import Effects, House, WatchedStore
+from tests.flows.advancers import runs_of
 
 
 def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> None:
@@ -23,7 +23,7 @@ def test_a_run_waits_where_the_service_takes_no_more_batches(house: House) -> No
     with house.maker.begin() as session:
         lifecycle.start_queued(session)
     full = house.settings.model_copy(update={"max_open_batches": 0})
-    Runs(house.maker, house.storage, full).advance(run_id)
+    runs_of(house.maker, house.storage, full).advance(run_id)
     run = house.run(run_id)
     assert (run.state, run.num_tries, run.look_at is None) == (RunState.RUNNING, 0, False)
     assert house.finish(run_id).state == RunState.SUCCEEDED
@@ -43,14 +43,14 @@ def test_a_run_waits_at_its_tenants_limits_says_so_and_goes_on_once_there_is_roo
     run_id = limited(house)
     for _ in range(8):
         with house.maker.begin() as session:
-            session.execute(text("UPDATE run SET look_at = NULL"))
+            session.execute(text("UPDATE flow SET look_at = NULL"))
         house.runs().advance(run_id)
         run = house.run(run_id)
         assert (run.state, run.num_tries, run.look_at is None) == (RunState.RUNNING, 0, False)
         assert "open batches" in (run.reason or "")
     with house.maker.begin() as session:
         set_limits(session, house.tenant_id, {"open_batches": None})
-        session.execute(text("UPDATE run SET look_at = NULL"))
+        session.execute(text("UPDATE flow SET look_at = NULL"))
     house.runs().advance(run_id)
     assert house.run(run_id).reason is None
     assert house.finish(run_id).state == RunState.SUCCEEDED
@@ -59,7 +59,7 @@ def test_a_run_waits_at_its_tenants_limits_says_so_and_goes_on_once_there_is_roo
 def look_again(house: House, run_id: str, **given: Any) -> Run:
     """Let a control worker check a run now; return the run."""
     with house.maker.begin() as session:
-        session.execute(text("UPDATE run SET look_at = NULL"))
+        session.execute(text("UPDATE flow SET look_at = NULL"))
     house.runs(**given).advance(run_id)
     return house.run(run_id)
 
@@ -80,7 +80,7 @@ def test_a_run_without_room_reads_no_source_and_looks_again_ever_later(house: Ho
             session.execute(started, {"waited": waited})
         assert look_again(house, run_id, open_store=open_store).state == RunState.RUNNING
         with house.maker() as session:
-            pauses.append(session.scalar(text("SELECT extract(epoch FROM look_at - clock_timestamp()) FROM run")))
+            pauses.append(session.scalar(text("SELECT extract(epoch FROM look_at - clock_timestamp()) FROM flow")))
     wanted = [30, 30, 60, 240, 600, 300]
     assert [float(pause) for pause in pauses] == pytest.approx(wanted, abs=8), "at last when its time is over"
     assert (opened, list(house.storage.iter_objects())) == ([], [])
@@ -108,7 +108,8 @@ def test_a_run_without_room_fails_with_the_limit_once_the_time_of_its_step_is_ov
     for hours, state in ((23, RunState.RUNNING), (25, RunState.FAILED)):
         with house.maker.begin() as session:
             started = "clock_timestamp() - make_interval(hours => :hours)"
-            session.execute(text(f"UPDATE run SET look_at = NULL, started_at = {started}"), {"hours": hours})
+            session.execute(text("UPDATE flow SET look_at = NULL"))
+            session.execute(text(f"UPDATE run SET started_at = {started}"), {"hours": hours})
         house.runs().advance(run_id)
         assert house.run(run_id).state == state
     assert "open batches" in (house.run(run_id).reason or "")

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from features.retrieval.advancing import Indexes
 from jobs.database import connect, sessions
 from jobs.errors import InputError
 from jobs.storage import Storage
@@ -14,6 +13,7 @@ from tests.all_settings import Settings
 from tests.cli.service import Service
 from tests.features.documents.commands.collecting import collect
 from tests.features.retrieval.answering import IndexAnswering
+from tests.flows.advancers import indexes_of
 
 BOATS = b"# Boats\n\n## Ferries\n\nThe ferry leaves at nine."
 
@@ -23,7 +23,7 @@ def build(service: Service, index_id: str) -> None:
     maker, storage, settings = sessions(engine), Storage(service.storage_url), Settings()
     answering = IndexAnswering(maker, storage, settings)
     for _stage in range(3):
-        Indexes(maker, storage, settings).advance(index_id)
+        indexes_of(maker, storage, settings).advance(index_id)
         answering.work_off()
     engine.dispose()
 

@@ -14,7 +14,6 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from features.documents.http import document_texts
-from features.retrieval.advancing import Indexes
 from features.retrieval.parts import IndexParts, parts_of
 from features.retrieval.searching import Found, Searcher
 from features.retrieval.tables import PassageIndex
@@ -31,6 +30,7 @@ from jobs.storage.tokenizers import ModelTokenizer
 from jobs.tables import Batch
 from tests.features.documents.extraction.passages.builders import byte_tokenizer
 from tests.features.retrieval.answering import MADE, UNKNOWN, IndexAnswering
+from tests.flows.advancers import indexes_of
 
 PAPERS = {"boats.txt": "The ferry leaves the harbour at nine.", "trees.txt": "Oaks grow slowly."}
 
@@ -67,9 +67,9 @@ def answering(deployment: Any) -> IndexAnswering:
 def build(deployment: Any, index_id: str) -> None:
     worker = answering(deployment)
     for _ in range(8):
-        Indexes(worker.maker, worker.storage, deployment.settings).advance(index_id)
+        indexes_of(worker.maker, worker.storage, deployment.settings).advance(index_id)
         with worker.maker() as session:
-            query = text("SELECT ended_at IS NOT NULL FROM passage_index WHERE id = :id")
+            query = text("SELECT ended_at IS NOT NULL FROM flow WHERE id = :id")
             if session.scalar(query, {"id": index_id}):
                 return
         worker.work_off()

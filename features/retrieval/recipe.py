@@ -1,12 +1,13 @@
-"""Advances one index: begins a stage, waits for its batch, stores its results, completes it.
+"""The recipe of an index: which stage begins next, its lines, what becomes of its results, and the end.
 
 Objects are written before a row names them, and swept if none ever does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -15,63 +16,71 @@ from features.documents.collections.read_notes import note_read
 from features.documents.extraction.retrieval.signature import EmbeddingSignature, Signature
 from features.retrieval import lifecycle, stages
 from features.retrieval.building import Building, CutSegments, IndexFailedError
-from features.retrieval.claims import INDEXES, IndexWork
+from features.retrieval.claims import IndexWork
 from features.retrieval.segments import NewSegment, WrittenVectors, write_vectors
 from features.retrieval.settings import RetrievalSettings
-from features.retrieval.stages import STAGES, IndexStage
+from features.retrieval.stages import IndexStage
 from features.retrieval.standing import Standing, look
 from features.retrieval.states import IndexState
-from features.retrieval.tables import IndexSegment, PassageIndex, PassageIndexStage
+from features.retrieval.tables import IndexNode, IndexSegment, PassageIndex
+from flows import nodes
+from flows.counted_lines import CountedLines
+from flows.reasons import note_reason
+from flows.recipe import Recipe
+from flows.tables import FlowNode
 from jobs import files, served_models
 from jobs.accounts.limits import limits_of
 from jobs.batches import made_inputs
-from jobs.courses import stages as course_stages
-from jobs.courses.advancing import CourseAdvancer
-from jobs.courses.counted_lines import CountedLines
 from jobs.errors import LimitError, RateLimitError
 from jobs.files import NewFile
-from jobs.graphs.reasons import note_reason
+from jobs.settings import Settings
+from jobs.storage import Storage
 from jobs.tables import Tenant
 
 _VECTOR_BYTES = 2
 """Size of a number: fp16."""
 
 
-class Indexes(CourseAdvancer[PassageIndex, Standing]):
-    """The work of a control worker on indexes."""
+class IndexRecipe(Recipe[PassageIndex, Standing]):
+    """What an index does, stage by stage."""
 
-    _claims_on_them = INDEXES
+    name = "index"
+    kind = PassageIndex
 
-    def _cancel(self, session: Session, graph: PassageIndex, *, reason: str) -> None:
-        note_reason(graph, reason)
-        lifecycle.move(session, graph, IndexState.CANCELLING)
+    def __init__(self, storage: Storage, settings: Settings) -> None:
+        self._storage = storage
+        self._settings = settings
 
-    def _end(self, session: Session, graph: PassageIndex, *, is_cancelled: bool) -> None:
-        lifecycle.move(session, graph, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
+    def look(self, session: Session, flow_id: str) -> Standing:
+        return look(session, flow_id)
 
-    def _look(self, session: Session, course_id: str) -> Standing:
-        return look(session, course_id)
+    def next_nodes(self, standing: Standing) -> Sequence[str]:
+        return [] if standing.next_stage is None else [standing.next_stage]
 
-    def _begin_next(self, work: IndexWork, standing: Standing) -> bool:
-        stage = standing.next_stage
-        if stage is None:
-            self._complete(work, standing)
-            return False
-        self._begin_stage(work, standing, stage)
-        return True
+    def waits_until(self, standing: Standing) -> datetime:
+        return standing.flow.expires_at
+
+    def cancel(self, session: Session, flow: PassageIndex, *, reason: str) -> None:
+        note_reason(flow, reason)
+        lifecycle.move(session, flow, IndexState.CANCELLING)
+
+    def end_early(self, session: Session, flow: PassageIndex, *, is_cancelled: bool) -> None:
+        lifecycle.move(session, flow, IndexState.CANCELLED if is_cancelled else IndexState.FAILED)
 
     # --- a stage -----------------------------------------------------------------------------------------------------
 
-    def _begin_stage(self, work: IndexWork, standing: Standing, stage: IndexStage) -> None:
+    def begin(self, work: IndexWork, standing: Standing, name: str) -> bool:
+        stage = IndexStage(name)
         building = Building(work, standing, self._storage)
         if stage is IndexStage.READ:
             documents_key = building.keep_documents()
             self._submit(work, stage, building.read_lines(documents_key), documents_key=documents_key)
         elif stage is IndexStage.CUT:
             segments: list[NewSegment] = []
-            self._submit(work, stage, _noting(building.new_segments(), segments, standing.index), segments=segments)
+            self._submit(work, stage, _noting(building.new_segments(), segments, standing.flow), segments=segments)
         else:
             self._submit(work, stage, building.embedding_lines(stage))
+        return True
 
     def _submit(
         self,
@@ -106,20 +115,18 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
                     self._storage.delete(unneeded)
             raise
 
-    def _end_stage(self, work: IndexWork, standing: Standing) -> None:
-        open_stage = standing.open_stage
-        assert open_stage is not None, "the stage that has ended"
-        if (problem := standing.problem()) is not None:
+    def end(self, work: IndexWork, standing: Standing, node: FlowNode) -> None:
+        assert isinstance(node, IndexNode), "a stage of an index"
+        if (problem := standing.problem(node)) is not None:
             raise IndexFailedError(problem)
-        stage = STAGES[open_stage.number]
-        if stage is IndexStage.READ:
-            note_read(work, Building(work, standing, self._storage).progress())
-        cut = Building(work, standing, self._storage).cut_segments() if stage is IndexStage.CUT else None
+        building = Building(work, standing, self._storage)
+        if node.name == IndexStage.READ:
+            note_read(work, building.progress())
+        cut = building.cut_segments() if node.name == IndexStage.CUT else None
         with work.writing() as (session, index):
             if cut is not None:
                 self._note_cut(session, index, cut)
-            row = session.get_one(PassageIndexStage, (index.id, open_stage.number))
-            course_stages.note_ended(session, index, row)
+            nodes.note_ended(session, index, session.get_one(IndexNode, (index.id, node.number)))
 
     def _note_cut(self, session: Session, index: PassageIndex, cut: CutSegments) -> None:
         """Store the results of cutting. Raises IndexFailedError if they exceed the tenant's limits."""
@@ -148,8 +155,9 @@ class Indexes(CourseAdvancer[PassageIndex, Standing]):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _complete(self, work: IndexWork, standing: Standing) -> None:
-        index = standing.index
+    def complete(self, work: IndexWork, standing: Standing, *, reason: str | None) -> None:
+        del reason  # no stage is dispensable
+        index = standing.flow
         if index.embedding is None or index.signature is None:
             self._end_complete(work, signature=index.signature, written=[])
             return

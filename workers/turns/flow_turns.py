@@ -1,60 +1,47 @@
-"""Polls for due work and advances several items at once, one per tenant, so a hanging store blocks only its tenant."""
+"""Polls for due flows and advances several at once: of each tenant one per recipe, so a hanging store blocks no other.
+
+The flows of recipes are found in one query.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
 
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.graphs.due import Due
+from flows.due import Due
 from protocol.turns import TurnQueue
-from workers.control_work import ControlParts
 from workers.turns.looker import Looker
 
-MAX_AT_ONCE = 4
-"""Items of one kind in progress in one control worker."""
-CONNECTIONS = 2
-"""Connections per kind: one for polling, and one for statements, which are short: the store is called in between."""
+MAX_AT_ONCE = 8
+"""Flows in progress in one control worker."""
+CONNECTIONS = 4
+"""Connections: one for polling, and others for statements, which are short: the store is called in between."""
 
 
-class TenantTurns:
-    """Advances due work, least recently served tenants first."""
+class FlowTurns:
+    """Advances due flows, those of the least recently served tenants first."""
 
     def __init__(
         self,
-        kind: str,
         *,
         sessions: sessionmaker[Session],
         find: Callable[[Session], Sequence[Due]],
-        advance: Callable[[str], bool],
+        advance: Callable[[Due], bool],
         look_seconds: float,
     ) -> None:
-        """`advance` returns False if another worker has claimed the item; `kind` names the work in logs.
+        """`advance` returns False if another worker has claimed the flow.
 
         `find` only reads, with each statement in autocommit.
         """
         self._find = find
         self._advance = advance
         self._lock = threading.Lock()
-        self._under_way: set[str] = set()  # tenants with an item in progress here
+        self._under_way: set[str] = set()  # turns with a flow in progress here
         self._queue: TurnQueue[Due] = TurnQueue()
-        self._looker = Looker(kind, self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
-
-    @classmethod
-    def of(
-        cls,
-        kind: str,
-        parts: ControlParts,
-        *,
-        find: Callable[[Session], Sequence[Due]],
-        advance: Callable[[str], bool],
-    ) -> Self:
-        """Return the turns of a control worker."""
-        seconds = parts.settings.claim_alone_seconds
-        return cls(kind, sessions=parts.sessions, find=find, advance=advance, look_seconds=seconds)
+        self._looker = Looker("flow", self._look, sessions=sessions, look_seconds=look_seconds, num_threads=MAX_AT_ONCE)
 
     def start(self) -> None:
         """Start polling."""
@@ -69,9 +56,9 @@ class TenantTurns:
         self._looker.stop()
 
     def _look(self, session: Session) -> None:
-        self._queue.renew((due.tenant_id, due) for due in self._find(session))
+        self._queue.renew((due.turn, due) for due in self._find(session))
         while not self._looker.is_stopping and (due := self._open_next()) is not None:
-            self._looker.begin(due.id, partial(self._advance, due.id), then=partial(self._close, due))
+            self._looker.begin(due.id, partial(self._advance, due), then=partial(self._close, due))
 
     def _open_next(self) -> Due | None:
         with self._lock:
@@ -85,6 +72,6 @@ class TenantTurns:
 
     def _close(self, due: Due, has_moved: bool) -> None:
         with self._lock:
-            self._under_way.remove(due.tenant_id)
+            self._under_way.remove(due.turn)
         if has_moved:
             self._looker.wake()

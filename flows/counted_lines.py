@@ -1,4 +1,4 @@
-"""Lines of a stage, counted while they are written."""
+"""Lines of a node, counted while they are written."""
 
 from __future__ import annotations
 

@@ -13,25 +13,26 @@ from features.pipelines.states import RunState
 from features.pipelines.tables import Run
 from features.retrieval.states import IndexState
 from features.retrieval.tables import PassageIndex
-from jobs.graphs.rows import enter
-from jobs.states import CANCELLING, COURSE_UNDER_WAY, IllegalMoveError
+from flows.rows import enter
+from flows.states import FlowState
+from jobs.states import CANCELLING, IllegalMoveError
 
 
 @pytest.mark.parametrize(
-    ("graph", "after"),
+    ("flow", "after"),
     [
         (Run(state="succeeded"), RunState.RUNNING),
         (Extraction(state="cancelling"), ExtractionState.COMPLETED),
         (PassageIndex(state="failed"), IndexState.CANCELLING),
     ],
 )
-def test_no_graph_enters_a_state_that_its_table_does_not_allow(session: Session, graph: Any, after: Any) -> None:
-    before = graph.state
+def test_no_flow_enters_a_state_that_its_table_does_not_allow(session: Session, flow: Any, after: Any) -> None:
+    before = flow.state
     with pytest.raises(IllegalMoveError):
-        enter(session, graph, after, is_end=False)
-    assert graph.state == before
+        enter(session, flow, after, is_end=False)
+    assert flow.state == before
 
 
-def test_states_that_graphs_have_in_common_are_called_the_same() -> None:
+def test_states_that_flows_have_in_common_are_called_the_same() -> None:
     assert {RunState.CANCELLING, ExtractionState.CANCELLING, IndexState.CANCELLING} == {CANCELLING}
-    assert {ExtractionState.IN_PROGRESS, IndexState.IN_PROGRESS} == {COURSE_UNDER_WAY}
+    assert {*RunState, *ExtractionState, *IndexState} == set(FlowState)

@@ -1,17 +1,17 @@
-"""Why a graph of batches waits or ends, in words for the tenant."""
+"""Why a flow waits or ends, in words for the tenant."""
 
 from __future__ import annotations
 
+from flows.tables import Flow
 from jobs.tables import Batch
-from jobs.tables.courses import GraphRow
 
 _MAX_REASON = 2000  # characters
 
 
-def note_reason(graph: GraphRow, reason: str | None) -> None:
-    """Record why a locked graph ends or waits, if there is a reason; it may quote tenants' text, and be very long."""
+def note_reason(flow: Flow, reason: str | None) -> None:
+    """Record why a locked flow ends or waits, if there is a reason; it may quote tenants' text, and be very long."""
     known = storable(reason or "") or None
-    graph.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
+    flow.reason = known if known is None or len(known) <= _MAX_REASON else known[: _MAX_REASON - 1] + "…"
 
 
 def storable(message: str) -> str:
@@ -20,7 +20,7 @@ def storable(message: str) -> str:
 
 
 def batch_problem(batch: Batch, *, of: str) -> str:
-    """Return the outcome of a batch that did not complete; `of` names its step or stage."""
+    """Return the outcome of a batch that did not complete; `of` names its node."""
     detail = (batch.errors or [{}])[0].get("message", "")
     because = f": {detail}" if detail else ""
     return f"batch {batch.id!r} of {of} is {batch.state}{because}"

@@ -1,4 +1,4 @@
-"""The rest of a graph's time for its next batch."""
+"""The rest of a flow's time for its next batch."""
 
 from __future__ import annotations
 

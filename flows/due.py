@@ -1,0 +1,61 @@
+"""Flows that a control worker can advance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from flows.states import CLAIMABLE_STATES
+from jobs.chunks.used_caps import CAP_IS_REACHED
+from jobs.claims.statements import ClaimSql
+from jobs.states import CANCELLING, BatchState
+from jobs.tables.base import one_of
+
+_DUE_A_TENANT = 4
+_RUNNING = (BatchState.VALIDATING, BatchState.IN_PROGRESS)
+_ENDING = (BatchState.FINALIZING, BatchState.CANCELLING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A flow that a control worker can advance."""
+
+    id: str
+    tenant_id: str
+    recipe: str
+
+    @property
+    def turn(self) -> str:
+        """Return whose turn it takes: each tenant has one per recipe."""
+        return f"{self.tenant_id} {self.recipe}"
+
+
+def find_due(session: Session, recipes: Sequence[str]) -> Sequence[Due]:
+    """Return flows of these recipes that can be advanced: a few per tenant and recipe, longest waiting first."""
+    rows = session.execute(_DUE, {"limit": _DUE_A_TENANT, "recipes": list(recipes)})
+    return [Due(id=row.id, tenant_id=row.tenant_id, recipe=row.recipe) for row in rows]
+
+
+# A flow that waits for batches is due again when they have ended, or when one has used up its cap and so never ends.
+# When a flow is cancelled, its batches are cancelled first.
+_DUE = text(f"""
+    SELECT id, tenant_id, recipe FROM (
+        SELECT id, tenant_id, recipe, created_at,
+            row_number() OVER (PARTITION BY tenant_id, recipe ORDER BY created_at, id) AS number
+        FROM flow
+        WHERE recipe = ANY(:recipes) AND ended_at IS NULL AND {one_of("state", CLAIMABLE_STATES)}
+            AND {ClaimSql("flow").is_free} AND (look_at IS NULL OR look_at <= clock_timestamp())
+            AND NOT EXISTS (
+                SELECT FROM flow_node AS node JOIN batch ON batch.id = node.batch_id
+                WHERE node.flow_id = flow.id AND node.done_at IS NULL AND (
+                    {one_of("batch.state", _ENDING)}
+                    OR (
+                        {one_of("batch.state", _RUNNING)} AND flow.state <> '{CANCELLING}' AND NOT {CAP_IS_REACHED}
+                    )
+                )
+            )
+    ) AS due WHERE number <= :limit ORDER BY created_at, id
+""")

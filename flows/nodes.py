@@ -1,0 +1,104 @@
+"""Rows of nodes: their begin and end, and their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from flows.tables import Flow, FlowNode
+from flows.windows import window_left
+from jobs.batches import made_inputs
+from jobs.batches.submission import CreateBatch
+from jobs.files import NewFile
+from jobs.settings import Settings
+from jobs.states import AskedPriority, InvalidLines
+from jobs.tables import Batch, Tenant
+
+AnyNode = TypeVar("AnyNode", bound=FlowNode)
+
+
+def nodes_of(session: Session, kind: type[AnyNode], flow_id: str) -> list[AnyNode]:
+    """Return the nodes of a flow that have begun, in order."""
+    return nodes_of_each(session, kind, [flow_id])[flow_id]
+
+
+def nodes_of_each(session: Session, kind: type[AnyNode], flow_ids: Collection[str]) -> dict[str, list[AnyNode]]:
+    """Return the begun nodes of several flows, in order, by flow id; in one query."""
+    nodes: dict[str, list[AnyNode]] = {flow_id: [] for flow_id in flow_ids}
+    for node in session.scalars(select(kind).where(kind.flow_id.in_(flow_ids)).order_by(kind.number)):
+        nodes[node.flow_id].append(node)
+    return nodes
+
+
+def batches_of(session: Session, nodes: Sequence[FlowNode]) -> dict[str, Batch]:
+    """Return the batches of nodes by their ids."""
+    ids = [node.batch_id for node in nodes if node.batch_id is not None]
+    return {batch.id: batch for batch in session.scalars(select(Batch).where(Batch.id.in_(ids)))}
+
+
+class Asked(Protocol):
+    """A flow that processes a collection."""
+
+    id: str
+    tenant_id: str
+    api_key_id: str | None
+    priority: str
+    expires_at: datetime
+    num_tries: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBatch:
+    """The batch of a node, apart from its lines."""
+
+    name: str
+    endpoint: str
+    metadata: Mapping[str, str]
+    """In addition to the node's name."""
+    outputs_last_seconds: int
+    least_minutes: int = 1
+    """Minimum window, even where the flow's time is over."""
+
+
+def begin(
+    session: Session, flow: Asked, node: FlowNode, *, lines: NewFile | None, wanted: NodeBatch, settings: Settings
+) -> None:
+    """Record that a node has begun and create its batch, in the transaction of the claim; no batch without lines.
+
+    Raises what creating a batch raises.
+    """
+    if lines is not None:
+        node.batch_id = _submit(session, flow, lines, wanted, settings).id
+    session.add(node)
+    flow.num_tries = 0
+    flow.reason = None
+    session.flush()
+
+
+def note_ended(session: Session, flow: Flow, node: FlowNode) -> None:
+    """Record that a node is over; the tries of the next one are counted from zero."""
+    node.done_at = session.scalar(select(func.now()))
+    flow.num_tries = 0
+    session.flush()
+
+
+def _submit(session: Session, flow: Asked, lines: NewFile, wanted: NodeBatch, settings: Settings) -> Batch:
+    created = CreateBatch(
+        input_file_id="",
+        made_from=f"{wanted.name} of {flow.id}",
+        endpoint=wanted.endpoint,
+        completion_window=window_left(session, flow.expires_at, least_minutes=wanted.least_minutes),
+        metadata={**wanted.metadata, "stage": wanted.name},
+        output_expires_after_seconds=wanted.outputs_last_seconds,
+        priority=AskedPriority(flow.priority),
+        invalid_lines=InvalidLines.SKIP,
+        is_ours=True,
+    )
+    tenant = session.get_one(Tenant, flow.tenant_id)
+    return made_inputs.submit(session, tenant, created, lines, settings, key_id=flow.api_key_id).batch

@@ -1,0 +1,85 @@
+"""Tests of the due flows that a control worker continues, and of their concurrency."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from flows.due import Due
+from workers.turns.flow_turns import MAX_AT_ONCE, FlowTurns
+
+
+class HeldFlows:
+    """Due flows, and work on each of them that lasts until it is released."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.begun: list[str] = []
+        self._due = {flow_id: Due(id=flow_id, tenant_id=flow_id[0], recipe=flow_id[1:-1]) for flow_id in ids}
+        self._released: set[str] = set()
+        self._changed = threading.Condition()
+
+    def find(self, _: Session) -> list[Due]:
+        with self._changed:
+            return list(self._due.values())
+
+    def advance(self, due: Due) -> bool:
+        flow_id = due.id
+        with self._changed:
+            del self._due[flow_id]  # claimed
+            self.begun.append(flow_id)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: flow_id in self._released, timeout=60)
+        return True
+
+    def release(self, *flow_ids: str) -> None:
+        with self._changed:
+            self._released.update(flow_ids)
+            self._changed.notify_all()
+
+    def until_begun(self, number: int) -> list[str]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.begun) >= number, timeout=60), self.begun
+            return list(self.begun)
+
+
+FIRST = [f"{tenant}1" for tenant in "abcdefghi"]
+LATER = ["a2", "a3", "b2", "d2", "i2"]
+
+
+@pytest.fixture
+def flows() -> HeldFlows:
+    return HeldFlows([*FIRST, *LATER])
+
+
+@pytest.fixture
+def turns(maker: sessionmaker[Session], flows: HeldFlows) -> Iterator[FlowTurns]:
+    turns = FlowTurns(sessions=maker, find=flows.find, advance=flows.advance, look_seconds=0.01)
+    turns.start()
+    yield turns
+    flows.release(*FIRST, *LATER)
+    turns.stop()
+
+
+@pytest.mark.usefixtures("turns")
+def test_one_flow_of_each_tenant_goes_on_and_then_the_tenants_served_least_recently(flows: HeldFlows) -> None:
+    assert sorted(flows.until_begun(MAX_AT_ONCE)) == FIRST[:MAX_AT_ONCE]
+    flows.release("b1")
+    assert flows.until_begun(MAX_AT_ONCE + 1)[MAX_AT_ONCE:] == ["i1"], "it was not served yet"
+    flows.release("a1", "d1")
+    assert set(flows.until_begun(MAX_AT_ONCE + 3)[MAX_AT_ONCE + 1 :]) <= {"a2", "b2", "d2"}
+    flows.release(*FIRST, "a2", "b2", "d2")
+    assert sorted(flows.until_begun(len(FIRST) + len(LATER))) == sorted([*FIRST, *LATER])
+
+
+def test_flows_of_another_recipe_of_the_same_tenant_do_not_wait(maker: sessionmaker[Session]) -> None:
+    flows = HeldFlows(["a-index-1", "a-index-2", "a-run-1", "a-run-2"])
+    turns = FlowTurns(sessions=maker, find=flows.find, advance=flows.advance, look_seconds=0.01)
+    turns.start()
+    try:
+        assert sorted(flows.until_begun(2)) == ["a-index-1", "a-run-1"]
+    finally:
+        flows.release("a-index-1", "a-index-2", "a-run-1", "a-run-2")
+        turns.stop()
